@@ -1,16 +1,17 @@
-"""One function for each tool, for notebooks. It takes a record and returns the record that the tool writes.
+"""One function for each tool, for notebooks; its argument is a record, and it returns the tool's output.
 
     import rbtools
     record = rbtools.train({"arch": {"space": "nasbench201", "index": 13714, "cells": 1}}, "trades", epochs=2)
     record = rbtools.attack(record, "pgd", eps=[8])
     record["metrics"]["pgd20.8"]
 
-Every function runs its tool's own command. Its keyword arguments are the options of the command line, with
-the same defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii on [0, 1].
-A dash becomes an underscore. A list is given as a list or as comma-separated text. A record, a list of
-records or a mapping may replace a file. `help(rbtools.attack)` shows the options; `rb-attack pgd --help`
-shows those of a method. If the tool fails, the function raises rbtools.errors.RbError with its message; it
-also passes on warnings.
+Every function runs the command of its tool. The keyword arguments are the options of the command line, with
+the same defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii for pixels
+in [0, 1]. Dashes in the name of an option become underscores. A value with several items is a list or a text
+with commas. A record, a list of records or a mapping can be passed instead of a file. `help(rbtools.attack)`
+shows the options of the tool, and `rb-attack pgd --help` shows the options of a method. If the tool fails,
+the function raises rbtools.errors.RbError with the tool's message; the tool's warnings become Python
+warnings.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _tool(name: str, *words: str) -> Callable[[F], F]:
-    """Show the options of a tool's command in the signature of its function; None means the default."""
+    """Show the options of a tool's command in the signature of its function; None stands for the default."""
 
     def decorate(function: F) -> F:
         own = inspect.signature(function)
@@ -63,7 +64,8 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
 def arch(
     which: int | str | Iterable[int | str] | None = None, space: str | None = None, **options: Any
 ) -> list[Record]:
-    """Architectures of a space as records: all of them, or `which` (numbers or names); see rb-arch."""
+    """Return architectures of a search space as records: all architectures, or the architectures in `which`
+    (numbers or names); see rb-arch."""
     from rbtools.spaces import sized
 
     if which is not None:
@@ -82,9 +84,9 @@ def attack(
     preset: str | None = None,
     **options: object,
 ) -> Record:
-    """The record with its accuracy under an attack at every distance; see rb-attack.
+    """Return the record with its accuracy under an attack at every distance; see rb-attack.
 
-    With `preset`, runs the attacks of a paper, at the paper's distances or at `eps`.
+    With `preset`, the attacks of a paper run at the paper's distances or at `eps`.
     """
     if (attack is None) == (preset is None):
         raise UsageError("Expected the name of an attack or, with preset=, of a paper, and not both.")
@@ -95,25 +97,25 @@ def attack(
 
 @_tool("card")
 def card(record: Given, **options: object) -> Record:
-    """The record with everything about its model that can be measured in `time`; see rb-card."""
+    """Return the record with all results that can be measured within `time`; see rb-card."""
     return _of_record("card", [], options, record)
 
 
 @_tool("certify")
 def certify(record: Given, method: str, eps: Numbers | None = None, **options: object) -> Record:
-    """The record with its certified accuracy at every distance; see rb-certify."""
+    """Return the record with its certified accuracy at every distance; see rb-certify."""
     return _of_record("certify", [method], {"eps": eps, **options}, record)
 
 
 @_tool("attack", "check")
 def check(record: Given, **options: object) -> Record:
-    """The record with five tests for masked gradients; see rb-attack check."""
+    """Return the record with five tests for gradient masking; see rb-attack check."""
     return _of_record("attack", ["check"], options, record)
 
 
 @_tool("attack", "curve")
 def curve(record: Given, **options: object) -> Record:
-    """The record with its robust accuracy at every distance; see rb-attack curve."""
+    """Return the record with its robust accuracy at every distance; see rb-attack curve."""
     return _of_record("attack", ["curve"], options, record)
 
 
@@ -124,9 +126,10 @@ def transfer(
     attack: str | None = None,
     **options: object,
 ) -> Record:
-    """The record with its accuracy on adversarial examples of other models; see rb-attack transfer.
+    """Return the record with its accuracy on adversarial examples of other models; see rb-attack transfer.
 
-    origin: the record of the attacked model, or the path of its file or checkpoint; or a list of these.
+    `origin` is the record of the attacked model, the path of its file or checkpoint, or a list of records and
+    paths.
     """
     for one in origin if isinstance(origin, (list, tuple)) else [origin]:
         if isinstance(one, Mapping):
@@ -141,8 +144,8 @@ def convert(
     records: Iterable[Mapping[str, Any]] | None = None,
     **options: object,
 ) -> list[Record]:
-    """The records of a published file or folder; see rb-convert. If `records` are given, they are first
-    written there."""
+    """Return the records of a published file or folder; see rb-convert. If `records` are given, they are
+    first written to the file or folder."""
     if records is not None:
         python_calls.call("convert", [format], {"target": path, **options}, MemoryStreams(records))
     return python_calls.call("convert", [format, os.fspath(path)], options, MemoryStreams())
@@ -150,19 +153,20 @@ def convert(
 
 @_tool("corrupt")
 def corrupt(record: Given, corruptions: str | Iterable[str], **options: object) -> Record:
-    """The record with its accuracy under corruptions; see rb-corrupt.
+    """Return the record with its accuracy under corruptions; see rb-corrupt.
 
-    archive: the folder of `--from`. reference: the record of `--reference`.
+    `archive` is the folder of `--from`. `reference` is the record of `--reference`.
     """
     return _of_record("corrupt", [as_typed(corruptions)], options, record)
 
 
 @_tool("ge")
 def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> Record:
-    """The record with an evaluation's value on train minus its value on test; see rb-ge.
+    """Return the record with the value of an evaluation on train minus its value on test; see rb-ge.
 
-    evaluation: "acc"; "attack" or "loss" (`chosen` is the attack); "corrupt" (`chosen`: the corruptions);
-    "pr" (`chosen`: the noise). Options are those of that evaluation's command.
+    `evaluation` is "acc", "attack", "loss", "corrupt" or "pr". `chosen` is the attack for "attack" and
+    "loss", the corruptions for "corrupt", and the noise for "pr". The options are the options of the
+    evaluation's own command.
     """
     words = {
         "attack": ["attack", chosen or "pgd"],
@@ -175,10 +179,12 @@ def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> R
 
 @_tool("plot")
 def plot(records: Any, kind: Any, **options: object) -> Any:
-    """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are those of the figure.
+    """Return a matplotlib Figure of records, or the text of a page; see rb-plot. The options are the options
+    of the figure.
 
-    Both orders are accepted: plot(records, "box") and plot("box", records). With `output`, the file is
-    written, too. `rbtools.plots.base.encode(figure, "svg")` returns the bytes that rb-plot writes.
+    The order of the first two arguments is free: plot(records, "box") and plot("box", records) are the same.
+    With `output`, the figure or page is also written to this file. `rbtools.plots.base.encode(figure, "svg")`
+    returns the bytes that rb-plot writes.
     """
     if isinstance(records, str):
         records, kind = kind, records
@@ -188,15 +194,15 @@ def plot(records: Any, kind: Any, **options: object) -> Any:
 
 
 def read(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a JSON Lines file. Raises RbError for a line that is not a record."""
+    """Return the records in a JSON Lines file. Raises RbError for a line that is not a record."""
     from rbtools.records import read as records_of
 
     return list(records_of(os.fspath(path)))
 
 
 def frame(records: Iterable[Mapping[str, Any]]) -> Any:
-    """A pandas DataFrame with a row for each record and the columns of `rb-convert csv --write`, which have
-    the names of metrics and fields.
+    """Return a pandas DataFrame with a row for each record and the columns of `rb-convert csv --write`, which
+    have the names of metrics and fields.
     """
     from rbtools.formats.csv import CSV
 
@@ -205,7 +211,7 @@ def frame(records: Iterable[Mapping[str, Any]]) -> Any:
 
 @_tool("pr")
 def pr(record: Given, gamma: Numbers | None = None, noise: str | None = None, **options: object) -> Record:
-    """The record with its probabilistic robustness at every radius; see rb-pr."""
+    """Return the record with its probabilistic robustness at every radius; see rb-pr."""
     return _of_record("pr", [], {"gamma": gamma, "noise": noise, **options}, record)
 
 
@@ -213,9 +219,9 @@ def pr(record: Given, gamma: Numbers | None = None, noise: str | None = None, **
 def measure(
     record: Given, measures: Any, names: str | Iterable[str] | None = None, **options: object
 ) -> Record:
-    """The record with measures of its network; see rb-measure.
+    """Return the record with measures of its network; see rb-measure.
 
-    A module is measured with `measure(model, data, "ntk,...")`.
+    `measure(model, data, "ntk,...")` measures a module in memory.
     """
     if names is not None:
         options["data"], measures = measures, names
@@ -224,9 +230,10 @@ def measure(
 
 @_tool("train")
 def train(record: Given, method: str | None = None, **options: Any) -> Any:
-    """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords.
+    """Return the record with a trained checkpoint; see rb-train. The options of the recipe and of the method
+    are keywords.
 
-    A module with `data=` is trained in place: see `rbtools.fit`, whose result is returned.
+    With `data=`, a module is trained in place by `rbtools.fit`, whose result is returned.
     """
     if "data" in options and not isinstance(record, Mapping):
         from rbtools.trainer.fit import fit
@@ -239,7 +246,10 @@ def train(record: Given, method: str | None = None, **options: Any) -> Any:
 def score(
     records: Iterable[Mapping[str, Any]], metrics: str | Iterable[str] | None = None, **options: object
 ) -> list[Record]:
-    """The records with their composite score; see rb-score. weights: maps metrics to 2 or "2:lower"."""
+    """Return the records with their composite score; see rb-score.
+
+    `weights` maps metrics to values such as 2 or "2:lower".
+    """
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
 
@@ -247,7 +257,7 @@ def score(
 def rank(
     records: Iterable[Mapping[str, Any]], by: str | Iterable[str] | None = None, **options: object
 ) -> list[Record]:
-    """The records in the order of their ranks, each with its "rank"; see rb-rank."""
+    """Return the records in the order of their ranks, each with its "rank"; see rb-rank."""
     return _of_records("rank", [], {"by": by, **options}, records)
 
 
@@ -258,9 +268,9 @@ def corr(
     kind: str | None = None,
     **options: object,
 ) -> list[Record]:
-    """Rank correlations, one object for each pair, as rb-corr writes them.
+    """Return rank correlations, one object for each pair of metrics, as rb-corr writes them.
 
-    records: an iterable, or a map from names to result sets, which are joined by the fields `on`.
+    `records` is an iterable of records, or maps names to result sets, which are joined by the fields `on`.
     """
     options = {"metrics": metrics, "kind": kind, **options}
     if not isinstance(records, Mapping):
@@ -278,27 +288,30 @@ def search(
     objective: str | Iterable[str] | None = None,
     **options: object,
 ) -> list[Record]:
-    """The result of a search over a table of these records, as rb-search writes it.
+    """Return the result of a search over a table of records, as rb-search writes it.
 
-    Call it as `rbtools.api.search`, because `rbtools.search` is the room of the algorithms. objective: a
-    metric or an expression, with ":lower" or ":higher" to override its direction; several for nsga2.
-    report_table: maps names to further tables, in which the results are looked up.
+    Call this function as `rbtools.api.search`, because `rbtools.search` is the package of the search
+    algorithms. `objective` is a metric or an expression, followed by ":lower" or ":higher" to override its
+    direction; nsga2 needs several objectives. `report_table` maps names to further tables in which the
+    results are looked up.
     """
     return _of_records("search", [algorithm], {"objective": objective, **options}, records)
 
 
 @_tool("verify")
 def verify(record: Given, **options: object) -> Record:
-    """The record with the verdict on each of its results, under "verify"; see rb-verify."""
+    """Return the record with the verdict on each of its results, under "verify"; see rb-verify."""
     return _of_record("verify", [], options, record)
 
 
 def load(record: Given, **options: object) -> nn.Module:
-    """The record's network with weights and normalisation, in eval mode, from images in [0, 1] to logits.
+    """Return the record's network in eval mode, with its weights and its normalisation; it maps images in [0,
+    1] to logits.
 
-    Options are those of a run, such as `dataset`, `member`, `device` and `store`. If the record of a file
-    (rb-arch --from-checkpoint) names no data set, it is loaded as the file was recognised. Without
-    `dataset=`, fields that only images decide stay open, and a warning names them.
+    The options are the options of a run, such as `dataset`, `member`, `device` and `store`. If the record of
+    a file (rb-arch --from-checkpoint) names no data set, the network is loaded as it was recognised in the
+    file. Without `dataset=`, fields that depend on the images of a data set stay open, and a warning names
+    these fields.
     """
     _check_record(record)
     memory = MemoryStreams([record])
@@ -332,7 +345,7 @@ _LOAD = Tool("rbtools.load", _load)
 
 @outside_inference
 def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Given) -> Record:
-    """The one record that a tool writes for one record, or for a module and its images (`data=`)."""
+    """The only record that a tool writes for one record, or for a module and its images (`data=`)."""
     record, options = _in_memory(record, options)
     _check_record(record)
     with progress_of(options.pop("progress", None)) as progress:
@@ -354,8 +367,8 @@ def _of_records(
 
 
 def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[str, Any]]:
-    """For a module with `data=`, its record and the options without `data`; results are not stored unless a
-    store is named. Other arguments are returned as they are."""
+    """For a module with `data=`, the record of the module and the options without `data`; results are not
+    stored unless a store is named. Any other arguments are returned unchanged."""
     options = dict(options)
     if isinstance(given, Mapping) or "data" not in options:
         return given, options
@@ -368,7 +381,7 @@ def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[st
 
 
 def _check_record(given: object) -> None:
-    """Raise RbError, with advice, for a value that is not a record, such as a network."""
+    """Raise RbError, which says what to do, if the value is not a record, for example a network."""
     if isinstance(given, dict):
         try:
             check_shape(given)

@@ -1,8 +1,9 @@
-"""numpy, torch and scipy.special, imported at their first use: `from rbtools.lazy import np, torch`.
+"""Imports numpy, torch and scipy.special at their first use: `from rbtools.lazy import np, torch`.
 
-`--help`, completions and look-ups in the store do not need them, and importing torch takes over a second. A
-module that defines networks or uses decorators of torch needs torch at its own import, and imports it as
-usual. `Tensor` is only for annotations: at run time it is a string, so `isinstance` needs `torch.Tensor`.
+`--help`, completions and look-ups in the store do not need these modules, and importing torch takes more than
+one second. A module that defines networks or uses decorators of torch needs torch when it is imported, and
+therefore imports torch as usual. `Tensor` is only for annotations: at run time it is a string, so
+`isinstance` needs `torch.Tensor`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How rbtools opens files that a record or an option names, for reading.
+"""Opens files for reading that a record or an option names.
 
-A path may come from an untrusted source: a record names data sets and checkpoints, and a shared folder
-contains links. A device has no end, and a pipe may have no writer. Therefore only plain files are read, and
-lists only up to a limit. Files that only the command line names and that are read once from front to back
-(records, settings) may also be pipes, such as the shell's `<(...)`.
+A path may come from an untrusted source, because records name data sets and checkpoints, and shared folders
+contain links. Reading a device may never end, and a pipe may have no writer. Therefore only plain files are
+read, and files that contain lists are read only up to a limit. A file that only the command line names and
+that is read once from beginning to end (records, settings) may also be a pipe, such as the shell's `<(...)`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OTHER = (
 
 
 class NoPlainFile(OSError):
-    """The path is a folder, a pipe, a device, or a link that must not be followed."""
+    """The exception for a folder, a pipe, a device, or a link that must not be followed."""
 
     def __init__(self, path: str | os.PathLike[str], number: int = errno.EINVAL) -> None:
         why = os.strerror(number) if number == errno.EISDIR else "it is not a plain file"
@@ -45,13 +45,14 @@ class NoPlainFile(OSError):
 
 
 def plain(path: Path) -> Path:
-    """The path of a plain file, for a library to open. Raises OSError, also if it is not a plain file."""
+    """Check that a path is a plain file, and return the path, which a library then opens. Raises OSError,
+    also if the path is not a plain file."""
     _check(os.stat(path).st_mode, path)
     return path
 
 
 def is_plain(path: str | os.PathLike[str]) -> bool:
-    """Whether the path is a plain file; a link to a plain file is not."""
+    """True if the path is a plain file; False for a link to a plain file."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
@@ -59,10 +60,10 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 
 
 def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """A descriptor of a plain file, for reading.
+    """A file descriptor of a plain file, opened for reading.
 
-    follow: whether a link to a plain file is opened, as outside a store. Raises OSError, and NoPlainFile if
-    the path is not a plain file.
+    If `follow` is true, a link to a plain file is opened, as is usual outside a store. Raises OSError, and
+    NoPlainFile if the path is not a plain file.
     """
     _check(os.stat(path, follow_symlinks=follow).st_mode, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
@@ -76,25 +77,27 @@ def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a plain file. Raises OSError, also if it is not a plain file."""
+    """Open a plain file as a stream. Raises OSError, also if the path is not a plain file."""
     return open(open_plain(path), "rb")
 
 
 def read_plain(path: str | os.PathLike[str], most: int | None = None, *, follow: bool = True) -> bytes:
-    """The bytes of a plain file. Raises OSError as `open_plain` does, and for more than `most` bytes."""
+    """The bytes of a plain file. Raises OSError as `open_plain` does, and also if the file has more than
+    `most` bytes."""
     with open(open_plain(path, follow=follow), "rb") as stream:
         return stream.read() if most is None else _bounded(stream, most, path)
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = LARGEST_LIST) -> str:
-    """The text of a plain file, with "\n" as line ends. Raises as `read_plain` and `text_of` do."""
+    """The text of a plain file, with "\n" as line ends. Raises the same errors as `read_plain` and
+    `text_of`."""
     return text_of(read_plain(path, most), encoding, path)
 
 
 def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a file or pipe that the command line names, to be read from front to back.
+    """A stream of a file or pipe that the command line names, which is read from beginning to end.
 
-    Raises OSError, also for a device, which may have no end.
+    Raises OSError, also for a device, because reading it may never end.
     """
     status = os.stat(path)
     if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not _ends(status)):
@@ -103,16 +106,17 @@ def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_settings(path: str | os.PathLike[str]) -> str:
-    """The text of a small file or pipe that the command line names. Raises OSError, and as `text_of` does."""
+    """The text of a small file or pipe that the command line names. Raises OSError, and the same errors as
+    `text_of`."""
     with streamed(path) as stream:
         return text_of(_bounded(stream, LARGEST_SETTINGS, path), "utf-8", path)
 
 
 def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -> str | None:
-    """The rest of a sentence after a file's name: that a file which begins like this is compressed or in
-    UTF-16, and what to type. None for any other file.
+    """The end of an error message about a file that is compressed or in UTF-16, with a command for the user
+    to type. None if the first bytes show no such file.
 
-    then: the text after the command that converts the file to UTF-8.
+    `then` is the text after the command that converts the file to UTF-8.
     """
     for pattern, what, command in _OTHER:
         if re.match(pattern, start):
@@ -121,16 +125,18 @@ def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -
 
 
 def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
-    """The text of a file's content. Raises UnicodeDecodeError; RbError if it is compressed or in UTF-16."""
+    """Decode the content of a file to a text. Raises UnicodeDecodeError, or RbError if the content is
+    compressed or in UTF-16."""
     if other := not_utf8(data[:64], path, "> NEWFILE"):
         raise RbError(f"{os.fspath(path)} {other}, and name that file.")
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()
 
 
 def shards_of(path: str | os.PathLike[str]) -> list[str]:
-    """The files in the index of a checkpoint in several files (`*.index.json`); empty for any other file.
+    """The files that the index of a checkpoint in several files (`*.index.json`) lists; empty for any other
+    file.
 
-    Raises OSError, and RbError for an index that lists no files, or files in other folders.
+    Raises OSError. Raises RbError if the index lists no files, or lists files in other folders.
     """
     if not os.fspath(path).endswith(".index.json"):
         return []
@@ -153,7 +159,8 @@ def _check(mode: int, path: str | os.PathLike[str]) -> None:
 
 
 def _ends(status: os.stat_result) -> bool:
-    """Whether a character device is the null device or a terminal of this process: reading them ends."""
+    """True if a character device is the null device or a terminal of this process, because reading such a
+    device ends."""
     known = [os.stat(os.devnull), *(os.fstat(handle) for handle in range(3) if os.isatty(handle))]
     return any(one.st_rdev == status.st_rdev for one in known)
 
@@ -169,8 +176,8 @@ _DEEPEST = 50  # maximum levels of YAML, because PyYAML reads it by recursion
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises yaml.YAMLError, also for aliases, because a few lines of them can
-    expand to billions of values."""
+    """Parse a YAML text. Raises yaml.YAMLError, also if the text contains aliases, because a few lines with
+    aliases can expand to billions of values."""
     import yaml  # only here, because --help and most runs do not need it
 
     depth = 0

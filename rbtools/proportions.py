@@ -1,4 +1,4 @@
-"""Wilson's interval of a proportion, which all accuracies use, without numpy."""
+"""Wilson's interval of a proportion, which is used for all accuracies and does not need numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ Interval = tuple[float, float]
 
 @functools.lru_cache(maxsize=64)
 def normal_quantile(confidence: float) -> float:
-    """The z with P(|Z| <= z) = confidence for a standard normal Z, such as 1.96 for 0.95."""
+    """The z for which P(|Z| <= z) = confidence, where Z has a standard normal distribution; for example, 1.96
+    for 0.95."""
     from statistics import NormalDist
 
     if not 0 < confidence < 1:
@@ -19,7 +20,7 @@ def normal_quantile(confidence: float) -> float:
 
 
 def check_counts(successes: float, trials: float) -> None:
-    """Raise ValueError unless `successes` of `trials` is a proportion."""
+    """Raise ValueError unless `trials` is at least 1 and `successes` is between 0 and `trials`."""
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes of {trials} trials is not a proportion")
 
@@ -27,16 +28,17 @@ def check_counts(successes: float, trials: float) -> None:
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
 
-    Without the correction, coverage falls to .84 if less than one rare outcome is expected, for any number of
-    trials; with it, coverage is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`). The ends
-    move by about 1 / (2 trials), and stay in [0, 1]. Unlike Clopper and Pearson's, it needs no scipy.
+    Without the correction, the coverage falls to .84 for any number of trials if fewer than one success (or
+    failure) is expected. With the correction, the coverage is at least .948 from 10 trials on
+    (`bench/coverage_of_intervals.py`). The correction moves each end of the interval by about 1 / (2 trials),
+    and both ends stay in [0, 1]. Unlike the interval of Clopper and Pearson, this interval needs no scipy.
     """
     check_counts(successes, trials)
     z2 = normal_quantile(confidence) ** 2
     share = successes / trials
 
     def reach(hits: float, misses: float) -> float:
-        """The distance of the interval's end on the side of the hits from its value without hits."""
+        """The lower end of the interval for these numbers of hits and misses; it may be negative."""
         root = math.sqrt(max(z2 - 2 - 1 / trials + 4 * hits / trials * (misses + 1), 0.0))
         return (2 * hits + z2 - 1 - math.sqrt(z2) * root) / (2 * (trials + z2))
 

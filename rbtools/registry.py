@@ -1,8 +1,9 @@
-"""Registries of attacks, methods, corruptions ...: they map names to classes, which are imported on use.
+"""Registries of attacks, methods, corruptions ...: a registry maps names to classes, which are imported at
+their first use.
 
-A registered class is a frozen, keyword-only dataclass. Its fields are its configuration: they become long
-options on the command line, and are part of the record and of the store's key. Its module imports torch from
-`rbtools.lazy`, so that `--help` and look-ups in the store stay fast.
+A registered class is a frozen, keyword-only dataclass. The fields of the dataclass are its configuration:
+they become long options on the command line, and are part of the record and of the store's key. The module of
+the class imports torch from `rbtools.lazy`, so that `--help` and look-ups in the store are fast.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ def param(
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
-    `unit="eps"` marks a distance in pixel units of [0, 1], which the command line reads like `--eps` (1/255
-    for L-infinity). `name` is the public name if Python does not allow it as a name ("lambda"). `check` is
-    one of RULES. `metavar` is the placeholder of the value in the help. `optional`: with its default value,
-    the field is left out of records and keys, so that results from before the option was added remain valid.
-    `elsewhere` is a common other name, for a hint. `bounds` are the limits of a number, such as "[1, inf)" or
-    "(0, 1)". `typed` is the default on the command line, if it differs from the field's own. `flags` replaces
-    the flags of the option, which are --NAME and, for a bool, also --no-NAME. `variable` is an environment
-    variable that overrides the default. A `positional` field is typed without a flag. A field whose default
-    is REQUIRED must be given.
+    `unit="eps"` marks a distance on the [0, 1] scale of pixels, which the command line reads like `--eps` (in
+    1/255 for L-infinity). `name` is the public name if it is not a valid name in Python ("lambda"). `check`
+    is a key of RULES. `metavar` is the placeholder of the value in the help. If `optional` is true and the
+    field has its default value, the field is left out of records and keys, so that earlier results without
+    the option remain valid. `elsewhere` is the name of the option in other programs, for a hint. `bounds` are
+    the limits of a number, such as "[1, inf)" or "(0, 1)". `typed` is the default on the command line, if it
+    differs from the default of the field. `flags` replaces the flags of the option, which are by default
+    --NAME and, for a bool, also --no-NAME. `variable` is an environment variable that overrides the default.
+    A `positional` field is typed without a flag. A field whose default is REQUIRED must be given.
     """
     metadata = {
         "help": help,
@@ -77,23 +78,23 @@ def param(
 
 
 def public_name(field: dataclasses.Field[Any]) -> str:
-    """The name of a field in records and, hyphenated, on the command line."""
+    """The name of a field in records; on the command line, hyphens replace the underscores."""
     return field.metadata.get("name") or field.name
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:
-    """The option of a field in a message, such as --epochs."""
+    """The option of a field as messages name it, such as --epochs."""
     flags: tuple[str, ...] = field.metadata.get("flags") or ()
     return flags[0] if flags else f"--{public_name(field).replace('_', '-')}"
 
 
 def options(cls: type) -> list[dataclasses.Field[Any]]:
-    """The fields of a registered class that users may set: those made by `param`."""
+    """The fields of a registered class that users may set, which are the fields made by `param`."""
     return [field for field in dataclasses.fields(cls) if "help" in field.metadata]
 
 
 def config(method: object) -> dict[str, Any]:
-    """The configuration of a method as in a record and a key: maps public names to values."""
+    """The configuration of a method as it is in a record and in a key; maps public names to values."""
     assert dataclasses.is_dataclass(method)
     return {
         public_name(f): getattr(method, f.name)
@@ -103,11 +104,11 @@ def config(method: object) -> dict[str, Any]:
 
 
 class Registered:
-    """The base of registered classes.
+    """The base class of registered classes.
 
-    If a class outside the package has no name or version, it gets the class's name and a digest of its
-    module's source, so that results of changed code are measured again. Every object checks its fields when
-    it is created, before the `__post_init__` of its class.
+    If a class outside the package has no name or version, its name is the name of the class and its version
+    is a digest of its module's source, so that results are measured again after the code has changed. Every
+    object checks its fields when it is created, before the `__post_init__` of its class runs.
     """
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -124,7 +125,8 @@ class Registered:
             cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
 
     def __post_init__(self) -> None:
-        """Check the fields that users set; numbers of numpy or torch become Python's. Raises RbError."""
+        """Check the fields that users set, and convert numbers of numpy or torch to Python numbers. Raises
+        RbError."""
         norm = getattr(self, "norm", "linf")
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if "help" in field.metadata or field.name == "eps":
@@ -146,10 +148,11 @@ def _checked_first(own: Callable[[Any], None]) -> Callable[[Any], None]:
 
 @functools.cache
 def rooms() -> dict[str, dict[str, str]]:
-    """Maps groups to {name: "module:attribute"}, read from each `entry_points.txt` in the package's folders.
+    """Map groups to {name: "module:attribute"}, read from all files `entry_points.txt` in the package's
+    folders.
 
-    These files have the same format as in installed packages. Thus a folder registers itself, and the package
-    works without it.
+    These files have the same format as the entry points of installed packages. Therefore a folder registers
+    its own classes, and the package works without the folder.
     """
     groups: dict[str, dict[str, str]] = {}
     for file in sorted(Path(__file__).parent.glob("*/entry_points.txt")):
@@ -163,18 +166,19 @@ def rooms() -> dict[str, dict[str, str]]:
 
 
 def hooks(group: str) -> list[Any]:
-    """The objects that folders of the package registered in that group."""
+    """The objects that folders of the package register in the group."""
     return [imported(target) for target in rooms().get(group, {}).values()]
 
 
 @functools.cache
 def gathered(group: str) -> dict[str, Any]:
-    """The tables that folders of the package registered in that group, joined to one."""
+    """The tables that folders of the package register in the group, joined to one table."""
     return {name: value for table in hooks(group) for name, value in table.items()}
 
 
 def preset(group: str, name: str) -> Any:
-    """The preset with that name or alias in a group. Raises UsageError, which suggests similar names."""
+    """The preset with that name or alias in the group. Raises UsageError, which suggests similar names, if
+    there is no such preset."""
     presets, aliases = gathered(group), gathered("preset-aliases")
     if (found := presets.get(aliases.get(name, name))) is None:
         raise unknown("preset", name, [*presets, *aliases], UsageError)
@@ -183,25 +187,27 @@ def preset(group: str, name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class CommandPreset:
-    """The settings of a paper: options of a command, as they are typed, and parameters of its methods."""
+    """The settings of a paper: options of a command as a user types them, and parameters of the command's
+    methods."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def imported(target: str) -> Any:
-    """The object that "module:attribute" names."""
+    """The object that a text "module:attribute" names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 class Registry(Mapping[str, str]):
-    """Maps names to "module:Class"; `load` imports a class, and `build` makes an object of it.
+    """Maps names to "module:Class"; `load` imports a class, and `build` makes an object of the class.
 
-    With a `group`, folders of the package add entries (see `rooms`), which are listed before the names in
-    `last`. `load` and `build` then accept two more kinds of names, which are not listed: entry points of
-    installed packages in the group rbtools.GROUP and, unless the registry is `closed`, python:MODULE:CLASS.
-    `all` contains the names that "all" means: every name except those in `apart`.
+    With a `group`, folders of the package can add entries (`rooms` reads them), which are listed before the
+    names in `last`. `load` and `build` then also accept two kinds of names that are not listed: entry points
+    of installed packages in the group rbtools.GROUP and, unless the registry is `closed`,
+    python:MODULE:CLASS. `all` contains the names that "all" selects, which are all names except the names in
+    `apart`.
     """
 
     def __init__(
@@ -231,14 +237,14 @@ class Registry(Mapping[str, str]):
 
     @functools.cached_property
     def plugins(self) -> dict[str, str]:
-        """Maps names to "module:Class", for the entry points of installed packages."""
+        """Map names to "module:Class" for the entry points of installed packages."""
         from importlib import metadata
 
         points = metadata.entry_points(group=f"rbtools.{self.group}") if self.group else ()
         return {one.name: one.value for one in points if one.name not in self._entries}
 
     def knows(self, name: str) -> bool:
-        """Whether `load` accepts the name, as far as this is known without an import."""
+        """True if `load` accepts the name, as far as this is known without an import."""
         return (
             name in self._entries
             or (not self.closed and name.startswith(OWN))
@@ -246,8 +252,9 @@ class Registry(Mapping[str, str]):
         )
 
     def load(self, name: str) -> Any:
-        """Import the class of that name. Raises RbError, with similar names, for an unknown name, and for a
-        user's class that does not exist or is not a dataclass of the right base."""
+        """Import the class of that name. Raises RbError, which suggests similar names, if the name is
+        unknown. Also raises RbError if a user's class does not exist or is not a dataclass of the right base
+        class."""
         if name in self._entries:
             return imported(self._entries[name])
         if not self.knows(name):
@@ -256,8 +263,8 @@ class Registry(Mapping[str, str]):
         return loaded if self.closed else self._fitting(name, loaded)
 
     def of_name(self, name: object) -> Any | None:
-        """The class whose own `name`, as in entries, is this; None if there is none, or if it is a user's
-        class that was not loaded."""
+        """The class whose `name` in entries is this name. None if no class has it, or if it is the name of a
+        user's class that was not loaded."""
         if not isinstance(name, str) or name.startswith(OWN):
             return None
         return self._own.get(name) or (self.load(name) if self.knows(name) else None)
@@ -287,9 +294,9 @@ class Registry(Mapping[str, str]):
         return loaded
 
     def build(self, name: str, **params: object) -> Any:
-        """Make the method with these parameters (public or Python names).
+        """Make an object of the named class with these parameters (public or Python names).
 
-        Raises RbError on an unknown name, an unknown parameter or a value out of range.
+        Raises RbError for an unknown name, an unknown parameter, or a value out of range.
         """
         cls = self.load(name)
         fields = {f.name: f for f in dataclasses.fields(cls)}
@@ -311,7 +318,8 @@ class Registry(Mapping[str, str]):
 
 
 def _imported(kind: str, name: str, place: str) -> object:
-    """The object that MODULE:CLASS names, from the working directory or an installed package."""
+    """The object that MODULE:CLASS names, imported from the working directory or from an installed
+    package."""
     module, colon, attribute = place.partition(":")
     if not (module and colon and attribute):
         raise RbError(f"The {kind} {name} does not name a class. Expected {OWN}MODULE:CLASS.")
@@ -347,8 +355,9 @@ RULES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def _check(field: dataclasses.Field[Any], value: Any, label: str, norm: Any, eps: Any) -> Any:
-    """The value of a field; a number of numpy or torch becomes a plain number. Raises RbError for another
-    type or a value out of range. norm and eps: those of the method, which limit its distances."""
+    """The value of a field, where a number of numpy or torch becomes a Python number. Raises RbError if the
+    value has another type or is out of range. `norm` and `eps` are the norm and the distance of the method,
+    which limit the distances in the field."""
     choices = field.metadata.get("choices")
     if value is None and (field.default is None or "None" in str(field.type)):
         return None
@@ -377,8 +386,8 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
-    """The value converted to its field's type, if this is a number, a text or a switch; plain values stay as
-    they are. Raises RbError, which names `label`, for a value of another type."""
+    """The value, converted to the type of its field if this type is a number, a text or a switch; any other
+    value is unchanged. Raises RbError, which names `label`, if the value has another type."""
     kind = str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
     if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
         return value
@@ -391,8 +400,8 @@ def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
 
 
 def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
-    """Raise RbError, which names `label`, for a number that is not finite, or that the field's `check` or
-    `bounds` do not allow."""
+    """Raise RbError, which names `label`, if a number is not finite, or if the `check` or the `bounds` of the
+    field do not allow it."""
     if not isinstance(value, int | float):
         return
     if isinstance(value, float) and not math.isfinite(value):
@@ -406,7 +415,7 @@ def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
 
 
 def within(bounds: str) -> tuple[Callable[[float], bool], str]:
-    """The rule for bounds such as [1, inf) or (0, 1), and its text."""
+    """The rule for bounds such as [1, inf) or (0, 1), and the rule in words."""
     least, most = map(float, bounds[1:-1].split(","))
     low, high = (operator.gt, operator.ge)[bounds[0] == "["], (operator.lt, operator.le)[bounds[-1] == "]"]
     first = f"{least:.0f} or more" if bounds[0] == "[" else f"above {least:.0f}"

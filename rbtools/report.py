@@ -1,4 +1,4 @@
-"""Call-backs for messages, progress and interruptions of a long piece of work."""
+"""Call-backs for messages, for progress, and for the interruption of a long piece of work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def discard(*ignored: object) -> None:
 
 
 class Clock:
-    """Seconds in each stage of a job, which -v shows."""
+    """The seconds in each stage of a job, which -v shows."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -24,7 +24,7 @@ class Clock:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of the block, excluding nested stages."""
+        """Count the time of the block, without the time of nested stages."""
         outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
@@ -36,9 +36,9 @@ class Clock:
 
 
 class Pace:
-    """Rate and remaining time of `total` units of work, for the status line.
+    """The rate and the remaining time of `total` units of work, for the status line.
 
-    `done` of them were finished before the clock starts.
+    `done` units were finished before the clock starts.
     """
 
     def __init__(self, total: int, done: int = 0, unit: str = "images") -> None:
@@ -46,7 +46,7 @@ class Pace:
         self.start = time.monotonic()
 
     def words(self, done: int) -> str:
-        """`1,234 images/s · 0:42 left`; empty before the first unit is done."""
+        """The text `1,234 images/s · 0:42 left`; empty until the first unit is done."""
         seconds = time.monotonic() - self.start
         if done <= self.first or seconds <= 0:
             return ""
@@ -66,9 +66,10 @@ def clock_time(seconds: float) -> str:
 class Report:
     """Call-backs of a piece of work.
 
-    `progress` takes text for the status line, `event` the same for programs, `notify` messages for people,
-    and `warn` warnings, all of one line each. `check_cancelled` is called between units of work and raises if
-    the work should stop (nobody reads the output any more). `clock` counts the seconds of the stages.
+    `progress` is called with text for the status line, `event` with the same content for programs, `notify`
+    with messages for people, and `warn` with warnings. Each text has one line. `check_cancelled` is called
+    between units of work, and raises an exception if the work should stop because nobody reads the output any
+    more. `clock` counts the seconds of the stages.
     """
 
     progress: Callable[[str], None] = discard
@@ -79,7 +80,7 @@ class Report:
     clock: Clock = field(default_factory=Clock)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the call-backs, which belong to this process."""
+        """Pickle the object without its call-backs, which belong to this process."""
         return {**Report().__dict__, "clock": self.clock}
 
 
@@ -88,8 +89,9 @@ SILENT = Report()
 
 @contextlib.contextmanager
 def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Callable[[str], None] | None]:
-    """Yields the call-back for a `progress=` in Python: a function as it is; for True, a line of tqdm, which
-    is a widget in a notebook; None for False and None. Raises RbError if tqdm is not installed.
+    """Yields the call-back for an argument `progress=` in Python. If the argument is a function, the function
+    itself is the call-back. True stands for a tqdm progress bar, which is a widget in a notebook; False and
+    None stand for no call-back. Raises RbError if tqdm is not installed.
     """
     if not isinstance(progress, bool):
         yield progress

@@ -1,6 +1,6 @@
-"""Lets a user's own scripts `import torchvision` even if its operators cannot be loaded.
+"""Lets the user's own scripts `import torchvision` even if the operators of torchvision cannot be loaded.
 
-If torchvision needs this, `make setup` writes a line that imports it when Python starts.
+If torchvision needs this module, `make setup` writes a line that imports it when Python starts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from importlib.machinery import ModuleSpec
 
 
 class _BeforeTorchvision:
-    """A finder that finds nothing, but declares torchvision's missing operators once before its import."""
+    """A finder that finds no module, but declares the missing operators of torchvision once before
+    torchvision is imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name == "torchvision":

@@ -1,4 +1,4 @@
-"""Published results beside records: `rb-rank --against`."""
+"""Compares the results of records with published results (`rb-rank --against`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _NAMED = 3  # the most reasons that are printed on stderr
 
 
 class PublishedSource(NamedTuple):
-    """A publication: how its rows match records, and the number of test images for its numbers. key: returns
-    the fields that are equal in a record and a row of the same model (data set first); None for a record of
-    another model. methods: the training methods of all its models; a record contains at most one of them.
-    options: of its format. shipped: units of wanted keys that are part of rbtools, so that no file is needed.
-    folder: the folder of a checkout that contains its files.
+    """A publication: how its rows match records, and the number of test images for its numbers.
+
+    `key` returns the fields that are equal in a record and a row of the same model (data set first), or None
+    if the record cannot match a row. `methods` lists the training methods of the publication's models; a
+    record contains at most one of these methods. `options` are options of the publication's format. `shipped`
+    reads the rows that are part of rbtools, so that no file is needed. `folder` is the folder in the
+    publication's repository that contains its files.
     """
 
     key: Callable[[Record], Key | None]
@@ -41,13 +43,13 @@ SOURCES = Registry("source of published results", {}, group="published-results",
 
 
 class PublishedResults:
-    """The published results of the models of some records."""
+    """The rows of a publication for the models of some records."""
 
     def __init__(self, name: str, rows: Mapping[Key, list[Record]]) -> None:
         self.name, self.source, self.rows = name, SOURCES.load(name), rows
 
     def beside(self, record: Record) -> dict[str, Any] | None:
-        """The published values to put beside those of a record; None if there are none."""
+        """The published values for a record; None if there are none."""
         row = self._row(record)
         if row is None:
             return None
@@ -83,7 +85,7 @@ def _metrics(record: Record) -> set[str]:
 
 
 def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedResults:
-    """The results in SOURCE or SOURCE:FILE for the models of the records.
+    """Read the results in SOURCE or SOURCE:FILE for the models of the records.
 
     Raises UsageError if the source is unknown, or if the file is missing or cannot be read.
     """
@@ -117,7 +119,8 @@ def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedRes
 
 
 def parts(text: str) -> tuple[str, str | None]:
-    """The SOURCE and the FILE (None without one) in the option. Raises UsageError."""
+    """Split the option into SOURCE and FILE; FILE is None if the option does not contain it. Raises
+    UsageError."""
     name, colon, file = text.partition(":")
     if name not in SOURCES:
         raise unknown("source of published results", name, SOURCES, UsageError)
@@ -132,7 +135,7 @@ def parts(text: str) -> tuple[str, str | None]:
 
 
 def _place(source: PublishedSource, file: str) -> Path:
-    """The file to read. In a checkout it is in the folder of results."""
+    """The file to read; in a copy of the publication's repository, a file in the folder of results."""
     path = Path(file)
     if not path.exists():
         raise UsageError("No such file or directory.")
@@ -141,7 +144,7 @@ def _place(source: PublishedSource, file: str) -> Path:
 
 
 def _may_be(content: object, wanted: set[Key]) -> bool:
-    """Whether a row may belong to a wanted model. In large files only such rows become records."""
+    """True if a row may belong to one of the wanted models; in large files, only such rows become records."""
     index = getattr(content, "arch", None)
     if not (isinstance(index, str) and index.isdigit()):
         return True
@@ -149,9 +152,10 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
 
 
 def tell(beside: Sequence[dict[str, Any] | None], name: str, screen: Terminal) -> None:
-    """Report how many records have published values, how many of these differ, and what was not compared.
+    """Report how many records have published values, how many of the values differ, and which metrics were
+    not compared.
 
-    beside: the published values of each record, None if it has none.
+    `beside` contains the published values of each record, or None if a record has none.
     """
     found = [published["metrics"] for published in beside if published is not None]
     judged = [one for metrics in found for one in metrics.values() if "within" in one]

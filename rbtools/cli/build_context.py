@@ -16,28 +16,29 @@ if TYPE_CHECKING:
 
 
 class CommandContext:
-    """A run, and the terminal for its messages."""
+    """A run, and the terminal that prints its messages."""
 
     def __init__(self, run: Run, screen: Terminal) -> None:
         self.run, self.screen = run, screen
 
     def changed(self, **options: object) -> CommandContext:
-        """A copy with other options of the run."""
+        """A copy of the context, with other options of the run."""
         return CommandContext(self.run.changed(**options), self.screen)
 
 
 def terminal(quiet: bool, verbose: bool, log: str | None, config: str | None = None) -> Terminal:
-    """The terminal for the messages of the running tool. `config` was already read, and is not used here."""
+    """The terminal for the messages of the running tool. `config` is not used, because the configuration file
+    has been read before."""
     tool = calls.current().tool
     return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
 def build_context(**values: object) -> CommandContext:
-    """The run that options describe, checked once, before the first record. `values` are the options of
-    RunOptions that the tool has; for the other options the run uses its own defaults.
+    """Make the run from the options, and check it before the first record is read. `values` contains the
+    options of RunOptions that the tool has; all other options keep their defaults.
 
-    Raises UsageError if options contradict each other, or if a data set, weights, a store or a file is not
-    available.
+    Raises UsageError if options contradict each other, or if a data set, a file of weights, a store or
+    another file is not available.
     """
     from rbtools.execution import resources
     from rbtools.execution.run import OPTIONS, Run
@@ -76,7 +77,7 @@ def build_context(**values: object) -> CommandContext:
 
 
 def _check_files(given: RunOptions) -> None:
-    """Raise RbError if a data set, a list of images, weights or a class map does not exist."""
+    """Raise RbError if a data set, a list of images, a file of weights or a class map does not exist."""
     if given.dataset is not None:
         from rbtools import datasets
 
@@ -94,7 +95,7 @@ def _check_files(given: RunOptions) -> None:
 
 
 def _stages(given: RunOptions) -> Any:
-    """The stages of --defend; None if it is not given. Raises UsageError."""
+    """The defence stages in --defend; None if --defend is not given. Raises UsageError."""
     if given.defend is None:
         if given.backward is not None:
             raise UsageError("--backward is for stages. Add some: --defend jpeg:75.")
@@ -109,5 +110,5 @@ def _stages(given: RunOptions) -> Any:
 
 
 def alone(**values: object) -> CommandContext:
-    """A run in this process that only reads images."""
+    """A run in the current process that only reads images."""
     return build_context(device="cpu", store="none", **values)

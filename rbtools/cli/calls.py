@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class ToolCall:
     """A call of a tool.
 
-    given: maps the names of option values to the options, as typed on the command line or as keywords;
-    in_file: the same for options that only a configuration sets. streams: where records come from and go to,
-    if these are not the streams of the shell.
+    `given` maps the names of option values to the options as they were typed on the command line or passed as
+    keywords. `in_file` contains the same for options that only a configuration file sets. `streams` replaces
+    the input and output of the shell.
     """
 
     tool: str = "rbtools"
@@ -32,7 +32,7 @@ _CURRENT: ContextVar[ToolCall] = ContextVar("call", default=_SHELL)
 
 
 def current() -> ToolCall:
-    """The current call in this thread."""
+    """The call of a tool that is active in the current thread."""
     return _CURRENT.get()
 
 

@@ -1,4 +1,4 @@
-"""The live table of rb-card: the results of each part so far, and the part that runs."""
+"""The live table of rb-card, which shows the results of each part so far and the part that is running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 @contextlib.contextmanager
 def live_table(seconds: float | None) -> Iterator[Callable[[Event, dict[str, Any] | None], None]]:
-    """Draw the table on standard error while a card is made. Yields a function that takes the events of the
+    """Draw the table on standard error while a card is made. Yields a function that accepts the events of the
     terminal."""
     begin, latest = time.monotonic(), list[Event]()
 
@@ -45,7 +45,8 @@ def live_table(seconds: float | None) -> Iterator[Callable[[Event, dict[str, Any
 
 
 def table(event: Event) -> Table:
-    """One row for each part: value, interval, images, share of the time, and the name of its first metric."""
+    """One row for each part: value, interval, number of images, share of the time, and the name of the first
+    metric."""
     drawn = Table(box=None, pad_edge=False, expand=True)
     drawn.add_column("part", no_wrap=True)
     for name in ("value", "interval", "images", "time"):

@@ -1,5 +1,5 @@
-"""Commands of click with the exit statuses and one-line errors of rbtools. Registered classes become
-subcommands, and the fields of a class become the options of its subcommand.
+"""Commands of click with the exit statuses and the one-line error messages of rbtools. Registered classes
+become subcommands, and the fields of a class become the options of its subcommand.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONTEXT: dict[str, Any] = {
 
 
 class _Main:
-    """Mix-in with the `main()` of every command: runs the command, and exits with its status."""
+    """A mix-in with the `main()` of every command, which runs the command and exits with its status."""
 
     def main(
         self,
@@ -68,7 +68,7 @@ class _Main:
         return legible(option_groups.with_help_all(super().get_params(ctx)))  # type: ignore[misc]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first paragraphs and the examples; with --help-all the whole text."""
+        """Write the first paragraphs of the help and the examples, or with --help-all the whole help."""
         first, *more = inspect.cleandoc(typing.cast(click.Command, self).help or "").split("\n\n")
         if not option_groups.every(ctx):
             more = [one for place, one in enumerate(more) if not place or one.startswith("\b\nExample")]
@@ -77,7 +77,8 @@ class _Main:
             formatter.write_text("\n\n".join([first, *more]))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups, first those of the chosen classes, and then the subcommands."""
+        """Write the options in groups, and then the subcommands; the options of chosen classes are the first
+        group."""
         command = typing.cast(click.Command, self)
         names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
         title = f"Options of {_chosen(ctx)}"
@@ -90,7 +91,8 @@ class _Main:
                 formatter.write_text(", ".join(of_packages))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Handle `--version -v` alone, which prints more: click's --version option does not see the -v."""
+        """Handle `--version -v`, which prints more than `--version`; click's own --version option does not
+        see the -v."""
         if len(args) == 2 and "--version" in args and {"-v", "--verbose"} & set(args):
             from rbtools.cli import versions
 
@@ -99,7 +101,7 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; inside it, `calls.current()` returns the options that were given."""
+        """Run the command; `calls.current()` then returns the options that were given."""
         params = self.get_params(ctx)
         flags = {str(param.name): param.opts[0] for param in params}
         sources = {name: ctx.get_parameter_source(name) for name in flags}
@@ -114,13 +116,14 @@ class _Main:
             return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """The first paragraph. Click's own version would end after "(Goodfellow et al."."""
+        """The first paragraph of the help. Click's own function would end the text after "(Goodfellow et
+        al."."""
         text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
         return " ".join(text.split("\n\n")[0].split())
 
 
 def _chosen(ctx: click.Context) -> str:
-    """The choice as typed: pgd, or --method trades."""
+    """The chosen names as they were typed, such as `pgd` or `--method trades`."""
     option = getattr(ctx.command, "option", None)
     if option is None:
         return str(ctx.info_name)
@@ -144,7 +147,8 @@ PAIR = "--normalize"  # the only option whose value may be two arguments
 
 
 def with_pairs(args: Sequence[str]) -> list[str]:
-    """Join the two words of `--normalize MEAN STD`: an option of click cannot take one word or two."""
+    """Join the two words of `--normalize MEAN STD`, because an option of click cannot have one word in some
+    calls and two in other calls."""
     words = list(args)
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
@@ -204,9 +208,9 @@ class Group(_Main, click.Group):
 
 
 class Chooser(Group):
-    """A command whose subcommands are the names in a registry, and further commands of its tool.
+    """A command whose subcommands are the names in a registry and the further commands of the tool.
 
-    `--NAME VALUE` as the first words is the same as the further command NAME.
+    If the first words are `--NAME VALUE`, they are the same as the further command NAME.
     """
 
     tool: Tool
@@ -261,7 +265,8 @@ class Chooser(Group):
 
 
 class OptionChooser(_Main, click.Command):
-    """A command with an option (`--method trades`) that chooses classes; their fields are further options."""
+    """A command with an option that chooses classes, such as `--method trades`; the fields of these classes
+    become options."""
 
     tool: Tool
     registry: registry.Registry
@@ -297,7 +302,7 @@ class OptionChooser(_Main, click.Command):
             raise click.UsageError(self.tool.no_such_option(wrong.option_name, classes, flags), ctx) from None
 
     def _refuse_choices(self, ctx: click.Context) -> None:
-        """Refuse `rb-train trades`, where the word is a choice, not a file."""
+        """Raise an error for `rb-train trades`, where the word is a method and not a file."""
         for word in ctx.params.get("files") or ():
             if word in self.registry and not Path(word).exists():
                 raise click.UsageError(
@@ -305,7 +310,8 @@ class OptionChooser(_Main, click.Command):
                 )
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own help, and that of each chosen class (with --help its first paragraphs)."""
+        """Write the command's own help and the help of each chosen class (with --help only the first
+        paragraphs)."""
         named = ctx.meta.get("rbtools.named", {})
         if not named or option_groups.every(ctx):
             super().format_help_text(ctx, formatter)
@@ -327,7 +333,7 @@ def _callback(tool: Tool) -> Callable[..., Any]:
 
 
 def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Print a line for each command: the first sentence of its help, and the paragraph "Needs ..."."""
+    """Print one line for each command, with the first sentence of the help and the paragraph "Needs ..."."""
     if not value or ctx.resilient_parsing:
         return
     group = typing.cast(click.Group, ctx.command)
@@ -343,7 +349,7 @@ def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 @functools.cache
 def rendered(tool: Tool) -> click.Command:
-    """The tool as a command of click."""
+    """Make a command of click from the tool."""
     common: dict[str, Any] = {"context_settings": CONTEXT, "help": tool.help}
     if tool.holds_commands:
         group = (Chooser if tool.registry is not None else Group)(tool.name, no_args_is_help=False, **common)
@@ -361,6 +367,6 @@ def rendered(tool: Tool) -> click.Command:
     shown: click.Command = click.version_option(
         __version__,
         message="%(prog)s (rbtools) %(version)s",
-        help="Show the version and exit; with -v also the versions of Python, torch and other packages.",
+        help="Show the version and exit; with -v, also those of Python, torch and other packages.",
     )(command)
     return shown

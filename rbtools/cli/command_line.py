@@ -16,17 +16,19 @@ _typed: list[str] = []
 
 
 def note(tool: str, words: Sequence[str] | None) -> None:
-    """Remember the arguments; `words` is None for a call from Python, which has no command line."""
+    """Store the arguments; `words` is None if Python calls the tool, which then has no command line."""
     _typed[:] = [] if words is None else [tool, *words]
 
 
 def label() -> str | None:
-    """The command line with files by name and short hash, without paths of this machine. None in Python."""
+    """The command line in which each file is replaced by its name and a short hash, without paths of this
+    machine. None if Python called the tool."""
     return shlex.join(map(_without_paths, _typed)) if _typed else None
 
 
 def _without_paths(word: str) -> str:
-    """Change `--checkpoint=nets/a.pt` to `--checkpoint=a.pt@1a2b3c4d`; 8/255 and names are unchanged."""
+    """Change `--checkpoint=nets/a.pt` to `--checkpoint=a.pt@1a2b3c4d`, but leave 8/255 and names
+    unchanged."""
     return "".join(_named(part) for part in re.split(r"([=:,])", word))
 
 

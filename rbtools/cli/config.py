@@ -1,13 +1,13 @@
-"""Defaults from a file: `--config FILE`, else `rbtools.yaml` in the working directory, which overrides the
-user's file. A file has a section for each tool, and the section `all` for shared options. Keys are long
-options without their dashes; the name of a subcommand contains the options of the subcommand:
+"""Reads defaults of options from the file of `--config`, or from `rbtools.yaml` in the working directory,
+which overrides the user's file. A file has a section for each tool, and the section `all` for shared options.
+Keys are long options without their dashes; the options of a subcommand are nested below its name:
 
     all: {store: results, jobs: 2}
     rb-train: {method: trades, epochs: 50}
     rb-attack: {eps: 8, pgd: {steps: 50}}
 
-They become click's `default_map`, so the command line and the environment override them. For safety, a file
-cannot allow programs to run, and cannot contain a path outside the working directory.
+The values become click's `default_map`, so the command line and the environment override them. For safety, a
+file cannot allow the user's code to run, and cannot contain a path outside the working directory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
 
 
 def settings(ctx: click.Context, arguments: Sequence[str]) -> dict[str, Any]:
-    """Map all keys for this command, or for a command that contains it, to values. Raises UsageError."""
+    """Map all keys that are valid for the command, or for a command that contains it, to values. Raises
+    UsageError."""
     if _META not in ctx.meta:
         unread = ctx.resilient_parsing or ctx.find_root().obj is not None  # figures have fixed settings
         ctx.meta[_META] = [] if unread else [(path, _read(path)) for path in _paths(arguments)]
@@ -82,13 +83,13 @@ def settings(ctx: click.Context, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def covers(command: click.Command, arguments: Sequence[str]) -> bool:
-    """Whether the command line has the option that sets all of the tool's own options (--preset)."""
+    """True if the command line contains the option that sets all of the tool's own options (--preset)."""
     option = getattr(getattr(command, "tool", None), "covers", None)
     return option is not None and any(word.partition("=")[0] == option for word in arguments)
 
 
 def text_of(value: object) -> str:
-    """A value as a user would type it."""
+    """The value as a user would type it on the command line."""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -129,7 +130,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
-    """Raise UsageError if the section contains a key that is not allowed, at any level."""
+    """Raise UsageError if any level of the section contains a key that is not allowed."""
     valid = set(SHARED) if section == ALL else None
     for name, value in level.items():
         if name in FORBIDDEN and value is not False:
@@ -143,8 +144,8 @@ def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
 
 
 def _value(option: click.Option, name: str, value: object) -> Any:
-    """The value as click takes it. Raises UsageError if it has the wrong type, or is a path outside the
-    working directory (after links are resolved)."""
+    """Convert the value to the form that click expects. Raises UsageError if the value has the wrong type, or
+    if it is a path outside the working directory (after links are resolved)."""
     if value is None or isinstance(value, bool) != option.is_flag:
         wanted = "true or false" if option.is_flag else "a value"
         raise UsageError(f"{name} in the configuration is {value}. Expected {wanted}.")

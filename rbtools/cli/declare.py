@@ -1,8 +1,8 @@
-"""Declaration of tools: a function, and the dataclasses whose fields are its options.
+"""Declares a tool as a function and the dataclasses whose fields are its options.
 
-The declaration does not depend on the source of the values. `click_commands` reads them from a command line,
-and `python_calls` takes them from the keyword arguments of a Python function. Both call the tool's function
-with the same objects.
+The declaration is the same for the command line and for Python. `click_commands` reads the options from a
+command line, and `python_calls` reads them from the keyword arguments of a Python function. Both modules call
+the tool's function with the same objects.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ type_hints = functools.cache(typing.get_type_hints)
 class Option(NamedTuple):
     """An option of a tool: a field made by `registry.param`, and its Python name.
 
-    kind: the type of the field's value; str if the value is typed as a text. multiple: whether the option may
-    be given several times; its value is then a tuple.
+    `kind` is the type of the field's value, or str if the value is typed as a text. If `multiple` is true,
+    the option may be given several times and its value is a tuple.
     """
 
     name: str
@@ -48,13 +48,14 @@ class Option(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """The value if none is given; registry.REQUIRED if a value has to be given."""
+        """The value if the user gives none; registry.REQUIRED if the user must give a value."""
         typed = self.field.metadata["typed"]
         return self.field.default if typed is None else typed
 
     @property
     def flags(self) -> list[str]:
-        """The flags before the value, or that switch it on, such as --eps; empty for an argument."""
+        """The flags that precede the value or switch the option on, such as --eps; empty for a positional
+        argument."""
         if self.field.metadata["positional"]:
             return []
         return list(self.field.metadata["flags"] or [f"--{self._long}"])
@@ -65,7 +66,7 @@ class Option(NamedTuple):
         return [f"--no-{self._long}"] if self.kind is bool and not self.field.metadata["flags"] else []
 
     def problem(self, text: str) -> str | None:
-        """The reason why this text is not a valid value; None if it is valid."""
+        """The reason why the text is not a valid value; None if it is valid."""
         choices, bounds = self.field.metadata["choices"], self.field.metadata["bounds"]
         if choices and not self.field.metadata["metavar"] and text not in choices:
             return f"'{text}' is not one of {', '.join(map(repr, choices))}.{near(text, choices)}"
@@ -89,7 +90,7 @@ class Option(NamedTuple):
 
 
 def _outside(bounds: str) -> str:
-    """The words for a number outside bounds such as [1, inf)."""
+    """The words that describe a number outside bounds such as [1, inf)."""
     least, most = bounds[1:-1].split(", ")
     if most == "inf":
         return f"is less than {least}" if bounds[0] == "[" else f"is not above {least}"
@@ -99,7 +100,8 @@ def _outside(bounds: str) -> str:
 
 
 class OptionBundle(NamedTuple):
-    """Options that a function gets as one object under this name; `make` makes the object from the values."""
+    """Options that a function receives as one object under `name`; `make` makes this object from the
+    values."""
 
     name: str
     make: Callable[..., Any]
@@ -109,10 +111,10 @@ class OptionBundle(NamedTuple):
 def takes(
     name: str, cls: type, *fields: str, make: Callable[..., Any] | None = None, **changed: object
 ) -> Callable[[F], F]:
-    """A decorator that gives a function the fields of a dataclass as options: all fields, or those named.
+    """A decorator that adds fields of a dataclass to a function as options: all fields, or the named ones.
 
-    The function gets an object of the class, or the result of `make` for the values. `changed` contains other
-    declarations of some fields, by `registry.param`, or other defaults.
+    The function receives an object of the class, or the object that `make` returns for the values. `changed`
+    contains other declarations of some fields (made by `registry.param`), or other defaults.
     """
     declared = {field.name: field for field in dataclasses.fields(cls)}
     options = []
@@ -134,14 +136,15 @@ def takes(
 
 
 def bundles_of(function: Callable[..., Any]) -> list[OptionBundle]:
-    """The options that decorators gave a function, in the order of its help."""
+    """The options that decorators added to a function, in the order of its help."""
     return list(vars(function).get("bundles", ()))
 
 
 def method_options(classes: Sequence[type]) -> dict[str, Option]:
-    """Map names to the options for the fields of registered classes. A shared field is one option.
+    """Map names to the options for the fields of registered classes. A field that several classes share
+    becomes one option.
 
-    The value of an option that is not given is None; the default of the class is then used.
+    If an option is not given, its value is None, and the class uses its own default.
     """
     options: dict[str, Option] = {}
     for cls in classes:
@@ -152,7 +155,7 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
 
 
 def no_such_option(flag: str, flags: Iterable[str]) -> str:
-    """The error message for an option that is not one of these."""
+    """The error message for an option that the class or tool does not have."""
     if flag in ("-o", "--out", "--output"):
         hint = " Records and tables go to standard output: write > FILE at the end of the line."
     else:
@@ -164,13 +167,14 @@ def no_such_option(flag: str, flags: Iterable[str]) -> str:
 class Tool:
     """A tool, or a subcommand of a tool.
 
-    If there is a `registry`, its names are subcommands (with `many`, also lists of names and "all"), or, if
-    `by` is an option, the values of that option. `default` returns the choice for a command line without the
-    option, from the words of the line. The function gets the choice, and as `params` the fields of the chosen
-    class that were given. `commands` are further subcommands; with `holds_only` they are the only ones.
-    `covers` is an option that sets all of the tool's own options (--preset); if it is given, values of these
-    options in a configuration are ignored. `lists` is the help of --list, which prints a line for each
-    subcommand; without this text the tool has no --list.
+    If `registry` is set, its names are subcommands; with `many`, a subcommand may also be a list of names or
+    "all". If `by` is also set, the names are instead the values of that option. `default` returns the choice
+    if the option is not given; its argument is the list of words on the command line. The function receives
+    the choice, and as `params` the fields of the chosen class that were given. `commands` are further
+    subcommands; with `holds_only`, the tool has no other subcommands. `covers` is an option that sets all of
+    the tool's own options (--preset) and makes the tool ignore values of these options in a configuration
+    file. `lists` is the help of --list, which prints a line for each subcommand; if `lists` is empty, the
+    tool has no --list.
     """
 
     name: str
@@ -191,14 +195,14 @@ class Tool:
 
     @property
     def every_option(self) -> list[Option]:
-        """The tool's options; for a tool with subcommands only, the options of all subcommands."""
+        """The tool's options; if the tool only has subcommands, the options of all subcommands."""
         if not self.holds_only:
             return self.options
         return [option for below in self.commands.values() for option in below.every_option]
 
     @property
     def holds_commands(self) -> bool:
-        """Whether the word after the tool is the name of a subcommand."""
+        """True if the first word after the tool is the name of a subcommand."""
         return self.holds_only or (self.registry is not None and self.by is None)
 
     @property
@@ -212,8 +216,8 @@ class Tool:
         return inspect.cleandoc(self.function.__doc__ or "")
 
     def load(self, names: Sequence[str], allow_code: bool) -> list[type]:
-        """The classes with these names. Raises UsageError if a name is unknown, or if a name refers to the
-        user's code and this is not allowed to run (before its module is imported)."""
+        """The registered classes with the given names. Raises UsageError if a name is unknown, or if a name
+        refers to the user's code but --allow-code is not given; the code is then not imported."""
         assert self.registry is not None
         strange = next((name for name in names if not self.registry.knows(name)), None)
         if strange is not None and self.by is None:
@@ -227,7 +231,7 @@ class Tool:
             raise UsageError(str(wrong)) from None
 
     def vocabulary(self) -> set[str]:
-        """The long options and the names of subcommands of this tool and all its subcommands."""
+        """The long options and subcommand names of the tool and of all its subcommands."""
         classes = [] if self.registry is None else [cls for _, cls in self.registry.loaded()]
         options = [*self.options, *method_options(classes).values()]
         words = {flag[2:] for option in options for flag in option.flags if flag.startswith("--")}
@@ -235,7 +239,8 @@ class Tool:
         return words.union(self.listed, *(below.vocabulary() for below in self.commands.values()))
 
     def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
-        """The error message for an option that the tool does not have. flags: the flags that it has."""
+        """The error message for an option that the tool does not have; `flags` are the flags of the tool's
+        options."""
         if self.by is not None and self.registry is not None:
             for cls in classes:
                 for field in registry.options(cls):
@@ -264,7 +269,7 @@ class Tool:
         return list(dict.fromkeys(filter(None, text.split(","))))
 
     def run(self, values: Mapping[str, Any], **choice: object) -> Any:
-        """Call the function with the values of all its options, by name, and the choice in the registry."""
+        """Call the function with the values of its options and the chosen names of the registry."""
         made = {
             bundle.name: bundle.make(**{option.name: values[option.name] for option in bundle.options})
             for bundle in bundles_of(self.function)
@@ -272,7 +277,8 @@ class Tool:
         return self.function(**choice, **made)
 
     def chosen(self, names: Sequence[str], values: Mapping[str, Any], classes: Sequence[type]) -> Any:
-        """Run with these names of the registry; their classes get the values that were given."""
+        """Run the tool with the chosen names of the registry; the classes receive the values that were
+        given."""
         assert self.registry is not None
         kind = self.registry.kind.replace(" ", "_")
         params = {name: values[name] for name in method_options(classes) if values[name] is not None}
@@ -280,7 +286,7 @@ class Tool:
         return self.run(values, params=params, **choice)
 
     def main(self, *args: object, **settings: object) -> typing.NoReturn:
-        """Run the command line, and end the process with its status."""
+        """Run the command line, and end the process with the status of the command."""
         rendered = registry.imported("rbtools.cli.click_commands:rendered")  # calls from Python need no click
         rendered(self).main(*args, **settings)
         raise AssertionError("a command ends its process")
@@ -297,9 +303,10 @@ def command(
     covers: str | None = None,
     lists: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function. With `choose`, the names of a registry are its subcommands (`many`: lists of
-    names). With `by` too, that option chooses among the names, and `default` is the choice without it, or a
-    function that returns this choice from the words of the command line. `covers`, `lists`: see `Tool`.
+    """Make a tool from a function. With `choose`, the names of a registry are the tool's subcommands; with
+    `many`, a subcommand may be a list of names. With `choose` and `by`, the option `by` chooses among the
+    names. `default` is the choice if the option is not given, or a function that returns this choice from the
+    words of the command line. `Tool` describes `covers` and `lists`.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
@@ -315,8 +322,8 @@ def group(**commands: Tool) -> Callable[[Callable[..., Any]], Tool]:
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """The name of the tool: rb-attack for a function in attack.py. It is taken from the file, because
-    `python -m` renames the module."""
+    """The name of the tool, for example rb-attack for a function in attack.py. The name is derived from the
+    file, because `python -m` renames the module."""
     return "rb-" + Path(function.__code__.co_filename).stem
 
 

@@ -1,4 +1,5 @@
-"""Events for programs: `--log FILE` writes JSON Lines, `--tensorboard DIR` curves of training runs.
+"""Events for programs: `--log FILE` writes JSON Lines, and `--tensorboard DIR` writes curves of training
+runs.
 
 Every event has `time` (UTC), `tool`, `pid` and `event`: start, record, epoch, warning, error or end. The
 stages of a pipe may write to the same file, because each line is appended in one operation.
@@ -19,7 +20,7 @@ from rbtools.records import dumps
 
 
 class Log:
-    """A file that events are appended to. Raises UsageError if it cannot be opened."""
+    """A file to which events are appended. Raises UsageError if the file cannot be opened."""
 
     def __init__(self, path: str, tool: str) -> None:
         self.tool, self.path = tool, path
@@ -31,7 +32,8 @@ class Log:
         self.tell("start", arguments=sys.argv[1:], version=__version__)
 
     def tell(self, event: str, **fields: object) -> None:
-        """Append an event. If that fails, nothing more is written to the log, and the run continues."""
+        """Append an event. If writing fails, no further event is written to the log, and the run
+        continues."""
         if self._handle is None:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -57,14 +59,14 @@ _log: Log | None = None
 
 
 def opened(path: str | None, tool: str) -> Log | None:
-    """The log of this process; None if no file is given."""
+    """The log of the current process; None if no log file is given."""
     global _log
     _log = None if path is None else Log(path, tool)
     return _log
 
 
 def ended(status: int) -> None:
-    """Write the last event of the log of this process, if there is one."""
+    """Write the last event to the log of the current process, if there is a log."""
     global _log
     if _log is not None:
         _log.end(status)
@@ -72,10 +74,10 @@ def ended(status: int) -> None:
 
 
 class Board:
-    """A folder of event files, with a subfolder for each training run.
+    """A folder of TensorBoard event files, with a subfolder for each training run.
 
-    Each epoch is written when it ends. A run that was found in the store is written from its history.
-    Raises UsageError if the package is not installed, or if the folder cannot be created.
+    Each epoch is written when it ends. If a training run was found in the store, its curves are written from
+    the stored history. Raises UsageError if tensorboard is not installed, or if the folder cannot be created.
     """
 
     def __init__(self, folder: str) -> None:
@@ -97,7 +99,7 @@ class Board:
         self._written: dict[str, int] = {}  # number of written epochs of each training run
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """Handle an event: an epoch that ended, or a finished record."""
+        """Handle an event, which is the end of an epoch or a finished record."""
         if event["event"] == "epoch":
             values = {key: value for key, value in event.items() if key not in _NAMES}
             self._write(_name(event), event["epoch"], values)
@@ -117,7 +119,7 @@ class Board:
         self._written[name] = epoch
 
     def close(self) -> None:
-        """Write the remaining values."""
+        """Write the values that are not written yet."""
         for writer in self._writers.values():
             writer.close()
 

@@ -1,4 +1,4 @@
-"""The exit status of a command, and the error message of one line on standard error."""
+"""The exit status of a command, and its error message in one line on standard error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Ended:
 
 @contextlib.contextmanager
 def caught(command: click.Command, name: str) -> Iterator[Ended]:
-    """Run a command inside the block: an error is printed on stderr and determines the exit status."""
+    """Run a command inside the block; an error is printed on standard error and determines the exit
+    status."""
     screen, result = Terminal(name), Ended()
     try:
         if _in_main_thread():
@@ -77,7 +78,7 @@ def caught(command: click.Command, name: str) -> Iterator[Ended]:
 
 
 def _of_output(bug: Exception) -> TypeGuard[OSError]:
-    """Whether the system refused to write a help text or a listing, for example on a full disk."""
+    """True if the system could not write a help text or a listing, for example because the disk is full."""
     return isinstance(bug, OSError) and traceback.extract_tb(bug.__traceback__)[-1].name == "echo"
 
 
@@ -86,7 +87,7 @@ def _what_is_kept(command: click.Command) -> str:
 
 
 def _stores(command: click.Command) -> bool:
-    """Whether the command, or one of its subcommands, keeps its results in the store."""
+    """True if the command or one of its subcommands stores its results."""
     tool = getattr(command, "tool", None)
     held = command.commands.values() if isinstance(command, click.Group) else ()
     own = any(one.name == "force" for one in [*command.params, *(tool.options if tool else ())])
@@ -108,7 +109,7 @@ def flush() -> None:
 
 
 def _drop_stdout() -> None:
-    """Keep Python from flushing into a closed pipe at exit."""
+    """Prevent Python from flushing to a closed pipe when it exits."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError:

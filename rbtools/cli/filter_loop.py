@@ -1,8 +1,9 @@
-"""The loop that all filters share: read, run the job, write, flush.
+"""The loop of all filters: read a record, run its job, write the result, flush.
 
-With `--jobs 1`, or for the single model of `--checkpoint`, a job runs in this process; the engine's workers
-compute the tiles of the single model. Otherwise a thread reads ahead within a bounded window, the workers run
-whole jobs, and this process writes the results in input order (or when finished, with `--unordered`).
+With `--jobs 1`, and for the single model of `--checkpoint`, jobs run in this process; for the single model,
+the engine's workers compute the tiles. In all other cases, a thread reads a bounded number of lines ahead,
+the workers run whole jobs, and this process writes the results in input order (with `--unordered`, as soon as
+they are finished).
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def filter_records(
 ) -> int:
     """Run all `functions` on every record, and write each result (one output line per function).
 
-    A record that fails is written with an `error`, and the exit status is then 1. `start` makes the only
-    record to work on, in place of a stream (`--checkpoint`).
+    A record that fails is written with an `error`, and the exit status is then 1. If `start` is given
+    (`--checkpoint`), it makes the only record, and no stream is read.
     """
     with opened_output(source, screen) as output:
         run = run.changed(check_cancelled=output.poll, warn=screen.warn)
@@ -78,7 +79,8 @@ def _model_table(record: dict[str, Any], width: int) -> str:
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
-    """The run of a shard that shares the images of one model. Raises UsageError without a common store."""
+    """The run of a shard that computes some of the tiles of a single model. Raises UsageError if the shards
+    have no common store."""
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
@@ -90,7 +92,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
 
 
 class Loop:
-    """The counters of one run of the loop, and the handling of one line."""
+    """The counters of one call of the loop, and the handling of one line."""
 
     def __init__(
         self,
@@ -111,13 +113,13 @@ class Loop:
         self.table: Callable[[dict[str, Any], int], str] | None = None  # printed instead of records
 
     def write(self, text: bytes) -> None:
-        """Write a record, or on a terminal the table of one model's results."""
+        """Write a record; on a terminal, write the table of one model's results instead."""
         if self.table is not None:
             text = self.table(parse_again(text), self.output.width()).encode()
         self.output.line(text)
 
     def started(self, start: Callable[[Run], dict[str, Any]]) -> dict[str, Any] | None:
-        """The record that `start` makes. If that fails, a failed record is written, and None returned."""
+        """The record that `start` makes. If `start` fails, write a failed record and return None."""
         try:
             return start(self.run)
         except UsageError:
@@ -132,7 +134,7 @@ class Loop:
             return None
 
     def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
-        """Process the record of `start`, or every line of the input, with an engine; write the results."""
+        """Process the record of `start`, or every line of the input, and write the results."""
         with engine_for(self.functions, self.run, at_most=None if start is None else 1) as engine:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
@@ -150,7 +152,7 @@ class Loop:
                 raise
 
     def _process_here(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
-        """Run jobs in this process; the engine's workers, if there are some, compute their tiles."""
+        """Run the jobs in this process; workers of the engine, if any, compute the tiles of a job."""
         progress = self.run.report.progress
         engine.run = engine.run.changed(
             progress=lambda text: progress(self._status(text, None, window, record is None)),
@@ -171,7 +173,7 @@ class Loop:
             yield from window.take_in(line)
 
     def lines(self) -> Iterator[Line]:
-        """The lines of the source. They are read ahead, so that their number is known."""
+        """The lines of the source. They are read ahead, so that the total number of lines is known early."""
         return iter(self._read_ahead() if self.source.reads_ahead else self._source_lines())
 
     def _source_lines(self) -> Iterator[Line]:
@@ -187,11 +189,11 @@ class Loop:
 
     @property
     def total(self) -> int | None:
-        """The number of results, once it is known."""
+        """The number of results; None until it is known."""
         return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
     def _process_ahead(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
-        """Read in a thread while the engine's workers run jobs."""
+        """Run the jobs in the engine's workers while a thread reads the lines."""
         ahead = self._read_ahead(engine.wake) if record is None else None
         engine.status = lambda text, call: self._status(text, call, window, record is None)
         if ahead is not None:
@@ -207,7 +209,8 @@ class Loop:
             window.finish_ready()
 
     def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
-        """`[5/24] NAME TEXT · 4:00 left in all`, once the number of results is known."""
+        """The status line `[5/24] NAME TEXT · 4:00 left in all`; only NAME TEXT while the number of results
+        is unknown."""
         name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
         total = self.total
         if total is None and not reading:
@@ -221,7 +224,7 @@ class Loop:
         return f"[{min(done + 1, total)}/{total}] {text}"
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
-        """The record to process, or None for a line that passes unchanged."""
+        """The record to process; None if the line is written unchanged."""
         if line.record is None:
             return None
         if "error" in line.record and not (self.source.retries and can_be_retried(line.record)):
@@ -242,12 +245,13 @@ class Loop:
         return dumps(bad_line_record(self.screen.tool, line))
 
     def place_of_another(self) -> bytes:
-        """The placeholder for a result of another shard. The next tools in the pipe pass it on."""
+        """The placeholder for a result that another shard computes. The next tools in the pipe write the
+        placeholder unchanged."""
         self.elsewhere += 1
         return dumps({"schema": SCHEMA, "error": {"tool": self.screen.tool, "message": ELSEWHERE}})
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
-        """The output line of a finished job. Messages about the job are printed on the terminal."""
+        """The output line of a finished job. Messages of the job are printed on the terminal."""
         self.screen.clear()
         for notify in report.remarks:
             self.screen.once(notify)
@@ -279,7 +283,7 @@ class Loop:
         return text
 
     def _time(self, record: dict[str, Any], place: str, report: JobReport) -> None:
-        """Report the time of each stage of a record: as a line with `-v`, and as an event."""
+        """Report the time of each stage of a record, as a line (with `-v`) and as an event."""
         self.stages.update(report.stages)
         if not self.screen.wants_details:
             return
@@ -335,7 +339,7 @@ class Loop:
 
 
 def _untrained(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a dry run. It has no checkpoint, because nothing was trained."""
+    """The record of a dry run. It has no checkpoint, because a dry run trains nothing."""
     return {key: value for key, value in record.items() if key not in ("checkpoint", "checkpoint_file")}
 
 

@@ -1,4 +1,4 @@
-"""The answers on single images in entries of records, with a warning if answers are damaged."""
+"""The answers for single images in entries of records; damaged answers cause a warning."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ Record = Mapping[str, Any]
 
 
 class ImageAnswers:
-    """The answers in entries of records. Damaged answers are reported once, and count as unknown."""
+    """Reads the answers for single images from entries of records. Damaged answers are reported once and then
+    treated as unknown."""
 
     def __init__(self, screen: Terminal) -> None:
         self._screen = screen
 
     def shares(self, record: Record, entry: Record) -> tuple[np.ndarray, np.ndarray] | None:
-        """For each image the contribution to an entry's value, 0 or 1, and whether it counts: float32 (N,)
-        each. The value is the quotient of their sums. None if this is not known.
+        """Two float32 arrays (N,): the contribution of each image to the entry's value (0 or 1), and whether
+        the image counts (0 or 1). The value is the sum of the contributions divided by the number of
+        images that count. Returns None if the answers are unknown.
 
-        If only correct images count, as in probabilistic accuracy, the entry of the clean accuracy shows
+        If only correct images count, as in probabilistic accuracy, the entry of the clean accuracy determines
         which images are correct.
         """
         own = self._known(record, entry)
@@ -42,7 +44,8 @@ class ImageAnswers:
         return own.right.astype(np.float32), counts.astype(np.float32)
 
     def counted(self, record: Record, entry: Record) -> answers.Answers | None:
-        """Which images count in an entry's value. None if this is unknown, or if it is no share of all n."""
+        """The answers in an entry. Returns None if they are unknown, or if the value is not a share of all n
+        images."""
         own = self._known(record, entry)
         return own if own is not None and len(own.right) == entry["n"] else None
 

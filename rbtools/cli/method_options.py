@@ -1,4 +1,5 @@
-"""Registered classes on the command line: fields become options, and the docstring becomes the help."""
+"""Registered classes on the command line: their fields become options, and their docstrings become help
+texts."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from rbtools.cli.declare import Option
 
 
 def for_people(cls: type) -> str:
-    """The docstring of a class as help: the first paragraphs, without those for Python users.
+    """The docstring of a class as help text: the first paragraphs, without paragraphs for Python users.
 
-    `steps=20` becomes --steps 20; other backticks are removed.
+    `steps=20` becomes --steps 20, and backticks around other words are removed.
     """
     paragraphs: list[str] = []
     for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
@@ -41,13 +42,13 @@ def _as_typed(match: re.Match[str]) -> str:
 
 
 def method_options(classes: Sequence[type]) -> list[click.Parameter]:
-    """The options for the fields of these classes; see `declare.method_options`."""
+    """The options for the fields of the classes, made by `declare.method_options`."""
     options = declare.method_options(classes).values()
     return [rendered(one, default=None, help=_help(one.field)) for one in options]
 
 
 def rendered(option: Option, **settings: object) -> click.Parameter:
-    """The option as a parameter of click. `settings` override arguments of click."""
+    """Make a parameter of click from the option. `settings` overrides arguments of click's constructor."""
     metadata, required = option.field.metadata, option.default is registry.REQUIRED
     shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"], **settings}
     if not required:
@@ -66,7 +67,7 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
 
 
 def _judged(option: Option) -> click.ParamType:
-    """The type of an option's value: click shows and completes it, and the option checks it."""
+    """The type of an option's value. click shows and completes the type, and the option checks the value."""
     choices, bounds = option.field.metadata["choices"], option.field.metadata["bounds"]
     shown: click.ParamType = click.STRING
     if option.kind in (int, float):
@@ -87,7 +88,7 @@ def _judged(option: Option) -> click.ParamType:
 
 
 def _range(bounds: str, kind: type) -> click.ParamType:
-    """Bounds such as `[0, 1)` as a type of click."""
+    """The type of click for bounds such as `[0, 1)`."""
     ends = (end.strip() for end in bounds[1:-1].split(","))
     least, most = (None if "inf" in end else kind(end) if "." in end else int(end) for end in ends)
     if kind is int:
@@ -110,12 +111,12 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 
 def _names_of_files(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
-    """The completion item that tells a shell to complete names of files."""
+    """The completion item with which a shell completes file names."""
     return [CompletionItem(text, type="file")]
 
 
 def legible(params: list[click.Parameter]) -> list[click.Parameter]:
-    """The parameters as help shows them: numbers as N and X, and without empty defaults."""
+    """The parameters as the help shows them, with N and X for numbers, and without empty defaults."""
     for param in params:
         if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
             param._custom_shell_complete = _names_of_files

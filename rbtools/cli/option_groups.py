@@ -1,4 +1,4 @@
-"""Groups of options in help and manual pages, and --help-all."""
+"""Groups of options in the help and in man pages, and the option --help-all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _TERMS = 30  # the widest column of flags
 
 
 class OptionGroup(NamedTuple):
-    """Options that many tools share. --help explains `shown` and lists `more`; --help-all explains both."""
+    """Options that many tools share.
+
+    --help explains the options in `shown` and lists the options in `more`; --help-all explains all of them.
+    """
 
     title: str
     shown: tuple[str, ...]
@@ -45,7 +48,7 @@ GROUPS = (
         ),
     ),
     OptionGroup(
-        "Validation, and what is kept",
+        "Validation, tracking and initial weights",
         ("val", "select", "track", "init"),
         (
             "patience",
@@ -98,7 +101,7 @@ _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.m
 
 
 class HelpSection(NamedTuple):
-    """A heading of the help, options with their texts, and flags that are only listed."""
+    """A heading of the help, the options that are explained, and the flags that are only listed."""
 
     title: str
     records: list[tuple[str, str]]
@@ -118,17 +121,17 @@ _help_all = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_explain,
-    help="Explain all options, and exit.",
+    help="Explain all options and exit.",
 )
 
 
 def with_help_all(params: Sequence[click.Parameter]) -> list[click.Parameter]:
-    """The parameters, with --help-all."""
+    """Add --help-all to the parameters."""
     return [*params, _help_all]
 
 
 def every(ctx: click.Context) -> bool:
-    """Whether all options are explained (--help-all)."""
+    """True if all options are explained (--help-all)."""
     return bool(ctx.meta.get(_ALL, False))
 
 
@@ -137,20 +140,23 @@ def _options(params: Sequence[click.Parameter]) -> list[click.Option]:
 
 
 def long_name(param: click.Option) -> str:
-    """`batch` of `--batch`, `quiet` of `-q, --quiet`."""
+    """The option's name without dashes, such as `batch` for `--batch`, or `quiet` for `-q, --quiet`."""
     return next((flag[2:] for flag in param.opts if flag.startswith("--")), "")
 
 
 def shared(param: click.Option) -> bool:
-    """Whether the option is in one of the groups."""
+    """True if the option is in one of the groups."""
     return long_name(param) in _GROUP_OF
 
 
 def sections(
     ctx: click.Context, params: Sequence[click.Parameter], chosen: Collection[str | None], title: str
 ) -> Iterator[HelpSection]:
-    """The sections of a command's help: the options of its chosen classes under `title` (`chosen` contains
-    their names), its own options, and then the groups."""
+    """The sections of a command's help.
+
+    The first section contains the options of the chosen classes, with `title` as heading (`chosen` contains
+    the names of these options). The command's own options and the groups follow.
+    """
     options = _options(params)
     ungrouped = [param for param in options if param.name not in chosen and not shared(param)]
     yield _section(ctx, title, [one for one in options if one.name in chosen], RARE)
@@ -167,7 +173,7 @@ def sections(
 def _section(
     ctx: click.Context, title: str, options: Sequence[click.Option], rare: Collection[str]
 ) -> HelpSection:
-    """A section in which rare options are only listed, unless all options are explained."""
+    """A section that only lists rare options, unless all options are explained."""
     if every(ctx):
         return HelpSection(title, _records(ctx, options), [])
     named = [f"--{long_name(one)}" for one in options if long_name(one) in rare]
@@ -180,7 +186,7 @@ def _records(ctx: click.Context, options: Sequence[click.Option]) -> list[tuple[
 
 
 def _brief(record: tuple[str, str]) -> tuple[str, str]:
-    """The first sentence of a text, and the default."""
+    """The first sentence of a help text, and the default."""
     flags, text = record
     default = re.search(r"  \[(?:default|env var).*", text, re.S)
     sentence = re.match(r".*?\.(?=\s|$)(?<! \.\.\.)", text.split("  [")[0], re.S)
@@ -188,7 +194,7 @@ def _brief(record: tuple[str, str]) -> tuple[str, str]:
 
 
 def write(formatter: click.HelpFormatter, parts: Iterator[HelpSection]) -> None:
-    """Write the sections that are not empty, with all texts in one column."""
+    """Write the sections that are not empty, with all explanations in one column."""
     sections = list(parts)
     width = min(max((len(term) for part in sections for term, _ in part.records), default=0), _TERMS)
     for part in sections:

@@ -1,4 +1,4 @@
-"""The options that tools share, in bundles that arrive at a command as one object."""
+"""The options that tools share; each bundle of options reaches a command as one object."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rbtools.registry import param
 
 
 def record_source(errors: str, **options: object) -> RecordSource:
-    """The records that the command works on, from the options of RecordSource. Raises UsageError if --errors
-    contains an unknown word, or if a folder has no weights."""
+    """The records that the command works on, read as the options of RecordSource require. Raises UsageError
+    if --errors contains an unknown word, or if a folder contains no weights."""
     for word in errors.split(","):
         if word not in ("pass", "retry", "stop"):
             raise UsageError(f"--errors is '{word}'. Expected pass, retry or stop.")
@@ -29,7 +29,7 @@ def record_source(errors: str, **options: object) -> RecordSource:
 
 
 def sink_source(errors: str, **options: object) -> RecordSource:
-    """Like `record_source`, for a tool that reads all records and writes something else."""
+    """Like `record_source`, for a tool that reads all records and then writes something else."""
     if "retry" in errors.split(","):
         raise UsageError(
             f"--errors retry is for tools that pass every record on, but {calls.current().tool} reads all"
@@ -39,8 +39,8 @@ def sink_source(errors: str, **options: object) -> RecordSource:
 
 
 def _file_of_weights(path: str | None) -> str | None:
-    """The file; for a folder, the file of weights that downloads from the Hub contain. Raises UsageError if
-    the folder has no such file."""
+    """The file; for a folder, the file of weights that a download from the Hugging Face Hub puts into the
+    folder. Raises UsageError if the folder contains no such file."""
     if path is None or not os.path.isdir(path):
         return path
     from rbtools.inputs import published_weights  # --help does not need it
@@ -69,13 +69,13 @@ merging_sink_options = takes("source", RecordSource, *_SINK, "merge", make=sink_
 
 
 def eps_param() -> Any:
-    """The field of --eps."""
+    """The dataclass field of the option --eps."""
     text = "Distances: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), for pixels in [0, 1] for L2."
     return param("8", text, metavar="LIST")
 
 
 def detail_param() -> Any:
-    """The field of --detail."""
+    """The dataclass field of the option --detail."""
     text = "Keep confidences and the confusion matrix in the record, and logits in the store"
     return param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
 
@@ -94,7 +94,7 @@ _OF_TRAINING = {
     "precision": param(
         "auto",
         "Precision of the networks; weights and losses stay in float32. auto: bf16 if the hardware supports"
-        " it and images are 16x16 pixels or larger.",
+        " it and images have 16x16 pixels or more.",
         choices=("auto", "fp32", "bf16"),
     ),
     "prepare": param(
@@ -109,7 +109,8 @@ store_param = param(
 
 
 def _work(*names: str, make: Callable[..., CommandContext] = build_context, **changed: object) -> Any:
-    """A decorator that passes a command the run that these options and those of the machine describe."""
+    """A decorator that passes a run to a command; the given options and the options of the machine describe
+    the run."""
     return takes("work", RunOptions, *_MACHINE, *names, make=make, **changed)
 
 

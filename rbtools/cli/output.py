@@ -1,7 +1,7 @@
-"""Standard output, which is only for records.
+"""Standard output, which only carries records.
 
-At its start a process redirects its standard output to standard error, and writes records to a private copy
-of standard output. So the output of libraries is never mixed with records.
+When a process starts, it redirects its standard output to standard error, and writes records to a private
+copy of standard output. Therefore, output of libraries is never mixed with records.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ DONE, FAILED = 0, 1  # the exit status of a command that did its work; the other
 
 
 class Stop(RbError):
-    """Ends the whole run with status 1. Finished records are already written."""
+    """An exception that ends the whole run with status 1. Records that were finished before are already
+    written."""
 
 
 class ReaderGone(BaseException):
-    """The reader of our standard output has closed it (status 141)."""
+    """An exception that ends the run with status 141, because the reader of standard output has closed the
+    pipe."""
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived (status 143)."""
+    """An exception that ends the run with status 143, because the process received SIGTERM."""
 
 
 class RecordWriter:
-    """Writes lines to standard output, each whole and unbuffered."""
+    """Writes each line to standard output completely and without buffering."""
 
     def __init__(self) -> None:
         self._handle: int | None = None
@@ -50,13 +52,13 @@ class RecordWriter:
             sys.stdout = sys.stderr
 
     def divert(self, handle: int) -> None:
-        """Write further records to this file descriptor (`--in-place`)."""
+        """Write all following records to this file descriptor (`--in-place`)."""
         self.restore()
         self._handle, self._stream = handle, None
         self._diverted = True
 
     def restore(self) -> None:
-        """Restore standard output; only needed if the process continues."""
+        """Restore standard output, which is only needed if the process continues."""
         if self._stream is not None:
             sys.stdout = self._stream
         elif self._handle is not None and not self._diverted:
@@ -66,7 +68,8 @@ class RecordWriter:
             self._handle = None
 
     def line(self, text: bytes) -> None:
-        """Write one line. Raises ReaderGone if the pipe is closed, or Stop if writing fails (a full disk)."""
+        """Write one line. Raises ReaderGone if the pipe is closed, and Stop if writing fails, for example
+        because the disk is full."""
         data = text + b"\n"
         if self._stream is not None:
             self._stream.write(data.decode())
@@ -85,7 +88,7 @@ class RecordWriter:
             ) from None
 
     def poll(self) -> None:
-        """Raise ReaderGone if the other end of our pipe is closed. Nothing is written."""
+        """Raise ReaderGone if the reader of standard output has closed the pipe. The check writes nothing."""
         if self._handle is None or not hasattr(select, "poll"):
             return
         watch = select.poll()
@@ -94,18 +97,19 @@ class RecordWriter:
             raise ReaderGone
 
     def is_terminal(self) -> bool:
-        """Whether records go to a terminal."""
+        """True if records are written to a terminal."""
         return self._handle is not None and os.isatty(self._handle)
 
     def width(self) -> int:
-        """Columns of the terminal that records go to, at most 120; without one, $COLUMNS or 200."""
+        """The width in columns of the terminal to which records are written, at most 120; if there is no
+        terminal, $COLUMNS or 200."""
         if self.is_terminal() and self._handle is not None:
             return min(os.get_terminal_size(self._handle).columns or 80, 120)
         columns = os.environ.get("COLUMNS", "")
         return int(columns) if columns.isdecimal() and int(columns) > 0 else 200
 
     def same_file(self, path: str) -> bool:
-        """Whether `path` is the same file that records are written to."""
+        """True if records are written to the file `path`."""
         if self._handle is None:
             return False
         with contextlib.suppress(OSError):
@@ -114,7 +118,7 @@ class RecordWriter:
         return False
 
     def same_as_input(self) -> bool:
-        """Whether standard input is the same file that records are written to."""
+        """True if standard input and the output for records are the same file."""
         if self._handle is None or not _open(0):
             return False
         ours, theirs = os.fstat(self._handle), os.fstat(0)

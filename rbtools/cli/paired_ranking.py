@@ -1,4 +1,4 @@
-"""The reference of `rb-rank --paired`, and the comparisons of all ranked records with it."""
+"""The reference of `rb-rank --paired`, and the comparison of all ranked records with the reference."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ Record = dict[str, Any]
 
 
 def is_meant(text: str, position: int, record: Record) -> bool:
-    """Whether the text of a reference is the position (from 1) or the name of a record."""
+    """True if the text of a reference is the position (counted from 1) or the name of the record."""
     if text.isdecimal():
         return int(text) == position
     return text in ((record.get("arch") or {}).get("name"), name_of(record))
 
 
 def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Record]) -> Contender:
-    """The reference record. meant: the ranked records that the text refers to. Raises UsageError if there are
-    several, or neither one nor a file. join: adds the unions in the sort keys to a record from a file.
+    """The reference record.
+
+    `meant` contains the ranked records that the text refers to. If `meant` is empty, the text is read as the
+    name of a file. `join` adds the unions in the sort keys to a record from a file. Raises UsageError if
+    `meant` contains several records, or if there is neither such a record nor such a file.
     """
     if len(meant) > 1:
         names = ", ".join(dict.fromkeys(name_of(one.record) for one in meant[:5]))
@@ -53,7 +56,8 @@ def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Re
 
 
 def compare(ranking: Ranking, choice: RankOptions, *, raw: bool, screen: Terminal) -> None:
-    """Set `paired` of each ranked record that has answers; that of the reference only contains its name."""
+    """Set `paired` for each ranked record that has answers; for the reference, `paired` only contains the
+    name."""
     chosen = ranking.reference
     assert chosen is not None
     option = "--baseline" if choice.paired is None else "--paired"

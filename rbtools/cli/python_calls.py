@@ -1,4 +1,4 @@
-"""Calls of tools from Python: keyword arguments become the values of their options."""
+"""Calls tools from Python: keyword arguments become the values of options."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ _OF_CHECKPOINT = frozenset({"arch", "normalize"})
 def call(
     tool: str | Tool, words: Sequence[str], keywords: Mapping[str, Any], streams: MemoryStreams
 ) -> list[Record]:
-    """Run a tool and return the records that it writes. Raises RbError if it fails.
-
-    words: its subcommand, choice and arguments; keywords: its options by their Python names; streams: its
-    input.
+    """Run a tool and return the records that it writes. Raises RbError if the tool fails. `words` contains
+    the subcommand, the choice and the arguments; `keywords` maps Python names of options to values; `streams`
+    contains the input.
     """
     main: Tool = TOOLS.load(tool) if isinstance(tool, str) else tool
     found, names, rest = _find(main, words)
@@ -63,13 +62,13 @@ def call(
 
 
 def _known(tool: Tool, classes: Sequence[type], name: str) -> dict[str, Option]:
-    """The options that a call may give, by their Python names."""
+    """The options that a Python call may set, by their Python names."""
     options = _of_python([*tool.options, *method_options(classes).values()], name).values()
     return {word: option for option in options for word in reversed(option_names(option))}
 
 
 def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str]) -> str:
-    """The error message for a keyword that a call cannot give."""
+    """The error message for a keyword that a Python call cannot set."""
     left_out = (name for option in tool.options if option.name not in known for name in option_names(option))
     if word in {*left_out, *_NOT_IN_PYTHON, *_PROCESSES, *_OF_CHECKPOINT, "checkpoint"}:
         return f"{word} is for streams of records on the command line. Leave it out here."
@@ -78,7 +77,8 @@ def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str
 
 
 def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[str]]:
-    """The command that the words select, the names of its registry in the words, and the remaining words."""
+    """Split the words into the command that they select, names of the command's registry, and the remaining
+    words."""
     for place, word in enumerate(words):
         if word in tool.commands:
             tool = tool.commands[word]
@@ -92,7 +92,7 @@ def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[s
 
 
 def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
-    """The names in the tool's registry that its option, or the default, chooses."""
+    """The names in the tool's registry that the tool's option, or its default, selects."""
     assert tool.by is not None
     named = keywords.get(tool.by.lstrip("-"))
     preset = keywords.get("preset")
@@ -102,14 +102,15 @@ def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
 
 
 def option_names(option: Option) -> list[str]:
-    """The Python names of an option: the name of its value, then those of its flags; `as_` is also --as."""
+    """The Python names of an option: the name of its value, and then the names of its flags; `as_` is
+    accepted for --as."""
     flags = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
     words = [f"{flag}_" for flag in flags if keyword.iskeyword(flag)]
     return list(dict.fromkeys([option.name, *words, *flags]))
 
 
 def _of_python(options: Iterable[Option], tool: str) -> dict[str, Option]:
-    """Map the names of values to those of the options that a call of the tool may give."""
+    """Map the names of values to the options that a Python call of the tool may set."""
     known = {option.name: option for option in options if option.flags}
     left_out = _NOT_IN_PYTHON | (_PROCESSES - {"jobs"} if tool == "rb-search" else _PROCESSES)
     left_out |= _OF_CHECKPOINT if "checkpoint" in known else frozenset()
@@ -117,14 +118,16 @@ def _of_python(options: Iterable[Option], tool: str) -> dict[str, Option]:
 
 
 def _default(option: Option) -> Any:
-    """The value of an option that is not given: that of its environment variable, else its default."""
+    """The value of an option that is not given: the value of its environment variable, or else its
+    default."""
     variable = option.field.metadata["variable"]
     return os.environ.get(variable) or option.default if variable else option.default
 
 
 def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
     """The options of a command and of its subcommands, as parameters of a Python function with defaults. The
-    options of registered classes depend on the choice, and belong to `**options`.
+    options of registered classes are not included, because they depend on the choice; they belong to
+    `**options`.
     """
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=_shown_default(option))
@@ -133,7 +136,7 @@ def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
 
 
 def explained(tool: str, words: Sequence[str] = ()) -> str:
-    """A line for each option of `parameters`: its Python name, and its help text."""
+    """One line for each option of `parameters`, with its Python name and its help text."""
     options = _shown(tool, words)
     texts = {name: " ".join(one.field.metadata["help"].split()) for name, one in options.items()}
     return "\n".join(f"    {name}: {text}" for name, text in texts.items())
@@ -150,13 +153,14 @@ def _shown_default(option: Option) -> Any:
 
 
 def _of_weights(value: object) -> bool:
-    """Whether the value of --checkpoint is a folder of weights, or a member of the record's file."""
+    """True if the value of --checkpoint is a folder of weights, or a member of the record's file."""
     return value is None or os.path.isdir(str(value))
 
 
 def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
-    """The value of a keyword as the tool takes it. Records and mappings become files of the streams. Raises
-    UsageError if the value has the wrong type, or is a number outside the bounds."""
+    """Convert the value of a keyword to the form that the tool expects. Records and mappings become files of
+    the streams in memory. Raises UsageError if the value has the wrong type, or is a number outside the
+    bounds."""
     flag = option.flags[0]
     if option.kind is bool:
         if not isinstance(value, bool):
@@ -183,7 +187,8 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
 
 
 def as_typed(value: object) -> str:
-    """A value as text for the command line: lists with commas, pairs of lists separated by a space."""
+    """The value as text for the command line: items of a list are separated by commas, and pairs of lists by
+    a space."""
     if isinstance(value, (str, int, float)):
         return str(value)
     if isinstance(value, os.PathLike):

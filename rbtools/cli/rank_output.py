@@ -1,4 +1,4 @@
-"""The output of rb-rank: records, tables, bands and rank intervals, pivot tables."""
+"""The output of rb-rank: records, tables, rank bands, rank intervals and pivot tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOR_PEOPLE = ("table", "md", "latex")
 
 @dataclass(frozen=True)
 class RankOptions:
-    """The options of a ranking, parsed."""
+    """The parsed options of a ranking."""
 
     keys: list[rank_order.SortKey]
     front: list[rank_order.SortKey]
@@ -46,13 +46,14 @@ class RankOptions:
 
     @property
     def merges(self) -> bool:
-        """Whether several records are merged into one."""
+        """True if several records are merged into one."""
         return bool(self.aggregate or self.group or self.pivot)
 
 
 @dataclass
 class Ranking:
-    """A ranking: groups of contenders in order. missing: the number of records that lack the first key."""
+    """A ranking: groups of contenders in order. `missing` is the number of records that lack the first sort
+    key."""
 
     keys: list[rank_order.SortKey]
     groups: list[list[rank_order.Ranked]]
@@ -69,7 +70,8 @@ def write(
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
-    """Write the ranking as `form` says: a table on a terminal, else JSON Lines."""
+    """Write the ranking in the format `form`; the default is a table on a terminal, and JSON Lines
+    otherwise."""
     form = form or ("table" if output.is_terminal() else "jsonl")
     if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
         raise UsageError(
@@ -99,14 +101,15 @@ def write(
 
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
-    """The record with its rank and marks. New comparisons replace earlier ones."""
+    """The record with its rank and the other fields that the ranking adds. New comparisons replace earlier
+    comparisons."""
     old = {"published": result.published, "paired": result.reference}
     kept = {name: value for name, value in entry.record.record.items() if old.get(name) is None}
     return {**kept, **({"rank": entry.rank} if with_rank else {}), **entry.record.marks}
 
 
 def _deviations(one: Contender, keys: Sequence[rank_order.SortKey], shown: str | None) -> Iterator[Record]:
-    """Entries with the standard deviation of each shown expression over the averaged records."""
+    """Entries for the averaged records, with the standard deviation of each expression that is shown."""
     for name in (*expr.items(shown or ""), *(key.text for key in keys)) if len(one.parts) > 1 else ():
         if expr.is_bare(name):
             continue
@@ -149,9 +152,10 @@ def _write_table(
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
-    """Warn if the values of a column are from different numbers of images.
+    """Warn if the values in a column are measured on different numbers of images.
 
-    For PR and ProbAcc these numbers always differ: they count the images that a model classifies correctly.
+    For PR and ProbAcc, these numbers always differ, because only images count that the model classifies
+    correctly.
     """
     counts = merge.mixed_images(records)
     mixed = [name for name in dict.fromkeys(metrics) if name in counts]
@@ -172,7 +176,8 @@ def _write_pivot(
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
-    """Write a table for each group of --within, with the group's values above it (in CSV as columns)."""
+    """Write one table for each group of --within, with the values of the group above it (in CSV, as
+    columns)."""
     every = [entry.record for group in groups for entry in group]
     every_metric = metric_name.names(every)
     wanted = every_metric if shown is None else chosen(shown, every)
@@ -198,7 +203,8 @@ def _write_pivot(
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
-    """The metrics, fields and expressions of --metric. Raises UsageError if no record has one of them."""
+    """The metrics, fields and expressions in --metric. Raises UsageError if one of them is missing in all
+    records."""
     items, known = expr.items(text), metric_name.names(records)
     if not items:
         raise UsageError(
@@ -217,7 +223,7 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
 
 
 def _has(records: Sequence[Record], item: str) -> bool:
-    """Whether a record has a field with that name, in the form of `--by`."""
+    """True if a record has a field with that name, written as in `--by`."""
     if expr.is_glob(item):
         return False
     field = expr.compile(item)
@@ -239,7 +245,7 @@ def _mark_published(
 
 
 def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
-    """Set the fields that belong to a rank: Pareto front, band, interval of the rank, comparison, classes."""
+    """Set the fields that depend on the rank: Pareto front, band, rank interval, comparison and classes."""
     for group in result.groups if choice.front else ():
         on = rank_order.front([entry.record.points for entry in group], [key.higher for key in choice.front])
         for entry, is_on in zip(group, on, strict=True):
@@ -254,7 +260,8 @@ def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
 
 
 def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal) -> None:
-    """Add the accuracy of each class to the marks. Raises UsageError if no record has them."""
+    """Add the accuracy of each class to the record's new fields. Raises UsageError if no record has
+    accuracies of classes."""
     lacking: list[RbError] = []
     for one in contenders:
         try:
@@ -298,7 +305,7 @@ def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
 
 
 def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: bool) -> None:
-    """Report what was resampled for the rank intervals."""
+    """Report which values were resampled for the rank intervals."""
     counts = [list(draws.sources.values()).count(source) for source in range(len(bootstrap.SOURCES))]
     images, binomial, normal, nothing = counts
     parts = [f"test images resampled for {counted(images, 'record')}"] if images else []

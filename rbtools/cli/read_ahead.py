@@ -1,4 +1,5 @@
-"""Lines that are read ahead in a thread, so that their total number is known before the last is processed."""
+"""Reads lines ahead in a thread, so that the total number of lines is known before the last line is
+processed."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ MOST_BYTES = 8 << 20  # of text in memory: the records of 6,466 architectures ha
 
 
 class ReadAhead:
-    """The lines of an iterator, in order. `count`: the number of results of the lines that were read so far;
-    `ended`: whether all lines were read. `wake` is called in the thread after each line.
+    """The lines of an iterator, in order. `count` is the number of results for the lines that were read so
+    far, and `ended` is true after the last line. The thread calls `wake` after each line.
     """
 
     def __init__(
@@ -42,11 +43,11 @@ class ReadAhead:
 
     @property
     def left(self) -> bool:
-        """Whether there are lines to take, or an error to raise."""
+        """True if `take` has a line to return or an error to raise."""
         return not self.ended or bool(self._held) or self._error is not None
 
     def take(self) -> Line | None:
-        """The next line; None if it has not been read yet. Raises the error that ended the input."""
+        """The next line; None if no line is ready. Raises the error at which reading ended."""
         with self._changed:
             if self._held:
                 line = self._held.popleft()

@@ -1,4 +1,4 @@
-"""The options that all tools share that evaluate or train models: images, devices, workers, store."""
+"""The options of all tools that evaluate or train models: images, devices, workers and store."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of a run, as typed. Each tool has some of them."""
+    """The options of a run, as the user typed them. Each tool has only some of these options."""
 
     quiet: bool = param(False, "Print only warnings and errors on stderr.", flags=("--quiet", "-q"))
     verbose: bool = param(
-        False, "Print more on stderr, such as the seconds of each stage.", flags=("--verbose", "-v")
+        False, "Print more on stderr, such as the time of each stage in seconds.", flags=("--verbose", "-v")
     )
     log: str | None = param(None, "Append events to FILE, one JSON object per line.", metavar="FILE")
     config: str | None = param(
         None,
-        "YAML file with defaults for options, or none.  [default: rbtools.yaml in this folder, over"
-        " rbtools/config.yaml in XDG_CONFIG_HOME]",
+        "YAML file with defaults for options, or none.  [default: rbtools.yaml in the working directory,"
+        " which overrides rbtools/config.yaml in XDG_CONFIG_HOME]",
         metavar="FILE",
     )
     device: str = param("auto", "Device to compute on: cpu, cuda, cuda:1 or auto.", metavar="NAME")
     jobs: str | None = param(
         None,
-        "Number of worker processes, spread over all GPUs; auto: one for each GPU, or without GPUs for each"
-        " core.  [default: 1; on Ray, as many as fit the cluster]",
+        "Number of worker processes, spread over all GPUs; with auto, one process for each GPU, or for each"
+        " core if there is no GPU.  [default: 1; on Ray, as many as fit the cluster]",
         metavar="N|auto",
     )
     jobs_per_gpu: int | None = param(
@@ -40,45 +40,45 @@ class RunOptions:
     )
     address: str | None = param(
         None,
-        "The address of the Ray cluster.  [default: RAY_ADDRESS, else a cluster that runs on this machine,"
-        " else a new one]",
+        "Address of the Ray cluster.  [default: RAY_ADDRESS, else a cluster that runs on this machine, else a"
+        " new cluster]",
         metavar="HOST:PORT",
         flags=("--ray-address",),
     )
-    unordered: bool = param(
-        False, "Write each record when it is finished, not in input order.", flags=("--unordered",)
-    )
+    unordered: bool = param(False, "Write each record as soon as it is finished.", flags=("--unordered",))
     threads: int | None = param(
         None,
-        "CPU threads for one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all cores,"
-        " shared by the jobs]",
+        "Number of CPU threads for one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all"
+        " cores, divided among the jobs]",
         bounds="[1, inf)",
     )
     dataset: str | None = param(
         None,
         "Data set: a name such as digits, cifar10, cifar10:classes=cat/dog or cifar10-c:fog.3, or"
-        " imagefolder:PATH, npz:PATH, parquet:PATH or python:MODULE:CLASS.  [default: the record's, else"
-        " digits]",
+        " imagefolder:PATH, npz:PATH, parquet:PATH or python:MODULE:CLASS.  [default: the data set of the"
+        " record, else digits]",
         metavar="NAME",
     )
     data_dir: str | None = param(
         None,
-        "Folder of published data sets; they may be packed.  [default: data]",
+        "Folder of published data sets, packed or unpacked.  [default: data]",
         metavar="DIR",
         variable="RB_DATA",
     )
     download: bool = param(
-        False, "Download a missing published data set into --data-dir.", flags=("--download",)
+        False, "Download a published data set that is missing in --data-dir.", flags=("--download",)
     )
     class_map: str | None = param(
         None,
-        "JSON file that maps each class to its number in the network, if the data set has another order.",
+        "JSON file that maps each class to its number in the network, if the network has another order of"
+        " classes than the data set.",
         metavar="FILE",
     )
     classes: str | None = param(
         None,
-        "The classes of the network that are in the data set, if it lacks some: names of class folders, or"
-        " the network's number or name for each class of the data, such as 1,3,5.",
+        "Classes of the network that are in the data set, if the data set does not contain all of them: names"
+        " of class folders, or for each class of the data set its number or name in the network, such as"
+        " 1,3,5.",
         metavar="LIST",
     )
     allow_code: bool = param(
@@ -99,7 +99,8 @@ class RunOptions:
     )
     draws: int = param(
         20,
-        "Draws for each decision on a randomised model; with 1 it is judged like a deterministic model.",
+        "Number of random evaluations for each decision on a randomised model; with 1, the model is treated"
+        " as deterministic.",
         bounds="[1, inf)",
         metavar="N",
     )
@@ -111,34 +112,34 @@ class RunOptions:
     )
     backward: str | None = param(
         None,
-        "Gradients of the stages of --defend: none (zero), identity (BPDA), or own (those of the stage)."
-        "  [default: for each stage the choice that gives the strongest attack]",
+        "How gradients pass through the stages of --defend: none (zero gradient), identity (BPDA), or own"
+        " (gradient of the stage).  [default: for each stage the choice that gives the strongest attack]",
         choices=("none", "identity", "own"),
     )
     split: str = param("test", "Split of the data set.")
     weights: str | None = param(
         None,
-        "Folder of published nasbench201 weights, for records without a checkpoint. Its files are named by"
-        " index: 000123-FULL.pth, or 000123.pickle.pbz2 of NATS-Bench.",
+        "Folder of published nasbench201 weights, for records without a checkpoint. The files in the folder"
+        " are named by index: 000123-FULL.pth, or 000123.pickle.pbz2 of NATS-Bench.",
         metavar="DIR",
     )
     member: str | None = param(
-        None, "The weights to use if a file has several: best, ema, cifar10/777 ...", metavar="NAME"
+        None, "Which weights to use if a file contains several: best, ema, cifar10/777 ...", metavar="NAME"
     )
     n: int | None = param(None, "Use N images, balanced over classes.", bounds="[1, inf)", metavar="N")
     indices: str | None = param(
         None,
-        "Use the images with these numbers in the split (0-999: the first 1,000), or with the numbers in FILE"
-        " (FILE:NAME: one of its lists). --n then uses N of them.",
+        "Use the images with these numbers in the split (0-999: the first 1,000), or the images listed in"
+        " FILE (FILE:NAME: in the list NAME). --n then uses the first N of them.",
         metavar="LIST|FILE",
     )
     batch: int | None = param(
-        None, "Images per batch; changes the memory needed, not the results.", bounds="[1, inf)", metavar="N"
+        None, "Images per batch; this affects memory, not results.", bounds="[1, inf)", metavar="N"
     )
     name_as: str | None = param(None, "Name of the result in the record.", metavar="NAME", flags=("--as",))
     store: str = param(
         "rb-store",
-        "Folder of stored results and checkpoints; none: do not read or write stored results.",
+        "Folder of stored results and checkpoints; with none, results are neither read nor stored.",
         metavar="DIR|none",
         variable="RB_STORE",
     )
@@ -150,6 +151,6 @@ class RunOptions:
     )
     dry_run: bool = param(
         False,
-        "Compute nothing; report how much is to compute and which results the store contains.",
+        "Compute nothing; report how many results are missing and how many the store contains.",
         flags=("--dry-run",),
     )

@@ -1,4 +1,4 @@
-"""The names that every command imports: options, the filter loop, functions that build methods."""
+"""The names that every command imports: options, the filter loop, and functions that build methods."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _Options = TypeVar("_Options", bound=_WithPreset)
 
 
 def with_preset(group: str, options: _Options, params: dict[str, Any]) -> tuple[_Options, dict[str, Any]]:
-    """The settings of `options.preset`; those of the command line override them. Raises UsageError if the
-    name is unknown."""
+    """The settings of the preset in `options.preset`; settings on the command line override them. Raises
+    UsageError if the name is unknown."""
     if options.preset is None:
         return options, params
     preset, given = registry.preset(group, options.preset), calls.current().given
@@ -69,7 +69,7 @@ Status = int | Callable[[], int]
 
 
 def done(status: Status) -> int:
-    """Do the work if it is not done yet, and return the exit status."""
+    """Call `work`, unless the streams have done the work, and return the exit status."""
     return status() if callable(status) else status
 
 
@@ -79,7 +79,7 @@ def filter_records(
     work: CommandContext,
     start: Callable[[Run], dict[str, Any]] | None = None,
 ) -> Status:
-    """Run all works on every record, with one output for each; see `rbtools.cli.filter_loop`."""
+    """Run each work on every record and write one output per work, as `rbtools.cli.filter_loop` describes."""
     from rbtools.cli.filter_loop import filter_records as loop
 
     if streams.of_command().each(works, work.run):
@@ -88,14 +88,14 @@ def filter_records(
 
 
 def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> Status:
-    """Evaluate the model of every record, or the model of `--checkpoint`."""
+    """Evaluate the model of every record, or only the model of `--checkpoint`."""
     from rbtools.jobs.evaluate_record import EvaluateJob
 
     return filter_models(source, work, EvaluateJob((task,)))
 
 
 def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:
-    """Run a job that needs a model on every record, or on the record made from `--checkpoint`.
+    """Run a job that needs a model on every record, or on the record that is made from `--checkpoint`.
 
     Returns the exit status. Raises UsageError if options contradict each other.
     """
@@ -122,7 +122,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
 
 
 def checked(hints: CheckpointHints, run: Run) -> None:
-    """Raise UsageError if the options that describe a file are invalid, before the file is read."""
+    """Raise UsageError if the options that describe a file are invalid; the file itself is not read."""
     try:
         arch = hints.given(run)
     except RbError as wrong:

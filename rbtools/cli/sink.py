@@ -1,4 +1,5 @@
-"""Shared code of tools that read all records and write something else: rankings, figures, correlations."""
+"""Code that tools share if they read all records and write something else, such as rankings, figures or
+correlations."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
 
 
 def where_param() -> Any:
-    """The field of --where."""
-    return param(None, "Only records that meet this condition: 'acc > 0.8'.", metavar="EXPR")
+    """The dataclass field of the option --where."""
+    return param(None, "Use only records that meet this condition: 'acc > 0.8'.", metavar="EXPR")
 
 
 def form_param() -> Any:
-    """The field of --format."""
+    """The dataclass field of the option --format."""
     text = "Output format.  [default: table on a terminal, else jsonl]"
     return param(None, text, choices=FORMATS, flags=("--format",))
 
 
 class Inconsistent:
-    """Checks whether the numbers of each record agree with each other, and reports records if they do not.
-    Records without entries are not checked.
+    """Checks whether the numbers of each record agree with each other, and reports records with
+    contradictions. Records without entries are not checked.
     """
 
     LINES = 5
@@ -41,7 +42,7 @@ class Inconsistent:
         self.unexplained: list[str] = []  # records with metrics that lack an entry
 
     def look(self, record: dict[str, Any]) -> None:
-        """Check a record."""
+        """Check a record, and count it if its numbers contradict each other."""
         if not record.get("evals"):
             return
         findings = consistency.findings(record)
@@ -55,7 +56,7 @@ class Inconsistent:
             self.unexplained.append(f"{name_of(record)}: {shown(', '.join(metrics), 80)}")
 
     def tell(self, screen: shared.Terminal) -> None:
-        """Report inconsistent records, one per line, and the number of further records."""
+        """Report the first inconsistent records, one per line, and the number of all others."""
         for line in self.lines[: self.LINES]:
             screen.warn(f"{line}.")
         if (further := len(self.lines) - self.LINES) > 0:
@@ -67,9 +68,10 @@ class Inconsistent:
 
 
 class RecordReader:
-    """Reads all lines of a source, and counts lines that are not records (`bad`) and failed records.
+    """Reads all lines of a source.
 
-    `read` counts all other records, `good` those that a tool works on.
+    `bad` counts lines that are not records, `read` counts records that did not fail, and `good` counts the
+    records that the tool works on.
     """
 
     def __init__(self, source: shared.RecordSource, screen: shared.Terminal, output: RecordWriter) -> None:
@@ -82,7 +84,8 @@ class RecordReader:
         return self.read + self.failed + self.bad
 
     def every_line(self) -> Iterator[Line]:
-        """All lines. A line that is not a record has a `problem`; a failed record is yielded as text only."""
+        """All lines. Yields a line that is not a record with its `problem`, and a failed record as text
+        only."""
         for line in shared.read_all(self.source, self.screen, self.output):
             if line.record is None:
                 self.bad += 1
@@ -107,10 +110,10 @@ class RecordReader:
 
 
 class Sink(RecordReader):
-    """The records to work on. Bad lines, failed records, and records for which `where` does not hold or that
-    lack a name in `where` are left out and counted.
+    """The records that the tool works on. Bad lines and failed records are left out and counted. Records that
+    do not meet `where`, or that lack a name in `where`, are also left out and counted.
 
-    `good` counts the records to work on. `united` merges the records of one model.
+    `good` counts the records that are returned. `united` merges the records of one model.
     """
 
     def __init__(
@@ -128,15 +131,15 @@ class Sink(RecordReader):
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
-        """The lines with a record that did not fail, also those for which `where` does not hold."""
+        """The lines with a record that did not fail, including records that do not meet `where`."""
         for line in super().lines():
             assert line.record is not None
             self.inconsistent.look(line.record)
             yield line
 
     def records(self) -> list[dict[str, Any]]:
-        """One record of each checkpoint; with --no-merge, all records. Raises UsageError if no record has the
-        names in --where."""
+        """One record for each checkpoint; with --no-merge, all records. Raises UsageError if no record has
+        one of the names in --where."""
         every = [line.record for line in self.lines() if line.record is not None]
         models = self.models(every, weights=True)
         self.check()
@@ -145,8 +148,8 @@ class Sink(RecordReader):
     def models(
         self, records: Sequence[dict[str, Any]], *, weights: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Map the digest of each model to one record for which `where` holds; with --no-merge, map the
-        position of each record to the record."""
+        """Map the digest of each model to a record that meets `where`; with --no-merge, map the position of
+        each record to the record."""
         merge = self.source.merge
         models = (
             one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
@@ -156,7 +159,7 @@ class Sink(RecordReader):
         return chosen
 
     def check(self) -> None:
-        """Raise UsageError if no record had the names in --where."""
+        """Raise UsageError if no record has one of the names in --where."""
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 
@@ -173,7 +176,7 @@ class Sink(RecordReader):
         return holds
 
     def tell(self) -> None:
-        """Report what was left out, and why there is no output if there is none."""
+        """Report which records were left out, and the reason if there is no output."""
         tell_united(self.united, self.screen)
         self.inconsistent.tell(self.screen)
         if not self.came:
@@ -186,8 +189,8 @@ class Sink(RecordReader):
 
 
 def tell_united(unions: Unions, screen: shared.Terminal) -> None:
-    """Report how many records were merged with others of the same model, and whether the merged results are
-    from different numbers of images."""
+    """Report how many records were merged with records of the same model, and whether the merged results were
+    measured on different numbers of images."""
     if unions.count:
         screen.warn(
             f"{counted(unions.count, 'record')} merged with an earlier one of the same model. If both have a"
@@ -201,7 +204,8 @@ def tell_united(unions: Unions, screen: shared.Terminal) -> None:
 
 
 def of_images(counts: Mapping[str, int], most: int = 4) -> str:
-    """The numbers of images in words: `acc of 200, pgd20.8 of 50`, first one metric for each number."""
+    """The numbers of images in words, such as `acc of 200, pgd20.8 of 50`, with one metric for each
+    number."""
     first = dict.fromkeys(next(name for name in counts if counts[name] == n) for n in counts.values())
     names = [*first, *(name for name in counts if name not in first)]
     more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -209,7 +213,7 @@ def of_images(counts: Mapping[str, int], most: int = 4) -> str:
 
 
 def compiled(text: str, option: str) -> expr.Expression:
-    """A parsed expression. Raises UsageError, with the name of the option, if it cannot be parsed."""
+    """Parse an expression. Raises UsageError, which names the option, if the expression is invalid."""
     try:
         return expr.compile(text)
     except RbError as wrong:
@@ -227,5 +231,5 @@ def names(text: str | None, option: str) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """The number with its noun, such as `1 record` or `2 records`."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,4 +1,4 @@
-"""Where records come from: standard input, files, or one checkpoint."""
+"""The source of records: standard input, files, or one checkpoint."""
 
 from __future__ import annotations
 
@@ -26,52 +26,53 @@ _PLACES = ":places"
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The records that a tool works on, and how it treats lines that are not records.
+    """The records that a tool works on, and how the tool treats lines that are not records.
 
-    errors: pass, retry or stop, as in `--errors`. merge: whether a tool that reads all records merges records
-    of the same model. allow_empty: whether an input without lines is allowed.
+    `errors` is pass, retry or stop, as in `--errors`. If `merge` is true, a tool that reads all records
+    merges records of the same model. If `allow_empty` is true, an input without lines is allowed.
     """
 
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     errors: str = param(
         "pass",
-        "What to do with a bad line or a failed record: pass it on, process it again if it failed before"
-        " (retry), or stop.",
+        "What to do with a bad line or a failed record: pass it on; process a failed record again (retry); or"
+        " stop.",
         metavar="[pass|retry|stop]",
     )
     merge: bool = param(
         True,
-        "Merge records of the same model; if several contain a metric, the value from more images counts.",
+        "Merge records of the same model; if several records contain the same metric, keep the value from"
+        " more images.",
     )
     allow_empty: bool = param(
-        False, "Exit with status 0 instead of 3 if no records come in.", flags=("--allow-empty",)
+        False, "Exit with status 0 instead of 3 if there are no input records.", flags=("--allow-empty",)
     )
-    in_place: bool = param(False, "Write the records back to FILE.", flags=("--in-place",))
+    in_place: bool = param(False, "Replace FILE by the records that the tool writes.", flags=("--in-place",))
     shard: str | None = param(
         None,
-        "Compute only every N-th result, starting with the I-th (1/4 to 4/4), or with --checkpoint a share of"
-        " the batches; auto: the shard of this Slurm task. With I/N:places, each result of another shard gets"
-        " a placeholder line, so that the files of all shards can be joined line by line.",
+        "Compute only every N-th result, starting with the I-th (1/4 to 4/4); with --checkpoint, compute a"
+        " share of the batches; auto: the shard of this Slurm task. With I/N:places, each result of another"
+        " shard gets a placeholder line, so that the files of all shards can be joined line by line.",
         metavar="I/N",
     )
     checkpoint: str | None = param(
         None,
-        "Evaluate this checkpoint; no records are read. Published weights can be given by name:"
+        "Evaluate this checkpoint and read no records. Published weights are named:"
         " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]. --download fetches them.",
         metavar="FILE",
     )
     arch: str | None = param(
         None,
-        "Architecture of the checkpoint: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-        " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; with options for a variant:"
+        "Architecture of the checkpoint: resnet18, nb201-13714, the string of a cell, torchvision:NAME,"
+        " timm:NAME, repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; options select a variant:"
         " preactresnet18:shortcut=input.  [default: recognised from the file]",
         metavar="NAME",
     )
     normalize: str | None = param(
         None,
         "Normalisation of the checkpoint's inputs, if the file does not contain it: numbers such as"
-        " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published one"
-        " that fits 256 images clearly best, if any; none for python:]",
+        " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published"
+        " normalisation that fits 256 images clearly best, if any; none for python:]",
         metavar="MEAN STD|none|NAME",
     )
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
@@ -83,30 +84,31 @@ class RecordSource:
 
     @property
     def strict(self) -> bool:
-        """Whether the first bad line or failed record ends the run."""
+        """True if the first bad line or failed record ends the run."""
         return "stop" in self.errors.split(",")
 
     @property
     def retries(self) -> bool:
-        """Whether records that failed before are processed again."""
+        """True if records that failed before are processed again."""
         return "retry" in self.errors.split(",")
 
     @property
     def place(self) -> tuple[int, int]:
-        """The number of this shard (from 1) and the number of shards. Raises UsageError if it is invalid."""
+        """The number of this shard (from 1) and the total number of shards. Raises UsageError if `--shard` is
+        invalid."""
         return (1, 1) if self.shard is None else shard(self.shard)
 
     @property
     def places(self) -> bool:
-        """Whether a placeholder line is written for each result of another shard."""
+        """True if a placeholder line is written for each result of another shard."""
         return self.shard is not None and self.shard.endswith(_PLACES)
 
     def lines(self, screen: Terminal, output: RecordWriter, *, results: int = 1) -> Iterator[Line]:
-        """Yield the lines of this shard, after checking input and output.
+        """Check input and output, and then yield the lines of this shard.
 
-        `results`: the number of results that the tool makes from a record; shards divide the results. Raises
-        UsageError if there is no input, or if input and output are the same file, and NoRecords at the end if
-        the input had no line for any shard.
+        `results` is the number of results that the tool computes for each record; shards divide the results.
+        Raises UsageError if there is no input, or if input and output are the same file. Raises NoRecords at
+        the end if the input contained no lines.
         """
         number, of = self.place
         every = self._any_lines(output)
@@ -131,11 +133,11 @@ class RecordSource:
         return RecordWriter()
 
     def passes(self, record: dict[str, Any]) -> bool:
-        """Whether a record passes unchanged: it failed before, and is not retried."""
+        """True if a record is written unchanged, because it failed before and is not retried."""
         return "error" in record and not (self.retries and can_be_retried(record))
 
     def _any_lines(self, output: RecordWriter) -> Iterator[Line]:
-        """All lines. Raises NoRecords at the end if there was no line."""
+        """All lines. Yields the lines, and raises NoRecords at the end if there was none."""
         came = False
         for line in self._all_lines(output):
             came = True
@@ -187,8 +189,8 @@ class RecordSource:
 def _results_dealt(
     all_lines: Iterator[Line], number: int, of: int, results: int, places: bool
 ) -> Iterator[Line]:
-    """The lines with at least one result for this shard: each `of`-th of all results, starting with the
-    `number`-th. With `places`, all lines."""
+    """The lines with at least one result for this shard; the shard computes every `of`-th result, starting
+    with the `number`-th. With `places`, all lines are returned."""
     for place, line in enumerate(all_lines):
         mine = tuple(one for one in range(results) if (place * results + one) % of == number - 1)
         if mine or places:
@@ -196,7 +198,7 @@ def _results_dealt(
 
 
 def _bytes(stream: TextIO) -> Iterator[bytes]:
-    """The lines of a text stream as bytes, so that the encoding is checked line by line."""
+    """The lines of a text stream as bytes, so that the encoding of each line can be checked."""
     try:
         handle = os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):  # a test or an embedding program replaced sys.stdin
@@ -208,7 +210,8 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """Parse `2/8` to (2, 8), and `auto` to the task of the Slurm job. Raises UsageError if it is invalid."""
+    """Parse a shard: `2/8` becomes (2, 8), and `auto` becomes the task of the Slurm job. Raises UsageError if
+    the text is invalid."""
     if text.removesuffix(_PLACES) == "auto":
         task = resources.slurm_task()
         if task is None:
@@ -226,7 +229,7 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def name_of(record: dict[str, Any]) -> str:
-    """The name of a record in messages: its architecture, training method and seed."""
+    """The name of a record in messages, made from its architecture, training method and seed."""
     arch, train = (record.get(field) for field in ("arch", "train"))
     name = arch.get("name") or arch.get("str") if isinstance(arch, dict) else None
     method, seed = (train.get("method"), train.get("seed")) if isinstance(train, dict) else (None, None)
@@ -235,7 +238,7 @@ def name_of(record: dict[str, Any]) -> str:
 
 
 def where(line: Line) -> str:
-    """The place of a line in words, for a message."""
+    """The place of a line in words, for messages."""
     return f"line {line.number}" if line.source == "standard input" else f"{line.source}: line {line.number}"
 
 
@@ -246,9 +249,10 @@ def stop_if_strict(strict: bool, message: str) -> None:
 
 
 def file_path(path: str) -> str:
-    """The absolute path of a user's file, or of the weights in a folder; published names are unchanged.
+    """The absolute path of a user's file, or of the weights in a user's folder; names of published weights
+    stay unchanged.
 
-    Raises UsageError if there is no such file.
+    Raises UsageError if the file does not exist.
     """
     if not os.path.isfile(path):
         from rbtools.inputs import published_weights  # imported here because --help does not need it
@@ -263,7 +267,7 @@ def file_path(path: str) -> str:
 
 
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
-    """The record that is written in place of a bad line."""
+    """The record that replaces a bad line in the output."""
     return {
         "schema": 1,
         "error": {
@@ -279,7 +283,7 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
 @contextlib.contextmanager
 def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
     """Yield the output for records: standard output, or with `--in-place` the file, which is replaced at the
-    end. Raises UsageError if --in-place is given with several files, with none, or with --shard.
+    end. Raises UsageError if --in-place is given with --shard, without a file, or with several files.
     """
     output = source.writer()
     try:
@@ -304,8 +308,8 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
 
 @contextlib.contextmanager
 def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
-    """Let `output` write to a new file that replaces this one at the end. An interruption leaves this one
-    unchanged."""
+    """Write the records to a new file, which replaces the old file at the end. After an interruption, the old
+    file is unchanged."""
     try:
         handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
     except OSError as error:
@@ -326,7 +330,7 @@ def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
 
 
 def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:
-    """All lines. Bad lines are reported on stderr, and contain their problem."""
+    """All lines. Bad lines are yielded with their problem and reported on stderr."""
     for line in source.lines(screen, output):
         if line.record is None:
             message = f"{where(line)} {line.problem}"

@@ -1,6 +1,7 @@
-"""The streams of a command, for its input, records, results and messages: the shell's, or memory.
+"""The streams of a command for its input, records, results and messages, either those of the shell or in
+memory.
 
-A command uses `streams.of_command()`, so it runs in the same way if a program calls it.
+A command uses `streams.of_command()`, so it runs in the same way in the shell and in a Python program.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Record = dict[str, Any]
 
 
 class Streams:
-    """Standard input and output, real files, and the terminal."""
+    """The streams of the shell: standard input and output, files, and the terminal."""
 
     def writer(self) -> RecordWriter:
         """The writer for the records of the command."""
@@ -40,11 +41,11 @@ class Streams:
         return Terminal(tool, quiet=quiet, verbose=verbose, log=log)
 
     def file(self, name: str) -> Any:
-        """The object that replaces this file; None if it is a real file."""
+        """The object that replaces the file; None if the file is a file on disk."""
         return None
 
     def one_record(self, file: str, purpose: str) -> Record:
-        """The only record of a file, or the record that is given in its place. Raises RbError."""
+        """The only record in a file, or in the object that replaces the file. Raises RbError."""
         given = self.file(file)
         records = read(file_path(file)) if given is None else [given] if isinstance(given, Mapping) else given
         good = [record for record in records if "error" not in record]
@@ -53,20 +54,21 @@ class Streams:
         return dict(good[0])
 
     def keep(self, result: object) -> bool:
-        """Keep a result that is not a record, such as a figure. Return whether it was kept."""
+        """Store a result that is not a record, such as a figure, in memory. Returns True if it was stored."""
         return False
 
     def each(self, works: Iterable[Callable[[Any, Any], Record]], run: Run) -> bool:
-        """Do each work on each record if the records are in memory. Return whether they are."""
+        """Run each work on each record if the records are in memory. Returns True if the records are in
+        memory."""
         return False
 
 
 class MemoryStreams(Streams):
-    """Streams in memory, for a call from Python: records, files by name, and messages.
+    """Streams in memory for a call from Python: records, files by name, and messages.
 
-    `lines`: the records that the command writes, as text; `result`: a result that is not a record, such as a
-    figure; `progress` takes the status line. An error of the command is raised, a warning becomes a Python
-    warning, and other messages are left out.
+    `lines` contains the records that the command writes, as text. `result` is a result that is not a record,
+    such as a figure. `progress` is called with the text of the status line. Errors of the command are raised,
+    warnings become Python warnings, and other messages are discarded.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ _SHELL = Streams()
 
 
 def of_command() -> Streams:
-    """The streams of the command that runs."""
+    """The streams of the command that is running."""
     return calls.current().streams or _SHELL
 
 
@@ -122,13 +124,13 @@ class _MemoryWriter(RecordWriter):
         self._kept = lines
 
     def restore(self) -> None:
-        """Do nothing: standard output was not redirected."""
+        """Do nothing, because standard output was not redirected."""
 
     def line(self, text: bytes) -> None:
         self._kept.append(text)
 
     def poll(self) -> None:
-        """Do nothing: memory has no reader that could close it."""
+        """Do nothing, because memory has no reader that could close it."""
 
     def is_terminal(self) -> bool:
         return False
@@ -141,7 +143,7 @@ class _MemoryWriter(RecordWriter):
 
 
 class _Warnings(Terminal):
-    """Raises errors, issues warnings, and passes the status line to `progress`, if there is one."""
+    """Raises errors, issues Python warnings, and passes the status line to `progress`."""
 
     progress: Callable[[str], None] | None = None
 
@@ -159,7 +161,7 @@ class _Warnings(Terminal):
 
 @dataclass(frozen=True)
 class _GivenRecords(RecordSource):
-    """Records in memory in place of standard input, and tables in place of files."""
+    """Records in memory that replace standard input, and tables in memory that replace files."""
 
     reads_ahead: ClassVar[bool] = False  # the caller's iterator belongs to the caller's thread
     given: MemoryStreams = field(default_factory=MemoryStreams)

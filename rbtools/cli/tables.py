@@ -1,7 +1,8 @@
-"""Tables for people: ranked records, one model's results, verdicts on a record.
+"""Tables for people: ranked records, the results of one model, and the verdicts on a record.
 
-Every row is on one line, and cells never wrap. If a table is too wide, first the intervals are left out, then
-columns, beginning with details. A note below the table lists what is not shown.
+Every row is printed on one line, and the text of a cell is never broken. If a table is too wide, intervals
+are left out first, and then columns, beginning with details. A note below the table lists the columns that
+are not shown.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NAMED = 8  # the most metrics to list as not shown
 
 
 class _DrawnColumn(NamedTuple):
-    """One column to draw. `heading` may have several lines. `best`: the cells to mark."""
+    """One column of a table. `heading` may have several lines. `best` contains the cells to mark."""
 
     heading: str
     numeric: bool
@@ -40,7 +41,8 @@ _HINT = "--metric chooses columns; --format jsonl has all"
 def write(
     built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2, below: str = ""
 ) -> None:
-    """Write a table in a format of `render`, or drawn for the width of the output with a text below it."""
+    """Write a table in one of the formats of `render`; a table for a terminal is drawn for its width and has
+    a text below it."""
     if form == "table":
         text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
         below = below and "\n" + textwrap.fill(below.strip(), output.width(), break_on_hyphens=False)
@@ -54,8 +56,8 @@ def draw(
 ) -> str:
     """The table of records ranked by `key`, at most `width` characters wide.
 
-    The first `fixed` columns (rank and name) and the key are always shown, even if they do not fit. On a
-    `terminal` headings are bold. `hint`: the words on how to see columns that do not fit.
+    The key and the first `fixed` columns (rank and name) are always shown, even if they do not fit. On a
+    `terminal`, headings are bold. `hint` tells the user how to see columns that do not fit.
     """
     columns, hidden = _fitting(built, key, width, fixed)
     columns = [column if terminal else _starred(column) for column in columns]
@@ -76,7 +78,7 @@ def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
 
 
 def _starred(column: _DrawnColumn) -> _DrawnColumn:
-    """Mark the best values with a star, for output without bold type; a blank follows the other values."""
+    """Mark the best values with a star and other values with a blank, for output without bold type."""
     if not any(column.best):
         return column
     cells = [f"{text}{'*' if best else ' '}" for text, best in zip(column.cells, column.best, strict=True)]
@@ -84,10 +86,10 @@ def _starred(column: _DrawnColumn) -> _DrawnColumn:
 
 
 def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_DrawnColumn], list[str]]:
-    """The columns that fit, and the names of columns that do not fit.
+    """The columns that fit, and the names of the columns that do not fit.
 
-    Priority: columns that distinguish records, then metrics, then columns with the same value in all records
-    (such as the data set), then intervals of metrics, then details.
+    Columns have this priority: columns that distinguish records, metrics, columns with the same value in all
+    records (such as the data set), intervals of metrics, details.
     """
     titles = [heading.title for heading in built.headings]
     every, key_place = range(len(titles)), titles.index(key, fixed)
@@ -117,7 +119,7 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
 
 
 def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
-    """The lines of a table: headings, a rule, and cells padded to the widths of their columns."""
+    """The lines of a table: headings, a rule, and cells that are padded to the widths of their columns."""
     headings = [column.heading.split("\n") for column in columns]
     lines = max(map(len, headings))
     head = [
@@ -153,7 +155,7 @@ def _widest(texts: Sequence[str]) -> int:
 
 
 def _broken(title: str, width: int) -> str:
-    """A heading, broken between the parts of a name into lines that are about as wide as its cells."""
+    """A heading, broken between the parts of a name, so that its lines are about as wide as the cells."""
     lines = [""]
     for piece in heading_pieces(table.plain(title)):
         if lines[-1] and len(lines[-1] + piece) > max(width, _NARROWEST):
@@ -163,7 +165,7 @@ def _broken(title: str, width: int) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The name; the middle of a long name is left out."""
+    """The name; if it is long, its middle is left out."""
     if len(text) <= _LONGEST_TEXT:
         return text
     half = (_LONGEST_TEXT - 1) // 2
@@ -171,9 +173,10 @@ def _shortened(text: str) -> str:
 
 
 def model_table(record: Mapping[str, Any], width: int) -> str:
-    """A line about the model, then a row for each metric: value with 95 % interval, images, split.
+    """A line about the model, and then a row for each metric: value with 95 % interval, number of images,
+    split.
 
-    If the record has an error, the error follows the rows that there are.
+    If the record has an error, the error is printed after the rows.
     """
     entries = {entry.get("metric"): entry for entry in record.get("evals") or []}
     rows = []
@@ -192,8 +195,8 @@ _VERDICT = ("metric", "verdict", "claimed", "measured", "p", "test", "n", "diffe
 
 
 def verify_table(record: Mapping[str, Any], width: int) -> str:
-    """A line about the model, then a row for each entry, the reasons why entries cannot be judged, and a line
-    for each inconsistency.
+    """A line about the model, a row for each entry, the reasons why entries cannot be judged, and a line for
+    each inconsistency.
     """
     verify = record.get("verify") or {}
     entries = verify.get("entries") or {}
@@ -233,7 +236,8 @@ def _verdict_cell(title: str, verdict: Mapping[str, Any]) -> table.TableCell:
 def _of_record(
     record: Mapping[str, Any], built: table.Table, key: str, width: int, hint: str, lines: Sequence[str] = ()
 ) -> str:
-    """A table about one record for a terminal: its model, the table, further lines, and its error."""
+    """The table of one record for a terminal: a line about the model, the rows, further lines, and the
+    record's error."""
     arch = record.get("arch") or {}
     parts = [table.plain(", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part))]
     if built.rows:

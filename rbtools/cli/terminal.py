@@ -1,7 +1,8 @@
-"""Messages for people, on standard error.
+"""Prints messages for people on standard error.
 
-The stages of a pipe share one terminal. A status line is transient: it is erased before any other message.
-Only one process of a pipe shows a status line at a time, so that stages do not overwrite each other.
+All stages of a pipe write their messages to one terminal. A status line is erased before any other message is
+printed. Only one process of a pipe shows a status line at a time, so that processes do not overwrite each
+other's lines.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NAMED_LINES = 8  # the most invalid lines that are reported one by one
 
 
 class Terminal:
-    """Messages of one tool: `tool: text` lines, a status line on a terminal, and events for programs."""
+    """Messages of one tool: lines `tool: text`, a status line on a terminal, and events for programs."""
 
     def __init__(
         self, tool: str, *, quiet: bool = False, verbose: bool = False, log: Log | None = None
@@ -42,23 +43,23 @@ class Terminal:
         self._wrong_lines = 0
 
     def say(self, text: str) -> None:
-        """Print a line, except with `-q`."""
+        """Print a line, unless `-q` is given."""
         if not self.quiet:
             self._line(text)
 
     def once(self, text: str) -> None:
-        """Print a line only the first time. A line that begins with "warning:" is printed even with `-q`."""
+        """Print a line, but only once. A line that begins with "warning:" is printed even with `-q`."""
         if text not in self._said:
             self._said.add(text)
             (self._line if text.startswith("warning: ") else self.say)(text)
 
     @property
     def wants_details(self) -> bool:
-        """Whether messages of `detail` and `tell` are printed, logged or heard."""
+        """True if messages of `detail` and `tell` are printed, logged, or passed to a listener."""
         return bool(self.verbose or self.log is not None or self.listeners)
 
     def detail(self, text: str) -> None:
-        """Print a line only with `-v`."""
+        """Print a line if `-v` is given."""
         if self.verbose:
             self._line(text)
 
@@ -73,9 +74,10 @@ class Terminal:
         self._line(f"error: {text}")
 
     def wrong_line(self, text: str, more: str = "more lines are not records", hint: str = _RECORDS) -> None:
-        """Report a line that is not a record, or that a tool cannot use. Only the first lines are reported,
-        because a file of another kind has thousands. `more`: words for the further lines; `hint`: what the
-        user may check. With `-v`, and in the log, all lines are reported.
+        """Report a line that is not a record, or that a tool cannot use. Only the first bad lines are
+        reported, because a file of another kind may contain thousands of bad lines. `more` describes the
+        lines that are not reported, and `hint` says what the user may check. With `-v` and in the log, all
+        bad lines are reported.
         """
         self._wrong_lines += 1
         if self.verbose or self._wrong_lines <= _NAMED_LINES:
@@ -86,15 +88,17 @@ class Terminal:
             self._line(f"error: {more}; they are not listed here (-v lists all).{hint}")
 
     def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
-        """Pass an event to the log and the listeners. `event["event"]` is its kind, `record` its record."""
+        """Pass an event to the log and to the listeners. `event["event"]` is the kind of the event, and
+        `record` is the record that it belongs to."""
         if self.log is not None:
             self.log.tell(**event)
         for listener in self.listeners:
             listener(event, record)
 
     def status(self, text: str) -> None:
-        """Show a transient status line, in one stage at a time. Without a terminal, print one line a minute,
-        the first after a minute. With `-q`, do neither."""
+        """Show a status line on the terminal, if no other stage of the pipe shows one. Without a terminal,
+        print the text at most once a minute, for the first time after one minute. With `-q`, print nothing.
+        """
         now = time.monotonic()
         wait = _SECONDS_BETWEEN_PAINTS if self.terminal else _SECONDS_BETWEEN_LINES
         if self.quiet or now - self._painted < wait or (self.terminal and not self._mine()):
@@ -107,7 +111,7 @@ class Terminal:
         _write((_ERASE + f"{self.tool}: {one_line(text)}")[: width + len(_ERASE) - 1])
 
     def clear(self) -> None:
-        """Erase the status line, and release it for other stages."""
+        """Erase the status line, so that other stages of the pipe can show a status line."""
         if self._lock is not None:
             _write(_ERASE)
             os.close(self._lock)
@@ -118,7 +122,7 @@ class Terminal:
         _write(f"{start}{self.tool}: {one_line(text)}\n")  # names in it may come from untrusted files
 
     def _mine(self) -> bool:
-        """Whether this process may show the status line: it then holds a lock on the terminal."""
+        """True if this process may show the status line, because it holds a lock on the terminal."""
         if self._lock is not None:
             return True
         try:

@@ -13,7 +13,7 @@ from rbtools.cli.method_options import for_people, legible, method_options
 
 
 class Page(NamedTuple):
-    """A command or subcommand: its words (`rb-ge attack pgd`), the command, and its context of click."""
+    """A command or subcommand: its words (such as `rb-ge attack pgd`), the command, and click's context."""
 
     words: str
     command: click.Command
@@ -21,14 +21,14 @@ class Page(NamedTuple):
 
 
 def tool(named: str | Tool) -> Page:
-    """The page of one tool."""
+    """The help page of one tool."""
     declared: Tool = TOOLS.load(named) if isinstance(named, str) else named
     command, words = rendered(declared), declared.name
     return Page(words, command, _context(command, words, None))
 
 
 def pages(page: Page) -> Iterator[Page]:
-    """The page of the command itself, then those of all its subcommands."""
+    """The page of the command, and then the pages of all its subcommands."""
     yield page
     if chooses_by_option(page.command):
         yield from _chosen(page, page.command)
@@ -38,7 +38,7 @@ def pages(page: Page) -> Iterator[Page]:
 
 
 def chooses_by_option(command: click.Command) -> TypeGuard[OptionChooser]:
-    """Whether an option of the command chooses among the names of a registry."""
+    """True if an option of the command selects names of a registry."""
     return hasattr(command, "registry") and not isinstance(command, click.Group)
 
 
@@ -49,7 +49,7 @@ def _below(page: Page, group: click.Group, name: str) -> Page:
 
 
 def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
-    """A page for each choice of an option, such as `rb-train --method trades`."""
+    """One page for each choice of an option, such as `rb-train --method trades`."""
     for name in command.registry:
         cls = command.registry.load(name)
         help_text = for_people(cls)

@@ -1,4 +1,4 @@
-"""`rb-NAME --version -v`: the versions that an error report needs."""
+"""`rb-NAME --version -v` prints the versions that a bug report needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rbtools import __version__
 
 
 def lines(tool: str) -> Iterator[str]:
-    """Lines about the tool, Python, the system, the packages that rbtools uses, and the devices of torch."""
+    """Lines about the tool, Python, the operating system, the packages that rbtools uses, and torch's
+    devices."""
     yield f"{tool} (rbtools) {__version__}"
     yield f"Python {platform.python_version()} ({platform.python_implementation()})"
     yield f"{platform.platform()}, {os.cpu_count()} cores"
@@ -25,7 +26,8 @@ def lines(tool: str) -> Iterator[str]:
 
 
 def _packages() -> Iterator[tuple[str, str | None]]:
-    """The packages that the wheel requires, each with its extra, if any. Packages for tests are left out."""
+    """The packages that the wheel requires, each with the name of its extra, if it has one. Packages that
+    only tests need are left out."""
     seen: set[str] = set()
     try:
         requirements = importlib.metadata.requires("rbtools") or []

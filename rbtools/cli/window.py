@@ -1,4 +1,4 @@
-"""The lines of a filter between input and output."""
+"""The lines that a filter has read but not yet written."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """A bounded number of lines between input and output, written in order or when their jobs finish.
+    """A bounded number of lines between input and output, which are written in order or as soon as their jobs
+    finish.
 
-    An interruption may come at any moment: a place stays in `waiting` or `held` until it is written.
+    An interruption may come at any time, so a place stays in `waiting` or `held` until it is written.
     """
 
     def __init__(self, loop: Loop, size: int) -> None:
@@ -32,7 +33,7 @@ class Window:
         self.writing = False
 
     def take_in(self, line: Line) -> Iterator[tuple[int, Job]]:
-        """The jobs of a line. A line without jobs is written in its turn."""
+        """The jobs for one line. A line without jobs is written when all lines before it are written."""
         self.room -= 1
         record = self.loop.record_of(line)
         if record is not None:
@@ -49,8 +50,8 @@ class Window:
     def jobs(
         self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
     ) -> Iterator[tuple[int, Job]]:
-        """A job for each function, or only for those in `results`. `at`: the place of the record in words.
-        `helps`: whether another shard writes the result."""
+        """Make one job for each function, or only for the functions in `results`. `at` is the place of the
+        record in words. If `helps` is true, another shard writes the result."""
         every = range(len(self.loop.functions))
         mine = every if results is None else results
         functions = every if self.loop.source.places else mine
@@ -72,7 +73,7 @@ class Window:
         return places
 
     def submit(self, place: int, job: Job, engine: Engine) -> Future[JobReport]:
-        """Hand a job to an engine."""
+        """Pass a job to an engine."""
         self.flying[place] = future = engine.submit(job)
         future.add_done_callback(engine.wake)
         return future
@@ -84,7 +85,7 @@ class Window:
             del self.flying[place]
 
     def finish_job(self, place: int, report: JobReport) -> None:
-        """Write the result of a job in its turn."""
+        """Write the result of a job when all lines before it are written."""
         self._hold(place, report)
         self.finish(place, self.held[place])
 
@@ -93,7 +94,7 @@ class Window:
         self.held[place] = lambda: self.loop.result_line(job.record, at, report)
 
     def finish(self, place: int, text: Callable[[], bytes]) -> None:
-        """Write the line of a place in its turn; `text` then makes the line."""
+        """Write the line of a place when all lines before it are written; `text` then makes the line."""
         self.held[place] = text
         while self.held and (not self.ordered or self.next in self.held):
             number = self.next if self.ordered else next(iter(self.held))
@@ -104,7 +105,7 @@ class Window:
                 self.room += 1
 
     def flush(self) -> None:
-        """Write all finished lines in order, although unfinished lines before them will never be written."""
+        """Write all finished lines in order, without waiting for unfinished lines before them."""
         for place, future in self.flying.items():
             if future.done() and place in self.waiting:
                 self._hold(place, future.result())

@@ -1,1 +1,1 @@
-"""The commands: `rb-NAME` is NAME.py."""
+"""The commands; the file NAME.py contains the command `rb-NAME`."""

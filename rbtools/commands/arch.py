@@ -1,4 +1,4 @@
-"""rb-arch: architectures as records."""
+"""rb-arch: writes architectures as records."""
 
 from __future__ import annotations
 
@@ -22,62 +22,64 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchOptions:
-    """The options of rb-arch, as typed."""
+    """The options of rb-arch, as the user typed them."""
 
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     checkpoints: tuple[str, ...] = param(
         (),
-        "Write a record for each of these files of weights. The network in a file is recognised by the names"
-        " and shapes of the tensors.",
+        "Write a record for each of these files of weights. The network is recognised by the names and shapes"
+        " of the tensors in the file.",
         metavar="FILE",
         flags=("--from-checkpoint",),
     )
     arch: str | None = param(
         None,
         "Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
-        " python:MODULE:FUNCTION (its counts need --allow-code), fcnn:relu/tanh+skip. With"
-        " --from-checkpoint: the name of the network in the files.",
+        " python:MODULE:FUNCTION (counting its parameters needs --allow-code), or fcnn:relu/tanh+skip. With"
+        " --from-checkpoint, the name of the network in the files.",
         metavar="LIST",
     )
-    space: str = param("nasbench201", "The set of architectures.", choices=tuple(SPACES))
+    space: str = param("nasbench201", "Search space of the architectures.", choices=tuple(SPACES))
     unique: bool = param(
-        False, "Write one architecture for each class of equal networks (6466).", flags=("--unique",)
+        False, "Write one architecture for each set of identical networks (6466).", flags=("--unique",)
     )
-    index: str | None = param(None, "Indices, written in the given order: 13714 or 0-9,50.", metavar="LIST")
+    index: str | None = param(
+        None, "Indices, such as 13714 or 0-9,50; the records have the same order.", metavar="LIST"
+    )
     string: str | None = param(
         None, "The string of one cell: '|nor_conv_3x3~0|+|...'.", metavar="TEXT", flags=("--str",)
     )
     neighbours: str | None = param(
         None,
-        "Write all architectures that differ from ARCH (an index, a name or a string) in one edge.",
+        "Write all architectures that differ from ARCH (an index, a name or a cell string) in one edge.",
         metavar="ARCH",
     )
-    dataset: str | None = param(None, "Count for the images and classes of this data set.", metavar="NAME")
+    dataset: str | None = param(None, "Count parameters and operations for this data set.", metavar="NAME")
     data_dir: str | None = param(None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchSizes:
-    """The sizes of networks. None stands for the default of the space."""
+    """The sizes of networks. If a size is None, the default of the search space is used."""
 
-    channels: int | None = param(None, "Width of the first stage.  [default: 16]", bounds="[1, inf)")
-    cells: int | None = param(None, "Cells in each of three stages.  [default: 5]", bounds="[1, inf)")
+    channels: int | None = param(None, "Channels in the first stage.  [default: 16]", bounds="[1, inf)")
+    cells: int | None = param(None, "Cells in each of the three stages.  [default: 5]", bounds="[1, inf)")
     width: int | None = param(
-        None, "Neurons or channels of every layer, in fcnn and rescnn.  [default: 64]", bounds="[1, inf)"
+        None, "Neurons or channels in every layer of fcnn and rescnn.  [default: 64]", bounds="[1, inf)"
     )
     depth: int | None = param(
-        None, "Layers of fcnn and rescnn, with the linear output layer.  [default: 4]", bounds="[2, inf)"
+        None, "Layers of fcnn and rescnn, including the output layer.  [default: 4]", bounds="[2, inf)"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchChoice:
-    """The options that select which architectures are written."""
+    """The options that select the architectures to write."""
 
     where: str | None = param(
         None, "Write only architectures that meet this condition: 'kernel_params == 18'.", metavar="EXPR"
     )
-    sample: int | None = param(None, "Write a random sample of N.", bounds="[1, inf)", metavar="N")
+    sample: int | None = param(None, "Write N random architectures.", bounds="[1, inf)", metavar="N")
     seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")
 
 
@@ -96,11 +98,12 @@ def main(
     work: dict[str, Any],
     screen: shared.Terminal,
 ) -> int:
-    """Write architectures as records, in the published order of their indices.
+    """Write architectures as records, ordered by their published indices.
 
-    Without options, these are all 15,625 architectures of NAS-Bench-201. The counts ("params", "macs") are
-    for three-channel 32x32 images and ten classes, or for the images and classes of --dataset. With
-    --from-checkpoint, write a record for each file of weights. All tools that evaluate models read them.
+    Without options, the command writes all 15,625 architectures of NAS-Bench-201. The numbers of parameters
+    and multiply-adds ("params", "macs") are for 32x32 images with three channels and for ten classes; with
+    --dataset, they are for the images and classes of the data set. With --from-checkpoint, the command writes
+    a record for each file of weights. All tools that evaluate models accept these records.
 
     \b
     Examples:
@@ -146,10 +149,9 @@ def main(
 def _of_files(
     files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record for each file, in the given order, with an `error` if its network is not recognised.
-
-    described: the user's description of the files, as arguments of `CheckpointHints`. Raises UsageError if a
-    path is not a file, before any file is read.
+    """Yield a record for each file, in the given order; if the network is not recognised, the record contains
+    an `error`. `described` contains the user's description of the files, as arguments of `CheckpointHints`.
+    Raises UsageError if a path is not a file; this is checked before any file is read.
     """
     from rbtools.inputs import checkpoints
 
@@ -179,7 +181,7 @@ NOT_FOR_FILES = (
 
 
 def _given(names: Iterable[str]) -> str | None:
-    """The first of these options that is on the command line, as the user typed it; None if none is."""
+    """The first of the options that is on the command line, as the user typed it; None if none is given."""
     given = calls.current().given
     return next((given[name] for name in names if name in given), None)
 
@@ -191,7 +193,7 @@ def _refuse_with_files() -> None:
 
 
 def _is_program(name: str | None) -> bool:
-    """Whether the name refers to the user's own code."""
+    """True if the name refers to the user's own code."""
     return name is not None and name.strip().startswith(OWN)
 
 
@@ -241,7 +243,7 @@ def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) ->
 def _numbers(
     space: Space, index: str | None, string: str | None, neighbours: str | None
 ) -> Iterable[int] | None:
-    """The indices of --index, --str or --neighbours; None if none is given."""
+    """The indices that --index, --str or --neighbours selects; None if none of these options is given."""
     if index is not None:
         return [space.find(str(number)) for number in _whole_numbers(index)]
     if string is not None:

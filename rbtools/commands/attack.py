@@ -1,4 +1,4 @@
-"""rb-attack: accuracy of each model under adversarial attacks."""
+"""rb-attack: measures the accuracy of each model under adversarial attacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions:
-    """The options of an attack, as typed."""
+    """The options of an attack, as the user typed them."""
 
     eps: str = options.eps_param()
     ladder: bool = param(
@@ -42,22 +42,23 @@ class AttackOptions:
         metavar="DIR",
     )
     save_png: bool = param(
-        False, "With --save-adv and --grid 8bit also write each image as a PNG.", flags=("--save-png",)
+        False, "With --save-adv and --grid 8bit, also write each image as a PNG file.", flags=("--save-png",)
     )
     two_phase: str | None = param(
         None,
-        "Run the attack only on images that PGD does not break: on a sample of N, or on all of them.",
+        "Run the attack only on images that PGD does not break, either on a random sample of N or on all such"
+        " images.",
         metavar="N|all",
     )
     precision_goal: float | None = param(
         None,
-        "Like --two-phase, but enlarge the sample until the interval of the accuracy is at most +- X, such"
-        " as 0.01.",
+        "Like --two-phase, but enlarge the sample until the interval of the accuracy is at most +- X, such as"
+        " 0.01.",
         bounds="(0, 0.5]",
     )
     screen_steps: int | None = param(
         None,
-        "Gradient steps of the two PGD runs (in L1: APGD) on all images.  [default: 20]",
+        "Number of gradient steps of the two PGD attacks (in L1: APGD) on all images.  [default: 20]",
         bounds="[1, inf)",
     )
 
@@ -75,23 +76,24 @@ def main(
 ) -> shared.Status:
     """Measure each model's accuracy under an attack.
 
-    Reads records and writes them out with the accuracy at every distance in "metrics" and a description of
-    the measurement in "evals". All other fields are kept. Clean accuracy ("acc") is added too. An image that
-    is misclassified without an attack counts as fooled. The search may run in lower precision, but the
-    unchanged model in float32 decides on success. With --two-phase N the attack, such as aa, runs only on N
-    of the images that PGD does not break. From these, the accuracy under both attacks is estimated, with an
-    interval. --two-phase all computes it exactly.
+    The tool adds the accuracy at every distance to "metrics" of each record, and a description of the
+    measurement to "evals". All other fields of the record are kept. The clean accuracy ("acc") is added, too.
+    An image that is misclassified without an attack counts as fooled. The search may run in lower precision,
+    but the unchanged model in float32 decides on success. With --two-phase N, cheap PGD attacks run on all
+    images, and the attack itself (such as aa) runs only on N of the images that PGD does not break. The
+    accuracy under PGD and the attack together is estimated from these images, with an interval. --two-phase
+    all computes this accuracy exactly.
 
-    The files of --save-adv contain the attacked images (float32, or uint8 with --grid 8bit), labels, ids and
-    the claimed result. rb-verify --adv checks the claim.
+    The files of --save-adv contain the adversarial images (float32, or uint8 with --grid 8bit), the labels,
+    the ids of the images and the claimed result. rb-verify --adv checks the claim.
 
-    If a model gives different logits for the same image, the mean over --draws draws is judged. Gradients are
-    means over --eot draws. With --defend, defence stages such as jpeg:75 are put in front of the network, and
-    the attack goes through them.
+    If a model returns different logits for the same image, its prediction is the mean of the logits over
+    --draws evaluations. For such a model, gradients are means over --eot evaluations. With --defend, defence
+    stages such as jpeg:75 are put in front of the network, and the attack passes through them.
 
-    Other subcommands: none measures only clean accuracy, preset runs the attacks of a paper, curve measures
-    all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
-    other models. With --allow-code, python:MODULE:CLASS runs your own attack.
+    There are further subcommands: none measures only the clean accuracy, preset runs the attacks of a paper,
+    curve measures all distances at once, check tests for gradient masking, and transfer uses the adversarial
+    examples of other models. With --allow-code, python:MODULE:CLASS runs your own attack.
 
     \b
     Examples:
@@ -126,7 +128,7 @@ def _two_phase(
     distances: tuple[float, ...],
     typed: AttackOptions,
 ) -> shared.Status:
-    """Estimate the accuracy from a sample of the images that cheap attacks leave."""
+    """Estimate the accuracy from a sample of the images that cheap attacks do not break."""
     from rbtools.jobs.screened_attack import TwoPhaseJob, screen_of
 
     size, goal = typed.two_phase, typed.precision_goal
@@ -160,7 +162,7 @@ def _two_phase(
 def none(typed: AttackOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure clean accuracy, without an attack.
 
-    Adds "acc". Every attack adds it as well.
+    Adds "acc". All other subcommands also add the clean accuracy.
 
     \b
     Examples:
@@ -173,11 +175,11 @@ def none(typed: AttackOptions, source: shared.RecordSource, work: shared.Command
 
 @dataclass(frozen=True, kw_only=True)
 class PresetOptions:
-    """The options of a preset, as typed."""
+    """The options of a preset, as the user typed them."""
 
     preset: str = param(REQUIRED, "", metavar="NAME", positional=True)
     eps: str | None = param(
-        None, "Distances to use in place of the paper's, such as 76.5 for MNIST.", metavar="LIST"
+        None, "Distances instead of the distances in the paper, such as 76.5 for MNIST.", metavar="LIST"
     )
     grid: str = grid_param()
 
@@ -189,10 +191,10 @@ class PresetOptions:
 def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
-    jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM
-    and PGD-20 at 3 and 8, AutoAttack at 8. prbench: PGD-10, PGD-20, CW-20 and AutoAttack at 8. prbench-code:
-    the same attacks, but CW with margin 2, as in the code of PRBench. rice2020: PGD-10 at 8. As in the
-    papers, PGD and CW count the last iterate.
+    jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM and
+    PGD-20 at 3 and 8, AutoAttack at 8. prbench: PGD-10, PGD-20, CW-20 and AutoAttack at 8. prbench-code: the
+    same attacks, but CW with margin 2, as in the code of PRBench. rice2020: PGD-10 at 8. As in the papers,
+    the last iterate of PGD and CW is evaluated.
 
     \b
     Examples:
@@ -216,12 +218,12 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
 
 @dataclass(frozen=True, kw_only=True)
 class ChecklistOptions:
-    """The options of the tests for gradient masking, as typed."""
+    """The options of the tests for gradient masking, as the user typed them."""
 
-    eps: str = param("8", "The distance of the tests, in 1/255.", metavar="DISTANCE")
-    steps: int = param(20, "Gradient steps of PGD.", bounds="[1, inf)")
+    eps: str = param("8", "Distance of the tests, in 1/255.", metavar="DISTANCE")
+    steps: int = param(20, "Number of gradient steps of PGD.", bounds="[1, inf)")
     queries: int = param(1000, "Queries of Square.", bounds="[1, inf)")
-    samples: int = param(100, "Random points in the ball of each image.", bounds="[1, inf)")
+    samples: int = param(100, "Number of random points in the ball around each image.", bounds="[1, inf)")
 
 
 @shared.command()
@@ -233,8 +235,8 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
 
     There are five tests: (a) FGSM is not stronger than PGD; (b) Square, which needs no gradients, is not
     stronger than PGD; (c) PGD without a bound reaches accuracy 0; (d) accuracy never rises with the distance;
-    (e) random points do not fool the model on any image that PGD left correct. Reports which tests fail and
-    by how much. "obfuscation.failed" is the number of failed tests.
+    (e) random points do not fool the model on any image that PGD left correct. The report lists which tests
+    fail and by how much. The metric "obfuscation.failed" is the number of failed tests.
 
     \b
     Examples:
@@ -257,12 +259,12 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
 
 @dataclass(frozen=True, kw_only=True)
 class CurveOptions:
-    """The options of a curve over distances, as typed."""
+    """The options of a curve over distances, as the user typed them."""
 
-    norm: str = param("linf", "The norm of the distances.", choices=("linf", "l2", "l1"))
+    norm: str = param("linf", "Norm of the distances.", choices=("linf", "l2", "l1"))
     queries: int = param(
         2000,
-        "Forward and backward passes of each search, per image. Checks in float32 are not counted.",
+        "Number of forward and backward passes of each search, per image. Checks in float32 are not counted.",
         bounds="[20, inf)",
     )
     attacks: str = param(
@@ -279,13 +281,15 @@ class CurveOptions:
 @options.source_options
 @options.search_options
 def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
-    """Measure robust accuracy at every distance by one search for the nearest adversarial examples.
+    """Measure robust accuracy at every distance with one search for the nearest adversarial examples.
 
-    FMN, in L2 also DDN, and then a refinement search for the nearest image that the model misclassifies in
-    float32. The accuracy at a distance is the share of images for which none is found within it. Adds
-    curve.8 and so on, and curve.distance: the median, with quantiles and the area under the curve in "evals".
-    In a later run with other distances, their values are computed from the store. With several --attacks,
-    optimality.fmn and so on compare them: 1 is as good as all of them together (AttackBench).
+    The search runs FMN (in L2 also DDN), and then refines the result to the nearest image that the model
+    misclassifies in float32. The accuracy at a distance is the share of images for which no adversarial
+    example is found within this distance. The tool adds curve.8 and so on, and curve.distance, the median
+    distance; "evals" contains quantiles of the distance and the area under the curve. If a later run asks for
+    other distances, the accuracies are computed from the store. With several searches in --attacks,
+    optimality.fmn and so on compare the searches; 1 means that the search is as good as all searches together
+    (AttackBench).
 
     \b
     Examples:
@@ -310,12 +314,12 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
 
 @dataclass(frozen=True, kw_only=True)
 class TransferOptions:
-    """The options of transfer attacks, as typed."""
+    """The options of transfer attacks, as the user typed them."""
 
     attack: str = param("pgd", "The attack: " + ", ".join(ATTACKS) + ".", metavar="NAME")
     origin: str = param(
         REQUIRED,
-        "The models that are attacked, separated by commas. Each is a file with one record, or a checkpoint.",
+        "Models to attack, separated by commas; each is a file with one record, or a checkpoint.",
         metavar="LIST",
         flags=("--from",),
     )
@@ -331,15 +335,16 @@ def transfer(
 ) -> shared.Status:
     """Measure accuracy on the adversarial examples of other models.
 
-    Each image that the record's model classifies correctly is attacked on the model of --from, and the
-    record's model classifies the result. Adds transfer.NAME to "metrics".
+    Each image that the record's model classifies correctly is attacked on the model in --from, and the
+    record's model classifies the adversarial example. The tool adds transfer.NAME to "metrics".
 
-    With several models in --from, the image is attacked on their ensemble (the mean of their logits), then on
-    each of them alone. It is broken if any of these examples fools the record's model. For each source,
-    "broken_by_source" in "evals" counts the images that it broke first. The order of models does not matter.
+    With several models in --from, the image is attacked on their ensemble (the mean of their logits), and
+    then on each model separately. The image is broken if any of these adversarial examples fools the record's
+    model. For each attacked model and for the ensemble, "broken_by_source" in "evals" is the number of images
+    that this model or the ensemble broke first. The order of the models in --from does not affect the result.
 
-    PGD stops at the first point that fools the attacked model. With --iterate last, PGD goes on after this
-    point; mi-fgsm always does. More of these examples fool other models.
+    PGD stops at the first point that fools the attacked model. With --iterate last, PGD continues after this
+    point; mi-fgsm always continues. Adversarial examples from the last iterate fool other models more often.
 
     \b
     Examples:
@@ -359,7 +364,8 @@ def transfer(
 
 
 def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
-    """The records of --from: one for each file in the list, or those that a Python call passes."""
+    """The records of --from: one record for each file in the list, or the records that a Python call
+    passes."""
     given = streams.of_command().file(origin)
     if isinstance(given, Mapping):
         given = [given]
@@ -367,7 +373,8 @@ def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
 
 
 def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The record of a model: the only one of a file, a new one for a checkpoint, or one of a Python call."""
+    """The record of a model: the only record in a file, a new record for a checkpoint, or a record of a
+    Python call."""
     from rbtools.inputs import checkpoints, resolve
 
     try:

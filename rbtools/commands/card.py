@@ -1,4 +1,4 @@
-"""rb-card: all measurements of one checkpoint within a time limit."""
+"""rb-card: runs all measurements of one checkpoint within a time limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _ENDINGS = ("html", "htm", "md", "tex")
 
 
 def _seconds(text: str) -> float | None:
-    """The seconds of a time such as 90, 90s, 10m or 2h; None for `none` (no limit). Raises UsageError."""
+    """The number of seconds in a text such as 90, 90s, 10m or 2h; None if the text is `none` (no limit).
+    Raises UsageError."""
     if text == "none":
         return None
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
@@ -41,22 +42,23 @@ def _seconds(text: str) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CardOptions:
-    """The options of a card, as typed."""
+    """The options of a card, as the user typed them."""
 
     limit: str = param(
         "10m",
-        "Time limit for each model: 90s, 10m, 2h, or none. Each part evaluates its first images in any case.",
+        "Time limit for each model: 90s, 10m, 2h, or none. Each part evaluates its first images even if the"
+        " time is over.",
         metavar="LENGTH",
         flags=("--time",),
     )
     purpose: str = param(
         "all",
-        "The parts to measure: all, l-inf, corruptions or pr, or a list (clean,attack) of these parts: clean,"
-        " attack, norms, curve, corruptions, pr, gap, masking.",
+        "Parts to measure: all, l-inf, corruptions, pr, or a list (clean,attack) of the parts clean, attack,"
+        " norms, curve, corruptions, pr, gap and masking.",
         metavar="NAME|PARTS",
         flags=("--for",),
     )
-    eps: str = param("8", "The distance of the L-infinity attacks, in 1/255.", metavar="DISTANCE")
+    eps: str = param("8", "Distance of the L-infinity attacks, in 1/255.", metavar="DISTANCE")
     output: str | None = param(
         None,
         "Also write a page: card.html (the same as rb-plot report), card.md, or card.tex (one table row).",
@@ -70,17 +72,19 @@ class CardOptions:
 @options.source_options
 @options.card_options
 def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
-    """Measure everything about a model in the time that you have.
+    """Measure everything about a model within a time limit.
 
-    Measures clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
-    probabilistic robustness, the generalisation gap and the tests for gradient masking. FILE contains
-    records, or is a checkpoint. Two checkpoints are compared image by image, each in half of the time.
+    The card measures clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15
+    corruptions, probabilistic robustness and the generalisation gap, and runs the tests for gradient masking.
+    FILE contains records or is a checkpoint. If two checkpoints are given, each is evaluated in half of the
+    time, and they are compared image by image.
 
-    Every part evaluates 16 images, then 32, 64 and so on, until the time is over or all images are
-    evaluated. Ctrl-C also ends the run: the record is written with the results so far, and the next run
-    continues from there. Entries and stored results are the same as those of the tools for that number of
-    images, so rb-attack aa can use them. The intervals stay valid although the run looks at the results many
-    times and may stop at any of them: "anytime" in evals is the number of planned looks.
+    Every part evaluates 16 images, then 32, 64 and so on, until the time is over or all images are evaluated.
+    Ctrl-C also ends the run. The record is then written with the results so far, and the next run continues
+    from these results. Entries and stored results are equal to the results of the other tools on the same
+    number of images, so rb-attack aa can use the stored results of a card. The intervals remain valid
+    although the results are inspected many times and the run may stop at any time; "anytime" in evals
+    contains the number of planned inspections.
 
     \b
     Examples:
@@ -118,7 +122,7 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
 
 
 def _check_output(output: str | None) -> None:
-    """Raise UsageError if the page has an unknown file extension, or if its folder does not exist."""
+    """Raise UsageError if the file extension of the page is unknown, or if its folder does not exist."""
     if output is None:
         return
     from rbtools.store.files import check_folder_of
@@ -129,7 +133,7 @@ def _check_output(output: str | None) -> None:
 
 
 def _is_checkpoint(path: str) -> bool:
-    """Whether a file is binary. Files of records are text."""
+    """True if a file is binary. Files of records are text files."""
     if path == "-" or not Path(path).is_file():
         return False
     with opened(path) as stream:
@@ -139,7 +143,7 @@ def _is_checkpoint(path: str) -> bool:
 def _watched(
     status: shared.Status, request: CardRequest, output: str | None, work: shared.CommandContext
 ) -> int:
-    """Do the work while the live table is shown, and write the page."""
+    """Run the measurements with the live table on the screen, and then write the page."""
     made: list[Record] = []
 
     def hear(event: dict[str, Any], record: Record | None) -> None:
@@ -157,7 +161,7 @@ def _watched(
 
 
 def _pages(made: list[Record], output: str | None, work: shared.CommandContext) -> bool:
-    """Write the page of the finished cards, if --output is given. Return False if that failed."""
+    """Write the page of the finished cards, if --output is given. Returns False if writing failed."""
     if output is None or not made:
         return True
     try:
@@ -200,7 +204,7 @@ def _write_page(records: list[Record], output: str) -> None:
 
 
 def _rows_of(record: Record) -> Table:
-    """One row for each headline of each part."""
+    """One row for each headline metric of each part."""
     from rbtools.records import results
     from rbtools.scoring import table
 
@@ -228,7 +232,7 @@ def _compare(
     source: RecordSource,
     work: shared.CommandContext,
 ) -> int:
-    """Compare two checkpoints, write the record of each, and report which is better at which part."""
+    """Compare two checkpoints, write both records, and report for each part which checkpoint is better."""
     from rbtools.execution.engine import Unfinished
     from rbtools.inputs import checkpoints
     from rbtools.jobs.model_card import answer_lines, run_pair
@@ -269,7 +273,7 @@ def _planned(
     stream: RecordWriter,
     work: shared.CommandContext,
 ) -> int:
-    """Report a dry run of two cards."""
+    """Report what a dry run of two cards would compute."""
     from rbtools.errors import Pending
     from rbtools.jobs.model_card import run_card
 

@@ -1,4 +1,4 @@
-"""rb-certify: certified accuracy of each model."""
+"""rb-certify: measures the certified accuracy of each model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class CertificateOptions:
-    """The options of certificates, as typed."""
+    """The options of certificates, as the user typed them."""
 
     eps: str | None = param(
         None, "L2 radii to certify, for pixels in [0, 1].  [default: 0,0.25,0.5,0.75,1]", metavar="LIST"
@@ -32,17 +32,18 @@ def main(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure each model's certified accuracy: the share of images that no perturbation can break.
+    """Measure each model's certified accuracy: the share of images that are provably robust.
 
-    Reads records and writes them out with the certified accuracy at every distance in "metrics"
-    (cert.smooth.SIGMA.RADIUS, radii in L2) and a description of the certificate in "evals". An attack gives
-    an upper bound of robust accuracy; a certificate gives a lower bound for the smoothed classifier, which
-    returns the network's most frequent class under noise. Each certificate holds with probability 1 - alpha.
-    "abstained" in evals is the number of images without a certificate. "mean_radius" is the mean certified
-    radius, with 0 for a misclassified image. With --adaptive, the radius of an image is the largest distance
-    in --eps that is certified for it.
+    The tool adds the certified accuracy at every distance to "metrics" of each record
+    (cert.smooth.SIGMA.RADIUS, with L2 radii), and a description of the certificate to "evals". An attack
+    measures an upper bound of robust accuracy. A certificate proves a lower bound for the smoothed
+    classifier, which returns the network's most frequent class under noise. Each certificate is correct with
+    probability 1 - alpha. In evals, "abstained" is the number of images without a certificate, and
+    "mean_radius" is the mean certified radius, where a misclassified image counts with radius 0. With
+    --adaptive, the radius of an image is the largest distance in --eps that can be certified.
 
-    With --detail an entry lists "radii" (null: abstained) and "correct" in the order of the images.
+    With --detail, an entry lists "radii" (null if there is no certificate) and "correct", in the order of the
+    images.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""rb-convert: conversion between published result files and records."""
+"""rb-convert: converts published result files to records, and records to published formats."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rbtools.store.files import check_folder_of, write_all
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionOptions:
-    """The options of a conversion, as typed."""
+    """The options of a conversion, as the user typed them."""
 
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     target: str | None = param(
         None,
         "Convert the records of FILE or standard input to this format, and write them to this file or folder."
-        " '-' is standard output, for formats that are one file.",
+        " If the format is a single file, '-' means standard output.",
         metavar="PATH",
         flags=("--write",),
     )
@@ -51,10 +51,11 @@ def main(
 ) -> int:
     """Read published results as records, or write records in a published format.
 
-    Reads FILE (for some formats a folder) or standard input, and writes a record for each result. The metrics
-    have the names that rb-attack and the other tools use. "evals" records the source of each number and how
-    it was rounded. With --write, records are converted to the format. Content that the format cannot express
-    is listed on standard error, each kind once. A row that cannot be read becomes a record with an error.
+    The tool reads FILE (for some formats a folder) or standard input, and writes a record for each result.
+    The names of the metrics are the same as in rb-attack and the other tools. "evals" contains the source of
+    each number and its rounding. With --write, the tool converts records to the format. Messages on standard
+    error list each kind of content that the format cannot express. A row that cannot be read becomes a record
+    with an error.
 
     \b
     Examples:
@@ -79,7 +80,7 @@ def main(
 
 
 class _Reading:
-    """Converts published files to records on standard output."""
+    """Converts published files to records, and writes the records to standard output."""
 
     def __init__(
         self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
@@ -138,7 +139,7 @@ def _failed(message: str, text: str | None = None) -> dict[str, Any]:
 
 
 def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
-    """The named files, or standard input if there are none."""
+    """The named files, or standard input if no file is named."""
     if getattr(chosen, "needs_no_file", False):
         if files:
             raise UsageError(f"--published reads no file. Leave out {files[0]}.")
@@ -167,12 +168,13 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
 
 
 def _same(name: str, target: str) -> bool:
-    """Whether both are names of the same regular file."""
+    """True if both arguments are names of the same regular file."""
     return os.path.isfile(name) and os.path.isfile(target) and os.path.samefile(name, target)
 
 
 def _not_there(documents: list[Document], target: Path) -> list[Document]:
-    """The documents. Raises RbError if the file of one exists: a README.md may be the text of a user."""
+    """The documents. Raises RbError if a file that would be written exists, because a README.md may contain a
+    user's text."""
     for document in documents:
         if (target / document.path).exists():
             raise RbError(f"{target / document.path} exists already. Name another folder with --write.")
@@ -255,10 +257,11 @@ class _Writing:
 @options.sink_options
 @options.screen_options
 def per_image(target: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
-    """Write what models did on each image as a table, for pandas and other programs.
+    """Write the result of each model on each image as a table, for pandas and other programs.
 
     The table has one row for each image and each metric that is a share of images. The columns are model,
-    checkpoint, example (its position in the evaluation), class, metric, correct. The table is made in memory.
+    checkpoint, example (the position of the image in the evaluation), class, metric and correct. The whole
+    table has to fit in memory.
 
     \b
     Examples:
@@ -286,7 +289,7 @@ def per_image(target: str, source: shared.RecordSource, screen: shared.Terminal)
 
 
 def _columns(reader: RecordReader) -> Iterator[dict[str, Any]]:
-    """The columns of each entry with answers. Damaged answers are reported, and counted in `bad`."""
+    """The columns for each entry that has answers. Damaged answers are reported, and `bad` counts them."""
     from rbtools.jobs import image_table
 
     for line in reader.lines():

@@ -1,4 +1,4 @@
-"""rb-corr: rank correlations between metrics, or between result sets."""
+"""rb-corr: computes rank correlations between metrics, or between result sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rbtools.scoring.ranking import Contender, averaged
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelationOptions:
-    """The options of correlations, as typed."""
+    """The options of correlations, as the user typed them."""
 
     metrics: str = param(
         "*",
@@ -29,22 +29,24 @@ class CorrelationOptions:
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
-    rows: str | None = param(None, "Metrics of the rows.  [default: --metric]", metavar="LIST")
-    cols: str | None = param(None, "Metrics of the columns.  [default: --metric]", metavar="LIST")
-    kind: str = param("spearman", "spearman (rho) or kendall (tau-b), or both with a comma.", metavar="LIST")
+    rows: str | None = param(None, "Metrics in the rows.  [default: --metric]", metavar="LIST")
+    cols: str | None = param(None, "Metrics in the columns.  [default: --metric]", metavar="LIST")
+    kind: str = param(
+        "spearman", "spearman (rho), kendall (tau-b), or both, separated by a comma.", metavar="LIST"
+    )
     on: str | None = param(
         None,
-        "Join result sets by these fields, such as arch.index. Each FILE is a set with the name of the file.",
+        "Join result sets by these fields, such as arch.index; each FILE is a set, named after the file.",
         metavar="LIST",
         flags=("--on", "--join"),
     )
-    by: str | None = param(None, "With --on: make a set for each value of FIELD.", metavar="FIELD")
+    by: str | None = param(None, "With --on, make a set for each value of FIELD.", metavar="FIELD")
     aggregate: str | None = param(
         None, "First average the records that differ only in these fields, such as seed.", metavar="LIST"
     )
     where: str | None = where_param()
     bootstrap: int = param(
-        0, "Add 95 % intervals from N resamples of the records.", bounds="[0, inf)", metavar="N"
+        0, "Add 95 % intervals from N bootstrap samples of the records.", bounds="[0, inf)", metavar="N"
     )
     seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)")
     form: str | None = form_param()
@@ -57,10 +59,11 @@ class CorrelationOptions:
 def main(typed: CorrelationOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Compute rank correlations of metrics over records.
 
-    Writes one JSON object for each pair of metrics, with "kind", "row", "col", "value" (null, with a
-    "reason", if there is no correlation), "n" (the number of records that have both metrics), and with
-    --bootstrap "ci95". With --on, result sets are joined by a field, and metrics are called SET:NAME. Several
-    records of the same model are merged. All records are read before any result is written.
+    The tool writes one JSON object for each pair of metrics, with "kind", "row", "col", "value", "n" (the
+    number of records that have both metrics), and with --bootstrap "ci95". If there is no correlation,
+    "value" is null and "reason" contains the reason. With --on, result sets are joined by fields of the
+    records, and metrics are called SET:NAME. Several records of the same model are merged. All records are
+    read before any result is written.
 
     \b
     Examples:
@@ -97,7 +100,7 @@ def _kinds(text: str) -> list[str]:
 def _read(
     sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Map the name of each set to its records."""
+    """Map the name of each result set to its records."""
     files = sink.source.files
     if by is not None and not on:
         raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
@@ -132,7 +135,7 @@ def _read(
 
 
 def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
-    """Warn if records are left out, or if data sets are mixed."""
+    """Warn if records are left out, or if the records are of several data sets."""
     on, warn = ",".join(sets.on), sink.screen.warn
     if sets.without:
         if sets.without == sink.good:
@@ -151,7 +154,8 @@ def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
 
 
 def _labels(files: Sequence[str]) -> dict[str, str]:
-    """Map each file to the name of its set: the file name, with folders if names are equal."""
+    """Map each file to the name of its result set, which is the file name; if file names are equal, the set
+    name includes the folder."""
     stems = ["stdin" if name == "-" else Path(name).stem for name in files]
     clear = len(set(stems)) == len(stems)
     sources = ["standard input" if name == "-" else name for name in files]

@@ -1,4 +1,4 @@
-"""rb-corrupt: accuracy of each model under common corruptions."""
+"""rb-corrupt: measures the accuracy of each model under common corruptions."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from rbtools.registry import param
 
 
 def severity_param() -> Any:
-    """The field of --severity."""
-    return param("1-5", "Severities from 1 to 5: 3, 1-5 or 1,3,5.", metavar="LIST")
+    """The dataclass field of the option --severity."""
+    return param("1-5", "Severities from 1 to 5, such as 3, 1-5 or 1,3,5.", metavar="LIST")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionOptions:
-    """The options of corruptions, as typed."""
+    """The options of corruptions, as the user typed them."""
 
     severity: str = severity_param()
     archive: str | None = param(
         None,
-        "Take the corrupted images from this archive, such as CIFAR-10-C: files NAME.npy and labels.npy.",
+        "Read the corrupted images from this archive, such as CIFAR-10-C, with files NAME.npy and"
+        " labels.npy.",
         metavar="DIR",
         flags=("--from",),
     )
     detail: bool = options.detail_param()
     reference: str | None = param(
         None,
-        "A record of rb-corrupt all. Add corrupt.mce and corrupt.relative_mce, relative to its errors.",
+        "File with a record of rb-corrupt all; adds corrupt.mce and corrupt.relative_mce, relative to the"
+        " errors in this record.",
         metavar="FILE",
     )
     write: str | None = param(
         None,
-        "Evaluate nothing. Write a corrupted copy of the data set in the layout that --from reads.",
+        "Write a corrupted copy of the data set in the layout that --from reads, and evaluate nothing.",
         metavar="DIR",
     )
     show: str | None = param(
-        None, "Evaluate nothing. Draw one image under every corruption and severity.", metavar="FILE.png"
+        None, "Draw one image with every corruption and severity, and evaluate nothing.", metavar="FILE.png"
     )
 
 
@@ -59,9 +61,10 @@ def main(
 ) -> shared.Status:
     """Measure each model's accuracy under common corruptions.
 
-    Give one corruption, a list with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. The benchmark's
-    four extra corruptions, for validation, are run only by name. Adds corrupt.NAME.SEVERITY to "metrics",
-    corrupt.NAME.mean if all five severities are evaluated, and corrupt.mean after all fifteen corruptions.
+    The argument is one corruption, a list separated by commas, or all, which means the fifteen corruptions of
+    CIFAR-10-C and ImageNet-C. Four extra corruptions of the benchmark, which are for validation, run only if
+    they are named. The tool adds corrupt.NAME.SEVERITY to "metrics". It also adds corrupt.NAME.mean if all
+    five severities are evaluated, and corrupt.mean if all fifteen corruptions are evaluated.
 
     \b
     Examples:
@@ -99,7 +102,7 @@ def _made(
     show: str | None,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Write the corrupted copy (--write) and draw the contact sheet (--show)."""
+    """Write the corrupted copy (--write), and draw one image with all corruptions (--show)."""
     if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
     from rbtools.jobs import corrupted_images
@@ -114,7 +117,7 @@ def _made(
 
 
 def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | None]) -> None:
-    """Raise UsageError if an option of an evaluation is given together with --write or --show."""
+    """Raise UsageError if an option of an evaluation is combined with --write or --show."""
     given = {"--checkpoint": source.checkpoint, "FILE": source.files, **others}
     for flag, value in given.items():
         if value:
@@ -122,7 +125,7 @@ def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | Non
 
 
 def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
-    """The folder of the archive. Raises UsageError if it lacks the file of one of these corruptions."""
+    """The folder of the archive. Raises UsageError if the file of a corruption is missing in the archive."""
     from rbtools.jobs import corrupted_images
 
     if params:
@@ -136,7 +139,7 @@ def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
 
 
 def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> Any:
-    """The reference model of --reference. mCE divides by its errors."""
+    """The reference model of --reference; mCE divides by the errors of this model."""
     from rbtools.scoring import corruptions
 
     if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):

@@ -1,4 +1,4 @@
-"""rb-ge: the generalisation error of an evaluation."""
+"""rb-ge: measures the generalisation error of an evaluation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GapOptions:
-    """The options of the generalisation gaps, as typed."""
+    """The options of the generalisation gaps, as the user typed them."""
 
     eps: str = options.eps_param()
     severity: str = severity_param()
@@ -44,7 +44,7 @@ def _ge(
 @options.source_options
 @options.both_splits_options
 def acc(typed: GapOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
-    """Clean accuracy, train minus test."""
+    """Measure the gap of clean accuracy (train minus test)."""
     from rbtools.evaluation.accuracy import clean
 
     return _ge(source, work, clean(), typed.n_train)
@@ -61,7 +61,7 @@ def attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Accuracy under an attack, train minus test."""
+    """Measure the gap of accuracy under an attack (train minus test)."""
     from rbtools.evaluation.accuracy import attacked
 
     method, distances = parse_units.attack(ATTACKS, attack, params, typed.eps, work.screen.warn)
@@ -79,7 +79,7 @@ def corrupt(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Accuracy under corruptions, train minus test."""
+    """Measure the gap of accuracy under corruptions (train minus test)."""
     from rbtools.evaluation.accuracy import corrupted
 
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
@@ -98,11 +98,11 @@ def pr(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Probabilistic robustness, train minus test.
+    """Measure the gap of probabilistic robustness (train minus test).
 
-    Adds ge.pr.NOISE.GAMMA, over the images classified correctly without noise, and ge.pr-all.NOISE.GAMMA,
-    over all images. PRBench publishes the second; its code takes the first 1,000 images of each split (--n
-    0-999).
+    The tool adds ge.pr.NOISE.GAMMA, over the images that are classified correctly without noise, and
+    ge.pr-all.NOISE.GAMMA, over all images. PRBench publishes the generalisation error over all images, and
+    its code evaluates the first 1,000 images of each split (--n 0-999).
     """
     options, params = shared.with_preset("pr-presets", options, params)
     first, *more = options.tasks(params)
@@ -122,7 +122,7 @@ def loss_attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Cross-entropy and error at the last iterate of an attack, test minus train."""
+    """Measure gaps of cross-entropy and error at the last iterate of an attack (test minus train)."""
     from rbtools.evaluation.robust_loss import robust_loss
 
     if any(field.name == "iterate" for field in fields(ATTACKS.load(attack))):
@@ -133,11 +133,12 @@ def loss_attack(
 
 @shared.group(attack=loss_attack)
 def loss() -> None:
-    """The robust loss gap and the robust error gap: test minus train, under an attack.
+    """Measure the robust loss gap and the robust error gap: test minus train, under an attack.
 
-    Adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics": the gaps of the paper on the
-    Weight-Curvature Index. Also adds both terms: loss.NAME and error.NAME on test, train.loss.NAME and
-    train.error.NAME. Even misclassified images are attacked, and the last iterate of the attack counts.
+    The tool adds test_minus_train.loss.NAME and test_minus_train.error.NAME to "metrics", as defined in the
+    paper on the Weight-Curvature Index. The tool also adds loss.NAME and error.NAME on test, and
+    train.loss.NAME and train.error.NAME on train. Misclassified images are attacked, too, and the last
+    iterate of the attack is evaluated.
 
     \b
     Example:
@@ -149,10 +150,11 @@ def loss() -> None:
 def main() -> None:
     """Measure the generalisation error of an evaluation: its value on train minus its value on test.
 
-    Adds ge.NAME to "metrics", and both values as train.NAME and NAME. The subcommand acc measures clean
-    accuracy; attack, corrupt and pr take the methods and options of rb-attack, rb-corrupt and rb-pr. The
-    subcommand loss attack computes gaps of loss and error as test minus train, because these grow with
-    overfitting. --n is the number of images of each split. Training images are not augmented.
+    The tool adds ge.NAME to "metrics", and the values on train and test as train.NAME and NAME. The
+    subcommand acc measures clean accuracy. The subcommands attack, corrupt and pr have the methods and
+    options of rb-attack, rb-corrupt and rb-pr. The subcommand loss attack computes gaps of loss and error as
+    test minus train, because these gaps grow with overfitting. --n is the number of images from each split.
+    Training images are not augmented.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""rb-measure: measures of each model that need no attack, or a short one."""
+"""rb-measure: computes measures of each model that need no attack, or only a short attack."""
 
 from __future__ import annotations
 
@@ -17,42 +17,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """The options of the measures and of the attack that perturbs images, as typed."""
+    """The options of the measures and of the attack that perturbs images, as the user typed them."""
 
     preset: str | None = param(
         None, "The settings of a paper: " + ", ".join(gathered("measure-presets")) + ".", metavar="NAME"
     )
-    eps: str = param("8", "Distances of perturbed images, in 1/255.", metavar="LIST")
-    attack: str = param("pgd", "Attacks that perturb images: pgd, fgsm, or both.", metavar="LIST")
-    attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)")
+    eps: str = param("8", "Distances of the perturbed images, in 1/255.", metavar="LIST")
+    attack: str = param("pgd", "Attacks that perturb the images: pgd, fgsm, or both.", metavar="LIST")
+    attack_steps: int = param(10, "Number of gradient steps of PGD.", bounds="[1, inf)")
     step_size: str | None = param(
         None, "Step size of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE"
     )
     attack_norm: str = param(
         "linf",
-        "The norm of PGD: linf, or sphere: L2, over the points that have the image's norm. With sphere, --eps"
-        " and --step-size are fractions of that norm.",
+        "Norm of PGD: linf, or sphere (L2 over all points with the norm of the image). With sphere, --eps and"
+        " --step-size are fractions of that norm.",
         choices=("linf", "sphere"),
     )
     on: str = param(
         "auto",
-        "The weights: fresh ones (init), the record's checkpoint (trained), or both. auto: as each measure"
-        " defines, and fresh weights if a record has no checkpoint.",
+        "Weights to measure: fresh weights (init), the record's checkpoint (trained), or both. auto: the"
+        " default of each measure, or fresh weights if a record has no checkpoint.",
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(
-        None, "train, test or train,test.  [default: varies by measure]", metavar="LIST"
+        None, "train, test or train,test.  [default: depends on the measure]", metavar="LIST"
     )
-    batches: int | None = param(None, "Number of batches.  [default: varies by measure]", bounds="[1, inf)")
-    batch_size: int | None = param(None, "Images per batch.  [default: varies by measure]", bounds="[1, inf)")
+    batches: int | None = param(
+        None, "Number of batches.  [default: depends on the measure]", bounds="[1, inf)"
+    )
+    batch_size: int | None = param(
+        None, "Images per batch.  [default: depends on the measure]", bounds="[1, inf)"
+    )
     init_seed: int = param(
-        0, "Seed of fresh weights: the initial weights of rb-train --seed.", bounds="[0, inf)"
+        0, "Seed of the fresh weights, which are the initial weights of rb-train --seed.", bounds="[0, inf)"
     )
     batchnorm: str | None = param(
         None,
-        "BatchNorm statistics in ntk, naswot, nasi, snip, grad_norm and jacobian: of the batch, of each image"
-        " alone (as in the code of KNAS), or running statistics.  [default: batch with fresh weights, running"
-        " with trained weights and in jacobian]",
+        "Statistics of BatchNorm in ntk, naswot, nasi, snip, grad_norm and jacobian: batch statistics,"
+        " statistics of each image separately (as in the code of KNAS), or running statistics.  [default:"
+        " batch with fresh weights, running with trained weights and in jacobian]",
         choices=("batch", "image", "running"),
     )
 
@@ -68,15 +72,16 @@ def main(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Compute measures proposed as predictors of robustness: Jacobian, Hessian, tangent kernel,
+    """Compute measures that were proposed as predictors of robustness: Jacobian, Hessian, tangent kernel,
     Weight-Curvature Index.
 
-    Give one measure, a list with commas, or all. Adds numbers to "metrics" under names such as
-    hessian.weight.trace and ntk.robust.fro.pgd.8. By default ntk, naswot, nasi, synflow, snip and grad_norm
-    use fresh weights and training images; hessian and wci use the checkpoint and training images; margin,
-    sharpness and nu use the checkpoint. With other weights or another split, the name contains both
-    (hessian.init.test.weight.trace). Names of jacobian always contain both. Every number has a standard
-    error over batches, probes or images, if there are several.
+    The argument is one measure, a list separated by commas, or all. The tool adds numbers to "metrics" under
+    names such as hessian.weight.trace and ntk.robust.fro.pgd.8. By default ntk, naswot, nasi, synflow, snip
+    and grad_norm use fresh weights and training images; hessian and wci use the checkpoint and training
+    images; margin, sharpness and nu use the checkpoint. With other weights or another split, the name
+    contains weights and split (hessian.init.test.weight.trace). Names of jacobian always contain weights and
+    split. Every number has a standard error over batches, probes or images, if there are at least two of
+    them.
 
     \b
     Examples:
@@ -91,7 +96,7 @@ def main(
 def _request(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
 ) -> MeasureJob:
-    """The request that these options describe. Raises UsageError."""
+    """The request for measures that the options describe. Raises UsageError."""
     from rbtools.jobs.measurement import MeasureJob, perturbing
 
     options, params = shared.with_preset("measure-presets", options, params)

@@ -1,4 +1,4 @@
-"""rb-pr: probabilistic robustness of each model under random noise."""
+"""rb-pr: measures the probabilistic robustness of each model under random noise."""
 
 from __future__ import annotations
 
@@ -20,35 +20,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PROptions:
-    """The options of probabilistic robustness, as typed."""
+    """The options of probabilistic robustness, as the user typed them."""
 
     preset: str | None = param(
         None, "The settings of a paper: " + ", ".join(gathered("pr-presets")) + ".", metavar="NAME"
     )
     denominator: str = param(
         "correct",
-        "The images to average over: correct, those classified correctly without noise (pr.NOISE.GAMMA, as in"
+        "Images to average over: correct, which are classified correctly without noise (pr.NOISE.GAMMA, as in"
         " PRBench); all (pr-all.NOISE.GAMMA, as in advbench); or both.",
         choices=("correct", "all", "both"),
     )
     gamma: str = param(
         "8/255,0.08,0.1,0.12",
         "Radii of the noise, for pixels in [0, 1]; start:stop:count for a curve, such as 0:0.15:31. PRBench's"
-        " first radius is 8/255 (text), 0.03 (code).",
+        " first radius is 8/255 (text) or 0.03 (code).",
         metavar="LIST",
     )
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
     samples: int = param(
-        100, "Noisy copies of each image (at most, with --sampling adaptive).", bounds=f"[1, {1 << 23}]"
+        100, "Noisy copies of each image (with --sampling adaptive, at most).", bounds=f"[1, {1 << 23}]"
     )
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
         "at-least",
-        "Whether an image passes if its PR is 1 - rho or more, at-least (text), or only if it is more than"
-        " 1 - rho, above (PRBench's code, advbench).",
+        "When an image passes: if its PR is 1 - rho or more, at-least (text); if its PR is more than 1 - rho,"
+        " above (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )
-    confidence: float = param(0.95, "Confidence of intervals and of decisions on an image.", metavar="SHARE")
+    confidence: float = param(
+        0.95, "Confidence of intervals and of decisions on single images.", metavar="SHARE"
+    )
     only: str = param(
         "both",
         "probacc: do not compute PR_D, and stop sampling an image as soon as its remaining copies cannot"
@@ -69,7 +71,7 @@ class PROptions:
 
     @property
     def adaptive(self) -> bool:
-        """Whether a sequential test stops sampling an image."""
+        """True if a sequential test stops the sampling of an image."""
         return self.sampling == "adaptive"
 
     def estimator(self) -> Estimator:
@@ -82,8 +84,8 @@ class PROptions:
         )
 
     def tasks(self, params: dict[str, Any]) -> tuple[Evaluation, ...]:
-        """The evaluations that the options describe, one for each kind of noise. Raises UsageError if there
-        is no noise, or if options contradict each other."""
+        """The evaluations that the options describe, one for each kind of noise. Raises UsageError if no
+        noise is named, or if options contradict each other."""
         kinds = expr.items(self.noise)
         if not kinds:
             raise UsageError(f"--noise is empty. Known noises: {', '.join(NOISES)}.")
@@ -102,7 +104,7 @@ class PROptions:
         return noisy(noise, gammas, estimator, self.samples, self.only == "probacc", self.adaptive)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """Print a note if something was evaluated and the samples are too few to decide on single images."""
+        """Print a note if the evaluated samples are too few to decide on single images."""
         estimator = self.estimator()
         short = sequential.too_few(estimator.rho, self.samples, estimator.confidence)
         if short and work.run.store.computed + work.run.store.found:
@@ -114,7 +116,7 @@ class PROptions:
 
 @dataclass(frozen=True)
 class RareOptions(PROptions):
-    """The options of rb-pr, with those of rare failures."""
+    """The options of rb-pr, including the options for rare failures."""
 
     sampling: str = param(
         "fixed",
@@ -123,18 +125,22 @@ class RareOptions(PROptions):
         " plain sampling, by adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
-    particles: int = param(200, "With rare: number of particles.", bounds="[20, inf)")
-    moves: int = param(10, "With rare: moves of a particle between two levels.", bounds="[1, inf)")
-    runs: int = param(10, "With rare: number of independent repetitions.", bounds="[2, inf)")
-    floor: float = param(1e-12, "With rare: probabilities below SHARE count as 0.", metavar="SHARE")
+    particles: int = param(200, "Number of particles (with --sampling rare).", bounds="[20, inf)")
+    moves: int = param(
+        10, "Number of moves of a particle between two levels (with --sampling rare).", bounds="[1, inf)"
+    )
+    runs: int = param(10, "Number of independent repetitions (with --sampling rare).", bounds="[2, inf)")
+    floor: float = param(
+        1e-12, "Count probabilities below SHARE as 0 (with --sampling rare).", metavar="SHARE"
+    )
 
     @property
     def rare(self) -> bool:
-        """Whether failure probabilities are estimated."""
+        """True if failure probabilities are estimated."""
         return self.sampling == "rare"
 
     def _task(self, noise: Noise) -> Evaluation:
-        """The same as for PROptions; with --sampling rare, the evaluation of failure probabilities."""
+        """The evaluations as for PROptions; with --sampling rare, the evaluation of failure probabilities."""
         from rbtools.evaluation.rare_failures import rare_failures
         from rbtools.probabilistic.splitting import Splitting
 
@@ -161,7 +167,7 @@ class RareOptions(PROptions):
         return rare_failures(noise, gammas, split, estimator.confidence)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """The same as for PROptions; --sampling rare needs no note."""
+        """Print the note of PROptions; --sampling rare needs no note."""
         if not self.rare:
             super().say_undecided(work)
 
@@ -180,22 +186,25 @@ def main(
 ) -> int:
     """Measure each model's probabilistic robustness.
 
-    Adds PR_D(gamma), the mean share of noisy copies that are classified correctly (pr.NOISE.GAMMA), and
-    ProbAcc(rho, gamma), the share of images that have at most a share rho of misclassified copies
-    (probacc.NOISE.GAMMA.RHO). Both are over the images that are classified correctly without noise. Over all
-    images (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. --preset
-    prbench-code uses the settings of PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above.
-    Copies are classified in lower precision if that is faster, and again in float32 if they are near a tie.
+    The tool adds PR_D(gamma), the mean share of noisy copies that are classified correctly (pr.NOISE.GAMMA),
+    and ProbAcc(rho, gamma), the share of images with at most a share rho of misclassified copies
+    (probacc.NOISE.GAMMA.RHO). PR_D and ProbAcc only count images that are classified correctly without noise.
+    With --denominator all, they count all images, and are called pr-all.NOISE.GAMMA and
+    probacc-all.NOISE.GAMMA.RHO. --preset prbench-code uses the settings of PRBench's code: --gamma
+    0.03,0.08,0.1,0.12 --truncate --passes above. Copies are classified in lower precision if that is faster,
+    and again in float32 if the decision is close.
 
-    Intervals treat the images as a random sample, and hold for the distribution that the images are drawn
-    from. ProbAcc is a plug-in estimate. With few copies it is biased, because an image whose PR is near
-    1 - rho passes by chance. Its interval is for the share of images whose true PR passes, whatever the
-    distribution of PR. If many images are near 1 - rho, the interval stays wide, and only more copies make it
-    narrower. In evals, "estimate" is an estimate of that share, "undecided" is the number of images whose
-    copies do not decide whether they pass, and "quantiles" are quantiles of PR, with exact intervals.
+    For the intervals, the images are a random sample; an interval is for the distribution from which the
+    images were drawn. ProbAcc is a plug-in estimate, which is biased for few copies, because an image whose
+    PR is near 1 - rho passes by chance. The interval of ProbAcc is for the share of images whose true PR
+    passes, for any distribution of PR. If many images have a PR near 1 - rho, this interval stays wide, and
+    only more copies make it narrower. In evals, "estimate" is an estimate of the share of images whose true
+    PR passes, "undecided" is the number of images for which the copies are too few to decide, and "quantiles"
+    are quantiles of PR with exact intervals.
 
-    With --sampling rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and
-    less. "images" in evals contains the logarithm of each image's probability and its spread over the runs.
+    With --sampling rare, the tool adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), which may
+    be 1e-9 or less. "images" in evals contains the logarithm of each image's probability and its spread over
+    the repetitions.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""rb-rank: sorts records, and writes them as a table for people or as records."""
+"""rb-rank: sorts records, and writes a table for people or records."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from rbtools.scoring.ranking import Contender
 
 @dataclass(frozen=True, kw_only=True)
 class RankingOptions:
-    """The options of a ranking, as typed."""
+    """The options of a ranking, as the user typed them."""
 
     by: tuple[str, ...] = param(
         (),
-        "A metric, or an expression such as 'mean(pgd20.*)'. In a list, later entries break ties.",
+        "Metric to sort by, or an expression such as 'mean(pgd20.*)'. In a list, later items break ties.",
         metavar="EXPR[:lower|higher]",
     )
-    top: int | None = param(None, "Write only the first N (of each group).", bounds="[1, inf)", metavar="N")
+    top: int | None = param(None, "Write the first N records per group.", bounds="[1, inf)", metavar="N")
     where: str | None = where_param()
     within: str | None = param(
-        None, "Rank within groups of records that agree in these fields.", metavar="LIST"
+        None, "Rank within groups of records that have equal values in these fields.", metavar="LIST"
     )
     aggregate: str | None = param(
         None,
-        "Merge records that differ only in these fields, such as seed, into means and standard deviations.",
+        "Merge records that differ only in these fields, such as seed, into one record with means and"
+        " standard deviations.",
         metavar="LIST",
     )
     group: str | None = param(
         None,
-        "Merge all records that agree in these fields; done after --aggregate.",
+        "Merge all records that have equal values in these fields, after --aggregate.",
         metavar="LIST",
         flags=("--aggregate-by",),
     )
@@ -50,20 +51,20 @@ class RankingOptions:
     )
     ci: bool = param(
         False,
-        "Add 95 % intervals of ranks, and rank bands of overlapping intervals. Each record is compared with"
-        " all others on resampled test images (and over seeds).",
+        "Add 95 % intervals of the ranks, and rank bands of records whose intervals overlap. Each record is"
+        " compared with all others on resampled test images (and over seeds).",
         flags=("--ci",),
     )
     bootstrap: int = param(1000, "Resamples of --ci.", bounds="[20, inf)", metavar="N")
     seed: int = param(0, "Seed of --ci.", bounds="[0, inf)")
     pivot: str | None = param(
         None,
-        "Write a table with rows by these fields and the columns of --metric, the best values in bold.",
+        "Write a table with these fields as rows and the columns of --metric; the best values are bold.",
         metavar="LIST",
     )
     shown: str | None = param(
         None,
-        "Columns of the table: names, globs and expressions.",
+        "Columns of the table: metric names, globs and expressions.",
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
@@ -72,53 +73,57 @@ class RankingOptions:
         None, "Decimals in a table.  [default: 4 for shares, 2 in percent]", bounds="[0, 15]", metavar="N"
     )
     plus_minus: bool = param(
-        False, "Show an interval by half of its length: 0.53 ± 0.01.", flags=("--plus-minus",)
+        False, "Show each interval by half of its length: 0.53 ± 0.01.", flags=("--plus-minus",)
     )
     labels: tuple[str, ...] = param(
         (),
-        "Show TEXT in place of a column's name or a cell (such as a path): pgd20.8=PGD. Can be repeated.",
+        "Show TEXT instead of the name of a column or the content of a cell (such as a path): pgd20.8=PGD."
+        " The option can be repeated.",
         metavar="NAME=TEXT",
         flags=("--label",),
     )
     paired: str | None = param(
         None,
-        "Compare each record with this one (a name, a position in the input, or a file with one record) on"
-        " the same images: differences of metrics with 95 % intervals, and McNemar's p. Implies --ci.",
+        "Compare each record on the same images with this record (a name, a position in the input, or a file"
+        " with one record); add the differences of metrics with 95 % intervals, and McNemar's p. Implies"
+        " --ci.",
         metavar="REFERENCE",
     )
     paired_raw: bool = param(
-        False, "Add p_raw, which is not corrected for the number of models.", flags=("--paired-raw",)
+        False, "Also add p_raw, which is not corrected for the number of models.", flags=("--paired-raw",)
     )
     per_class: str | None = param(
         None,
-        "Add the accuracy of each class and the worst of them, from the answers on single images.",
+        "Add the accuracy of each class and of the worst class, computed from the answers for single images.",
         metavar="METRIC",
     )
     asserts: tuple[str, ...] = param(
         (),
-        "Fail unless this condition holds for every written record: 'aa.8 >= .4'. It must hold at the worse"
-        " end of the interval; with the prefix point:, only for the value. With --paired, 'aa.8 >= reference"
-        " - .01' is possible.",
+        "Exit with status 1 unless every written record meets this condition: 'aa.8 >= .4'. The condition"
+        " must hold at the worse end of the interval; with the prefix point:, only for the value. With"
+        " --paired, a condition may refer to the reference: 'aa.8 >= reference - .01'.",
         metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
     baseline: str | None = param(
         None,
-        "Use the last accepted record as the reference of --assert. It is kept in FILE, or in the store (one"
-        " for each data set and LABEL), and is replaced by the first record if all conditions hold. Without a"
-        " reference, conditions with 'reference' count as met.",
+        "Use the last accepted record as the reference of --assert. The record is kept in FILE or in the"
+        " store (one record for each data set and LABEL), and is replaced by the first record of the ranking"
+        " if all conditions hold. If no record has been accepted yet, conditions with 'reference' count as"
+        " met.",
         metavar="FILE|store[:LABEL]",
     )
     against: str | None = param(
         None,
-        "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours. FILE is"
-        " their file, as for rb-convert; without FILE, robustbench means the values in rbtools.",
+        "Show the published values of robustbench, prbench, jung2023 or nasrobbench201 next to the values in"
+        " the records. FILE is the published file, as for rb-convert; robustbench without FILE uses the"
+        " values that are part of rbtools.",
         metavar="SOURCE[:FILE]",
     )
     form: str | None = param(
         None,
-        "Output format; junit reports the assertions for continuous integration.  [default: table on a"
-        " terminal, else jsonl]",
+        "Output format; junit reports the conditions of --assert for continuous integration.  [default: table"
+        " on a terminal, else jsonl]",
         choices=(*FORMATS, "junit"),
         flags=("--format",),
     )
@@ -130,23 +135,25 @@ class RankingOptions:
 @options.merging_sink_options
 @options.screen_options
 def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
-    """Order records by a metric, the best first.
+    """Order records by a metric, starting with the best.
 
-    Without --by, the metric is "score" if there is one, else the metric that was evaluated last. Equal values
-    share a rank. Records without the value come last. Several records of the same model are merged (unless
-    --no-merge); of two values of a metric, the one from more images is kept. All records are read first.
+    Without --by, the metric is "score" if the records have it, else the metric that was evaluated last.
+    Records with equal values have the same rank. Records without the metric come last. Several records of the
+    same model are merged (unless --no-merge is given); if two records contain the same metric, the value from
+    more images is kept. All records are read before the first is written.
 
-    --against puts the published value beside each metric, with the difference (ours minus theirs) and whether
-    it is within the sampling error: 1.96 standard errors, for both numbers of images. Published models are
-    found by the name in --arch robustbench:NAME (robustbench), by data set, network and training method
-    (prbench), or by the cell (the others). Metric, eps and other settings have to agree as well.
+    --against adds the published value of each metric, the difference (ours minus theirs), and whether the
+    difference is within the sampling error of 1.96 standard errors, which takes both numbers of images into
+    account. A record is matched with a row of robustbench by the name in --arch robustbench:NAME, with a row
+    of prbench by data set, network and training method, and with any other row by the cell. The metric, eps
+    and other settings must also be equal.
 
-    --paired compares each record with a reference on the same images. It adds the difference of each metric
-    with its interval, and McNemar's p with Holm's correction. A band then consists of records that these
-    images do not distinguish.
+    --paired compares each record with a reference on the same images, and adds the difference of each metric
+    with its interval, and McNemar's p with Holm's correction. With --paired, a rank band contains records
+    that cannot be distinguished on these images.
 
-    With --assert the exit status is 1 if a record does not meet a condition, lacks the metric or has no
-    interval for it, if a record failed before, or if there is no record. Each case is a line on stderr.
+    With --assert, the exit status is 1 if a record does not meet a condition, lacks the metric or its
+    interval, or is a failed record, and if there is no record. Standard error lists each case in one line.
 
     \b
     Examples:
@@ -213,7 +220,7 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
 
 
 def _first_of(result: Ranking) -> dict[str, Any]:
-    """The best record. There is only one group, because --baseline refuses --within."""
+    """The best record. There is only one group, because --baseline cannot be combined with --within."""
     record: dict[str, Any] = result.groups[0][0].record.record
     return record
 
@@ -235,8 +242,9 @@ def _passes(
     *,
     first: bool,
 ) -> bool:
-    """Whether the written records meet the conditions. Reports those that do not, also as XML of JUnit.
-    first: if there is no reference, each record is its own reference."""
+    """True if the written records meet the conditions. Records that do not meet a condition are reported,
+    also as XML of JUnit. If `first` is true, there is no reference yet, and each record is its own reference.
+    """
     chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]
     reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None
@@ -365,7 +373,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
 def _meant(
     text: str, contenders: dict[int, Contender] | list[Contender], read: list[dict[str, Any]], sink: Sink
 ) -> list[Contender]:
-    """The contenders that --paired may refer to: those of input records, or means by their positions."""
+    """The contenders that --paired may refer to: input records, or means with their positions."""
     if isinstance(contenders, list):
         return [
             one
@@ -381,7 +389,7 @@ def _meant(
 
 
 def _merged(contenders: list[Contender], choice: RankOptions, screen: shared.Terminal) -> list[Contender]:
-    """Merge the contenders as --aggregate says, then as --aggregate-by or --pivot says."""
+    """Merge the contenders as --aggregate requires, and then as --aggregate-by or --pivot requires."""
     if choice.aggregate:
         contenders = ranking.averaged(contenders, choice.aggregate)
         _tell_averaged(contenders, screen)
@@ -396,7 +404,7 @@ def _merged(contenders: list[Contender], choice: RankOptions, screen: shared.Ter
 
 
 def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
-    """Warn if a mean is over values from different numbers of images."""
+    """Warn if a mean combines values from different numbers of images."""
     mixed: dict[str, tuple[int, int]] = {}
     for mean in means:
         mixed = merge.mixed_images(mean.parts) | mixed
@@ -410,7 +418,8 @@ def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
 
 
 def _keys(choice: RankOptions, records: Sequence[dict[str, Any]]) -> list[rank_order.SortKey]:
-    """The sort keys; the default key may depend on all records. A pivot table keeps the order of records."""
+    """The sort keys; the default key depends on all records. In a pivot table, the records keep their
+    order."""
     if choice.keys or choice.pivot:
         return choice.keys
     return choice.front[:1] or [rank_order.key(metric_name.default_rank_key(records))]
@@ -422,7 +431,7 @@ def _tell(
     keys: Sequence[rank_order.SortKey],
     screen: shared.Terminal,
 ) -> None:
-    """Report the sort keys, and warn if data sets are mixed."""
+    """Report the sort keys, and warn if the records are of several data sets."""
     if keys:
         ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
         screen.detail(f"ranked by {ways}.")

@@ -1,4 +1,4 @@
-"""rb-score: computes one composite number from several metrics."""
+"""rb-score: combines several metrics into one number."""
 
 from __future__ import annotations
 
@@ -21,45 +21,49 @@ from rbtools.scoring.derived import Derived, derived, explained
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """The options of a score, as typed."""
+    """The options of a score, as the user typed them."""
 
     metrics: tuple[str, ...] = param(
         (),
         "Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)), separated by commas,"
-        " with a weight; lower: smaller is better.  [default: all metrics that every record has]",
+        " each with an optional weight; with lower, smaller is better.  [default: all metrics that every"
+        " record has]",
         metavar="NAME[:WEIGHT][:lower|higher]",
         flags=("--metric",),
     )
     preset: str | None = param(
         None,
-        "Use the metrics and directions of a published composite score; --weights and --metric add to them.",
+        "Use the metrics and directions of a published composite score; --weights and --metric add further"
+        " metrics.",
         choices=tuple(terms.presets()),
     )
     weights: str | None = param(
         None, "A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.", metavar="FILE"
     )
     within: str | None = param(
-        None, "Scale in groups of records that agree in these fields: dataset,arch.name.", metavar="LIST"
+        None,
+        "Scale in groups of records with equal values of these fields: dataset,arch.name.",
+        metavar="LIST",
     )
-    missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
+    missing: str = param("refuse", "How to treat a record that lacks a metric.", choices=MISSING)
     adds: tuple[str, ...] = param(
         (),
         "Store the value of EXPR as the metric NAME, such as adv='mean(pgd20.*)'. A score is then computed"
-        " only if its metrics are given.",
+        " only if the metrics of a score are given.",
         metavar="NAME=EXPR",
         flags=("--add",),
     )
     explains: tuple[str, ...] = param(
         (),
-        "Store a union as a metric, and print how many images each part breaks, how many only this part"
-        " breaks, and the smallest set of parts that breaks the same images.",
+        "Store a union as a metric, and print three things: how many images each part breaks, how many images"
+        " only this part breaks, and the smallest set of parts that breaks the same images.",
         metavar="'union(...)'",
         flags=("--explain",),
     )
     dry_run: bool = param(
-        False, "Compute no score; report which metrics the score would have.", flags=("--dry-run",)
+        False, "Report the metrics that the score would have, and compute no score.", flags=("--dry-run",)
     )
-    force: bool = param(False, "Let --add overwrite a metric of another source.", flags=("--force",))
+    force: bool = param(False, "Let --add overwrite metrics of another source.", flags=("--force",))
 
 
 @shared.command()
@@ -68,16 +72,17 @@ class ScoreOptions:
 @options.stream_options
 @options.screen_options
 def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: shared.Terminal) -> int:
-    """Give every record a composite score between 0 and 1.
+    """Add a composite score between 0 and 1 to every record.
 
-    Each metric is scaled to [0, 1] over all records, or over each group of --within, so that 1 is best:
-    metrics for which smaller is better, such as ge.* or seconds_per_epoch, are inverted. The score is the
-    weighted mean of the scaled metrics. The record keeps the contribution of each metric. Several records of
-    one checkpoint are merged. All records are read before the first is written, except with only --add.
+    Each metric is scaled to [0, 1] over all records, or over each group of --within. Metrics for which
+    smaller is better, such as ge.* or seconds_per_epoch, are inverted, so that 1 is always best. The score is
+    the weighted mean of the scaled metrics. The entry of the score contains the contribution of each metric.
+    Several records of one checkpoint are merged. All records are read before the first is written, unless
+    only --add is given.
 
-    In --add, union(aa.8, corrupt.*.3) is the share of images that survive all of these evaluations, and
-    optimality('pgd20') is AttackBench's local optimality of an attack, compared with all attacks of the model
-    that were measured at several distances.
+    In --add, union(aa.8, corrupt.*.3) is the share of images that remain correct in all of these evaluations.
+    optimality('pgd20') is AttackBench's local optimality of an attack: the attack is compared with all
+    attacks that were measured on the model at several distances.
 
     \b
     Examples:
@@ -127,7 +132,7 @@ def _tell(of_score: Sequence[terms.Term], count: int, screen: shared.Terminal, *
 
 
 def _asked(metrics: Sequence[str], file: str | None) -> list[terms.Term]:
-    """The terms of --weights and --metric; for the same metric, --metric overrides --weights."""
+    """The terms of --weights and --metric; if both options contain a metric, --metric has priority."""
     listed = terms.asked(",".join(metrics)) if metrics else []
     return terms.together(_of_file(file) if file else [], listed)
 
@@ -148,8 +153,8 @@ def _of_file(path: str) -> list[terms.Term]:
 
 
 class _ScoredLines:
-    """Reads records, merges the records of one checkpoint, and adds the metrics of --add. `failed`: whether a
-    line was not a record, or a record failed."""
+    """Reads records, merges the records of one checkpoint, and adds the metrics of --add. `failed` is true if
+    a line was not a record, or if a record failed."""
 
     def __init__(self, adds: Sequence[Derived], force: bool, screen: shared.Terminal, strict: bool) -> None:
         self.adds, self.force, self.screen, self.strict = adds, force, screen, strict
@@ -157,7 +162,7 @@ class _ScoredLines:
         self.without: dict[str, int] = {}
 
     def lines(self, reader: RecordReader, *, merge: bool) -> Iterator[Line]:
-        """All lines, each with the text to write. A line without a record keeps its text."""
+        """All lines, each with the text to write. The text of a line without a record is unchanged."""
         inconsistent = Inconsistent()
         judged = _judged(reader, inconsistent)  # each record before it is merged with others
         for line in _united(judged, self.screen) if merge else judged:
@@ -175,7 +180,8 @@ class _ScoredLines:
             self.screen.say("no records came in.")
 
     def _added(self, line: Line, record: dict[str, Any]) -> Line:
-        """The record with the metrics of --add. It fails if one of them exists from another source."""
+        """The record with the metrics of --add. The record fails if it already contains one of these metrics
+        from another source."""
         record.pop("error", None)
         result = record
         try:
@@ -204,7 +210,7 @@ def _judged(reader: RecordReader, inconsistent: Inconsistent) -> Iterator[Line]:
 
 
 def _united(lines: Iterable[Line], screen: shared.Terminal) -> Iterator[Line]:
-    """All lines; lines of the same checkpoint are merged into the first of them."""
+    """All lines; lines of the same checkpoint are merged into the first of these lines."""
     held: dict[tuple[bool, int], Line] = {}
     unions = merging.Unions()
     for place, line in enumerate(lines):
@@ -220,7 +226,7 @@ def _united(lines: Iterable[Line], screen: shared.Terminal) -> Iterator[Line]:
 
 
 def _explanation(entry: dict[str, Any]) -> Iterator[str]:
-    """Lines that report which part of a union broke how many images."""
+    """Lines that report how many images each part of a union breaks."""
     if entry["value"] is None:
         yield f"{entry['metric']}: {entry['reason']}"
         return

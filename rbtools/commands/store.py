@@ -1,4 +1,4 @@
-"""rb-store: list, check and clean stored results."""
+"""rb-store: lists, checks and cleans stored results."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ KINDS = ("training", "tracking", "evaluation")
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSelection:
-    """The selection of results on the command line."""
+    """The options that select results."""
 
     keys: tuple[str, ...] = param((), "", metavar="[KEY]...", positional=True)
     where: str | None = param(None, "Only results that meet this condition: 'acc > 0.8'.", metavar="EXPR")
-    kind: str | None = param(None, "Only results of one kind.", choices=KINDS)
+    kind: str | None = param(None, "Select only results of this kind.", choices=KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpkeepOptions:
-    """The options of the store's upkeep."""
+    """The options that check and clean the store."""
 
-    delete: bool = param(False, "Remove damaged files, so that they are computed again.", flags=("--delete",))
+    delete: bool = param(False, "Remove damaged files; their content is computed again.", flags=("--delete",))
     keep_metrics: bool = param(
-        False, "Keep only results; remove checkpoints and unfinished runs, too.", flags=("--keep-metrics",)
+        False, "Keep only results; also remove checkpoints and unfinished runs.", flags=("--keep-metrics",)
     )
-    dry_run: bool = param(False, "Only report what would be removed.", flags=("--dry-run",))
+    dry_run: bool = param(False, "Only report the files that would be removed.", flags=("--dry-run",))
 
 
 class SelectedResults:
-    """The selected results; damaged ones are reported and left out."""
+    """The selected results; damaged results are reported and left out."""
 
     def __init__(self, store: Store, choice: StoreSelection, screen: shared.Terminal) -> None:
         self.store, self.choice, self.screen = store, choice, screen
@@ -84,7 +84,7 @@ class SelectedResults:
         return f"none of {self.seen} results matches."
 
     def status(self) -> int:
-        """The exit status: a damaged result is a failure."""
+        """The exit status, which is 1 if a result is damaged."""
         return shared.FAILED if self.damaged else shared.DONE
 
 
@@ -100,9 +100,10 @@ store_option = shared.takes(
 def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     """List finished results as records.
 
-    The records are sorted by key and can be piped to other tools. A training run is the record of rb-train,
-    an evaluation a record with "metrics" and "evals". "stored" contains kind, key, bytes, time, and for a
-    training run the bytes of its checkpoint (0 if it was removed). KEY is the beginning of a key.
+    The records are sorted by key, and other tools can read them from a pipe. A training run is listed as the
+    record of rb-train, and an evaluation as a record with "metrics" and "evals". "stored" contains kind, key,
+    bytes and time; for a training run, it also contains the bytes of the checkpoint (0 if the checkpoint was
+    removed). KEY is the beginning of a key.
     """
     chosen = SelectedResults(store, choice, screen)
     with _output() as output:
@@ -119,7 +120,8 @@ def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
 def du(store: Store, screen: shared.Terminal) -> int:
     """Show the size of the store.
 
-    Prints the number of files and bytes of each kind, as a table on a terminal, else as JSON Lines.
+    For each kind of file, the tool prints the number of files and bytes, as a table on a terminal, else as
+    JSON Lines.
 
     \b
     results   results of training runs and evaluations
@@ -142,8 +144,9 @@ def du(store: Store, screen: shared.Terminal) -> int:
 def verify(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     """Check every file against its hash.
 
-    Reads every file and uses no cache. Each damaged file is a line of JSON on standard output, and the exit
-    status is then 1. Files that do not belong to a store are reported and kept.
+    The tool reads every file and does not use the cache of hashes. Each damaged file is written as a line of
+    JSON to standard output, and the exit status is then 1. Files that do not belong to a store are reported
+    and kept.
     """
     count = bad = 0
     with _output() as output:
@@ -179,12 +182,12 @@ def _deleted(path: Path, screen: shared.Terminal) -> bool:
 @store_option
 @options.screen_options
 def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
-    """Remove what is no longer needed.
+    """Remove files that are no longer needed.
 
-    Removes files that dead processes left behind, states of finished training runs, and states that were not
-    continued for 30 days. With --keep-metrics, every checkpoint is removed too. Results remain, and rb-train
-    trains such a network again if it is needed. Work in progress is never removed, and checkpoints are kept
-    while there is work in progress.
+    The tool removes files that dead processes left behind, states of finished training runs, and states of
+    unfinished work that was not continued for 30 days. With --keep-metrics, the tool removes all checkpoints,
+    too. Results are kept, and rb-train trains a network again if its checkpoint is needed. Files of work in
+    progress are never removed, and while work is in progress, no checkpoint is removed.
     """
     cleared = upkeep.clear(store, keep_metrics=typed.keep_metrics, dry_run=typed.dry_run)
     gone: dict[str, list[int]] = {}
@@ -247,7 +250,9 @@ def _counted(count: int, word: str) -> str:
 
 @shared.group(ls=ls, du=du, verify=verify, gc=gc)
 def main() -> None:
-    """List, check and clean stored results. A store is a folder: tar moves it.
+    """List, check and clean stored results.
+
+    A store is a folder that can be moved, for example with tar.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""rb-train: trains each record's architecture with a method."""
+"""rb-train: trains the architecture of each record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _default_method(arguments: Sequence[str]) -> str:
-    """The method if none is given: the preset's, else erm."""
+    """The training method if --method is not given: that of the preset, or else erm."""
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name == "--preset" and (equals or place + 1 < len(arguments)):
@@ -32,7 +32,7 @@ def _default_method(arguments: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """The options of rb-train apart from those of the recipe, as typed."""
+    """The options of rb-train that do not belong to the recipe, as the user typed them."""
 
     method: str | None = param(
         None, "Training methods: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
@@ -40,7 +40,7 @@ class TrainingOptions:
     tensorboard: str | None = param(
         None, "Write training curves to DIR (needs pip install 'rbtools[tensorboard]').", metavar="DIR"
     )
-    seed: str = param("0", "Seeds; each gives one trained record.", metavar="LIST")
+    seed: str = param("0", "Seeds, separated by commas; each seed yields one trained record.", metavar="LIST")
 
 
 @shared.command(choose=METHODS, by="--method", default=_default_method, covers="--preset")
@@ -55,10 +55,11 @@ def main(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
-    """Train each record's architecture and add its checkpoint to the record.
+    """Train the architecture of each record and add its checkpoint to the record.
 
-    Several methods or seeds give one record each. Finished training runs are taken from the store; an
-    interrupted run continues after its last stored epoch. rb-train --method NAME --help lists its options.
+    If several methods or seeds are given, each combination yields one record. Finished training runs are read
+    from the store, and an interrupted run continues after its last stored epoch. rb-train --method NAME
+    --help lists the options of a method.
 
     \b
     Examples:
@@ -113,7 +114,8 @@ def main(
 
 
 def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
-    """The recipe of the options and the preset. Raises UsageError if an option has no effect."""
+    """The recipe that the options and the preset describe. Raises UsageError if an option would have no
+    effect."""
     call = calls.current()
     given, in_file = frozenset(call.given) & set(typed), frozenset(call.in_file) & set(typed)
     result = presets.recipe(typed, given_params, given | in_file)
@@ -126,7 +128,7 @@ def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
 
 
 def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """The options of the method: given options override those of the preset."""
+    """The options of the method; options on the command line override options of the preset."""
     if recipe.preset is None:
         return given
     return presets.params(presets.named(recipe.preset), METHODS.load(name), given)
@@ -134,7 +136,7 @@ def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
-    """Write training curves during the block, if a folder is given."""
+    """Write training curves during the block, if --tensorboard is given."""
     if folder is None:
         yield
         return

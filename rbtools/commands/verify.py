@@ -1,4 +1,4 @@
-"""rb-verify: checks whether the numbers of records are true."""
+"""rb-verify: checks whether the numbers in records are correct."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """The options of a verification, as typed."""
+    """The options of a verification, as the user typed them."""
 
     inconsistent: bool = param(
         False,
-        "Measure nothing; only check whether the numbers of each record agree with each other.",
+        "Only check whether the numbers of each record agree with each other, and measure nothing.",
         flags=("--inconsistent",),
     )
     sample: int | None = param(
@@ -36,7 +36,7 @@ class VerifyOptions:
     )
     adv: str | None = param(
         None,
-        "Check the adversarial images in a file of rb-attack --save-adv, or in all files of its folder.",
+        "Check the adversarial images in a file of rb-attack --save-adv, or in all such files of a folder.",
         metavar="FILE.npz|DIR",
     )
 
@@ -46,33 +46,37 @@ class VerifyOptions:
 @options.source_options
 @options.verify_options
 def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
-    """Measure again what records claim, and compare.
+    """Repeat the measurements of records, and compare the results.
 
-    Every entry of "evals" is measured again with the settings in the entry, and the two results are compared.
-    The verdict is match, differs (by how much, with the test and its p-value), or cannot be told (with the
+    Every entry of "evals" is measured again with the settings in the entry, and the two values are compared.
+    The verdict is match, differs (with the difference, the test and its p-value), or cannot be told (with the
     reason). Scores and expressions are computed again from the record's metrics. With --n, each entry is
-    measured on a random part of its images, chosen by --seed. Each image has its own random numbers, so a
-    correct accuracy differs only by the choice of images and by rounding. Rounding may change the answers on
-    0.2 % of the images, or 1 % with a search or noise. With the device, precision and environment of the
-    entry, a tenth of that is allowed. Stored results are not used.
+    measured on a random part of its images, which depends on --seed. Each image has its own random numbers,
+    so a correct accuracy can differ only because of the choice of images and because of rounding. Rounding
+    may change the answers on 0.2 % of the images, or on 1 % if the result depends on a search or on noise. If
+    device, precision and environment are the same as in the entry, the answers may change on only a tenth of
+    these shares of images. Results in the store are not used.
 
-    In all cases the numbers of a record are compared with each other. Reported are: values outside their
-    intervals; values that are not k/n; metrics without entries and entries without metrics; entries that were
-    changed after they were written (found by checksums; records of other programs have none); distances in
-    the wrong unit; and an accuracy under attack that is above the clean accuracy, above that at a smaller
-    distance, or, for AutoAttack, above that under another attack by more than chance explains.
+    In addition, the tool always checks whether the numbers of a record agree with each other. The tool
+    reports values outside their intervals; values that are not k/n; metrics without entries and entries
+    without metrics; entries that were changed after they were written (found by checksums, which other
+    programs do not write); and distances in the wrong unit. It also reports an accuracy under attack that is
+    above the clean accuracy, or above the accuracy under the same attack at a smaller distance. For
+    AutoAttack, it reports an accuracy that is above the accuracy under another attack by more than chance
+    explains.
 
-    A record's weights are found in the store by their hash, or are read from --checkpoint FILE; if the file
-    has another hash, the verdict is differs. A record without a checkpoint, such as a row of a leaderboard
-    (rb-convert), is measured with the network of that file. Settings that its entries lack are assumed, and
-    the record lists them. Such entries match within their rounding and the sampling error of both numbers.
+    The weights are read from the store, where the record's hash identifies them, or from --checkpoint FILE.
+    If the file has another hash, the verdict is differs. With --checkpoint, a record without weights, such as
+    a row of a leaderboard (rb-convert), is measured with the network in FILE. Settings that the entries of
+    such a record lack are assumed, and the record lists the assumed settings. Such an entry matches if the
+    difference is within the rounding and the sampling error of both numbers.
 
-    --adv checks saved adversarial images by a forward pass: each has to be inside the ball and the box, and
-    the record's checkpoint has to misclassify as many as claimed. They prove an upper bound of the accuracy,
-    whatever the attack was.
+    --adv checks saved adversarial images by a forward pass: each image has to be inside the ball and the box,
+    and the record's checkpoint has to misclassify as many images as claimed. The images prove an upper bound
+    of the accuracy, for any attack.
 
-    The record is written with "verify"; a terminal shows a table instead. The exit status is 1 if something
-    differs or is inconsistent (each case is a line on stderr), or if no result could be judged.
+    The record is written with "verify"; on a terminal, a table is written instead. The exit status is 1 if a
+    result differs or is inconsistent (each case is a line on stderr), or if no result could be judged.
 
     \b
     Examples:
@@ -115,9 +119,9 @@ def _with_file(
     job: VerifyJob | EvidenceJob,
     alone: bool = False,
 ) -> shared.Status:
-    """Run a job on every record, with the weights of the file of --checkpoint if one is given.
+    """Run a job on every record; with --checkpoint, use the weights in the file.
 
-    alone: if there are no records, run the job on a record made from the file.
+    If `alone` is true and there are no records, the job runs on a record made from the file.
     """
     from rbtools.inputs import checkpoints
 
@@ -168,7 +172,7 @@ class _Verdicts:
         self.count = Counter({verdict: 0 for verdict in ("match", "differs", "cannot be told")})
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """Report and count the verdicts of a record."""
+        """Report and count the verdicts on a record."""
         verify = (record or {}).get("verify")
         if event["event"] != "record" or record is None or not isinstance(verify, dict):
             return
@@ -193,7 +197,8 @@ class _Verdicts:
             self.screen.say(f"{name}: {', '.join(metrics)} cannot be told: {reason}")
 
     def tell(self) -> bool:
-        """Report how many results match; return False if there are results but none could be judged."""
+        """Report how many results match; return False if there are results but none of them could be
+        judged."""
         match, differs, unknown = self.count.values()
         if not self.count.total():
             return True
@@ -202,7 +207,7 @@ class _Verdicts:
 
 
 def in_words(metric: str, verdict: dict[str, Any]) -> str:
-    """A verdict as one line: `pgd20.8  match  claimed 0.5000  measured 0.4980  n 500  p 0.93  (...)`."""
+    """A verdict as one line, such as `pgd20.8 match claimed 0.5000 measured 0.4980 n 500 p 0.93 (...)`."""
     parts = [metric, f"{verdict['verdict']:{len('differs')}}"]
     for side in ("claimed", "measured"):
         if isinstance(verdict.get(side), int | float):

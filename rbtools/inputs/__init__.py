@@ -1,1 +1,1 @@
-"""Resolves what a record names: its data set, its architecture, its checkpoint."""
+"""Finds the data set, the architecture and the checkpoint that a record names."""

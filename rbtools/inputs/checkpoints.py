@@ -1,5 +1,5 @@
-"""The user's checkpoints: recognise a file, decide its normalisation, and make it a record. Facts about a
-file are cached in the store, so the next lookup needs no torch.
+"""The user's checkpoints: recognises a file, determines its normalisation, and makes a record of it. Facts
+about a file are cached in the store, so the next look-up does not need torch.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 @dataclass(frozen=True)
 class CheckpointHints:
-    """The user's options for a file: its architecture and normalisation, as typed."""
+    """The user's options that describe a file: architecture and normalisation, as the user typed them."""
 
     arch: str | None = None
     normalize: str | None = None
 
     def given(self, run: Run) -> dict[str, Any]:
-        """The options as fields of an architecture; `space` only if --arch names one. Raises RbError."""
+        """The options as fields of an architecture; `space` is only set if --arch names a search space.
+        Raises RbError."""
         fields = (
             {} if self.arch is None else named_arch(self.arch, _classes_of(run) if self.leaderboard else None)
         )
@@ -60,16 +61,18 @@ class CheckpointHints:
 
     @property
     def leaderboard(self) -> dict[str, str]:
-        """The leaderboard entry that `--arch LEADERBOARD:NAME` names, as a field of a record."""
+        """The leaderboard entry that `--arch LEADERBOARD:NAME` names, in the form of a record's field."""
         board, _, name = str(self.arch).partition(":")
         return {"leaderboard": name} if name and board in LEADERBOARDS else {}
 
 
 def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = True) -> dict[str, Any]:
-    """The record of a checkpoint file. Its architecture is that of `--arch`, or recognised from the content.
+    """Make a record of a checkpoint file. The architecture is the value of `--arch`, or is recognised from
+    the content of the file.
 
-    Without data, the record is valid for any data set, and fields that only images decide stay open. Raises
-    RbError if the file is not a checkpoint, its architecture is not recognised, or it does not fit the data.
+    Without data, the record is valid for any data set, and fields that depend on the images of a data set
+    stay open. Raises RbError if the file is not a checkpoint, if its architecture is not recognised, or if
+    the network does not fit the data.
     """
     given = hints.given(run)
     source = {}
@@ -104,8 +107,8 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
 
 
 def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run) -> tuple[Data, Run]:
-    """Data with the network's number of classes and channels, and a run that names them. Raises the misfit if
-    there are no such data."""
+    """Data with the number of classes and channels that the network has, and a run that names these data.
+    Raises `misfit` if there are no such data."""
     if data is None:
         raise misfit
     kind, _, argument = data.name.partition(":")
@@ -125,16 +128,18 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
 
 
 class OtherCheckpoint(RbError):
-    """A file is not the record's checkpoint."""
+    """The exception for a file that is not the checkpoint of the record."""
 
 
 def with_file(
     record: dict[str, Any], path: str, run: Run, hints: CheckpointHints | None = None
 ) -> dict[str, Any]:
-    """The record with the file of its weights, whose hash must be the record's.
+    """The record with the path of the file that contains its weights; the hash of the file must be the
+    record's.
 
-    A record without a checkpoint, such as a row of a leaderboard, gets the file's network (`hints`). Raises
-    OtherCheckpoint if the file is not the record's, and RbError if it cannot be read or recognised.
+    A record without a checkpoint, such as a row of a leaderboard, gets the network in the file, as `hints`
+    describes it. Raises OtherCheckpoint if the file is not the record's checkpoint, and RbError if the file
+    cannot be read or recognised.
     """
     name, arch = record.get("checkpoint"), record["arch"]
     if name is None:
@@ -156,15 +161,16 @@ def with_file(
 
 
 def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -> resolve.Inputs:
-    """The record's model and one split of its data. Raises RbError if one is missing or invalid."""
+    """The model of the record, and one split of its data. Raises RbError if the model or the data are missing
+    or invalid."""
     record = prepared(record, run)
     with run.report.clock.stage("data"):
         return resolve.Inputs(record, data_of(record, run, split), run)
 
 
 def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The record with published weights, if the run names a folder of them. For a user's file, the images of
-    the data set decide open fields such as the normalisation. Raises RbError.
+    """The record with published weights, if the run names a folder of published weights. For a user's file,
+    the images of the data set determine open fields such as the normalisation. Raises RbError.
     """
     published = None if run.selection.weights is None else published_weights.found(record, run)
     if published is not None:
@@ -195,7 +201,7 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def _is_open(record: dict[str, Any]) -> bool:
-    """Whether the record describes a user's file with fields that only the images of a data set decide."""
+    """True if the record describes a user's file with fields that depend on the images of a data set."""
     file, arch, recognised = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
     if not isinstance(file, str) or not os.path.isfile(file) or not isinstance(arch, dict):
         return False
@@ -209,7 +215,8 @@ def _is_open(record: dict[str, Any]) -> bool:
 def _recognised(
     path: str, name: str, given: Mapping[str, Any], data: Data | None, run: Run
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The complete architecture of a file, and facts about its origin; from the store if known."""
+    """The complete architecture of a file, and facts about its origin, which are read from the store if
+    possible."""
     about = None if data is None else data.about
     key_fields = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:
@@ -239,14 +246,15 @@ def _recognised(
 
 
 def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields batches of the first images in the order of evaluations, in [0, 1], and their labels."""
+    """Yields batches of the first images (in the order of evaluations, with pixels in [0, 1]) and their
+    labels."""
     dataset = data.load()
     for ids in data.order(dataset.labels)[:TRIED].split(BATCH):
         yield dataset.images[ids].float().div(255), dataset.labels[ids]
 
 
 def normalizations(data: Data | None) -> Pairs:
-    """The known normalisations, the most likely ones first; None means unchanged pixels."""
+    """The known normalisations, the most likely first; None stands for unchanged pixels."""
     pairs: Pairs = {}
     if data is not None and data.about.mean is not None and data.about.std is not None:
         pairs["dataset"] = (data.about.mean, data.about.std)
@@ -259,7 +267,8 @@ def normalizations(data: Data | None) -> Pairs:
 
 
 def _classes_of(run: Run) -> int | None:
-    """The number of classes of the named data set, which distinguishes leaderboard entries of one name."""
+    """The number of classes of the named data set, which distinguishes leaderboard entries of the same
+    name."""
     if run.selection.dataset is None:
         return None
     return datasets.describe(
@@ -268,11 +277,12 @@ def _classes_of(run: Run) -> int | None:
 
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
-    """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
-    repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip. A field that selects a variant
-    may follow (preactresnet18:shortcut=input), or sizes (timm:vit_base_patch16_224:side=32:patch=4).
-    LEADERBOARD:NAME is a leaderboard's entry, with normalisation and preprocessing; `classes` decides if
-    several data sets have that name. Raises RbError with similar names.
+    """Parse the user's text to an `arch`. The text is resnet18, nb201-13714, the string of a cell,
+    torchvision:resnet50, timm:NAME, repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or
+    fcnn:relu/tanh+skip. A field that selects a variant may follow (preactresnet18:shortcut=input), or sizes
+    may follow (timm:vit_base_patch16_224:side=32:patch=4). LEADERBOARD:NAME is the entry of a leaderboard,
+    with normalisation and preprocessing; if several data sets have an entry of this name, `classes`
+    determines the data set. Raises RbError, which suggests similar names, for an unknown name.
     """
     board, colon, entry = text.partition(":")
     if colon and board in LEADERBOARDS:
@@ -328,7 +338,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
 def own_network(name: str) -> dict[str, Any]:
     """The `arch` of the user's own network, MODULE:FUNCTION[:NAME=VALUE]..., with the digest of its code.
 
-    Raises RbError if `name` contains no function, or if its module does not exist.
+    Raises RbError if `name` contains no function, or if the module does not exist.
     """
     digest = own_code.code_digest(name)
     options = own_code.own_options(name)
@@ -336,7 +346,7 @@ def own_network(name: str) -> dict[str, Any]:
 
 
 def _own_code(module: str, function: str) -> str | None:
-    """The value of --arch for a user's function, from mynet.py, mynet.py:build or mynet:build."""
+    """The value of --arch for a user's function, made from mynet.py, mynet.py:build or mynet:build."""
     file = module if module.endswith(".py") else f"{module}.py"
     if file != module and not (function and os.path.isfile(file)):
         return None
@@ -344,7 +354,8 @@ def _own_code(module: str, function: str) -> str | None:
 
 
 def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
-    """The `arch` of a vision transformer for another side length of images or patches. Raises RbError."""
+    """The `arch` of a vision transformer for another side length of the images or the patches. Raises
+    RbError."""
     name = arch["name"]
     if arch["space"] != "timm" and not (arch["space"] == "zoo" and zoo_form(name).family == "vit"):
         raise RbError(
@@ -365,8 +376,9 @@ PREFIXES = (*_LISTED, *_NAMED, *RESIDUAL)
 
 
 def normalization(text: str) -> str | list[list[float]]:
-    """The form in which an architecture stores `none`, `per-image`, a name, or `MEAN STD` (one number, or one
-    per channel). Raises UsageError with the known names.
+    """The form in which an architecture stores a normalisation, which is `none`, `per-image`, a name, or
+    `MEAN STD` (one number, or one number per channel). Raises UsageError, which lists the known names, if the
+    text is invalid.
     """
     word = text.strip()
     if word in ("none", "per-image"):

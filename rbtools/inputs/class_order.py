@@ -1,4 +1,4 @@
-"""Matches the classes of a data set with those of a network."""
+"""Matches the classes of a data set with the classes of a network."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ __all__ = ["named", "of_network", "sentence"]
 def of_network(
     data: str, there: list[str], asked: list[str], names: Sequence[str], count: int | None
 ) -> list[str] | None:
-    """The classes in the network's order, with the data set's names for its own classes. None if this is the
-    data set's own order, or if no other order is known.
+    """The classes in the order of the network's outputs, where classes of the data set have the data set's
+    names. None if this is the data set's own order, or if no other order is known.
 
-    there: the data set's classes. asked: --classes; may be empty. names, count: the network's classes, as far
-    as they are known. Classes are matched by name; in --classes, numbers are the network's if it has more
-    classes. Raises RbError for an ambiguous --classes.
+    `there` contains the classes of the data set. `asked` is the value of --classes, and may be empty. `names`
+    and `count` describe the classes of the network, as far as they are known. Classes are matched by name. If
+    the network has more classes than the data set, a number in --classes is the number of a class of the
+    network. Raises RbError if --classes is ambiguous.
     """
     if count is not None and len(names) != count:
         names = ()
@@ -68,14 +69,15 @@ def of_network(
 
 
 def sentence(order: list[str], data: Data) -> str:
-    """A message about the order of the classes, for the user."""
+    """A message to the user about the order of the classes."""
     there = [f"{order[index]} is {index}" for index in data.about.present or range(len(order))]
     more = f" and {len(there) - 6} more" if len(there) > 6 else ""
     return f"{data.name}: its classes, as the network numbers them: {', '.join(there[:6])}{more}."
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
-    """Maps each name, and each synonym ("tabby, tabby cat") that belongs to only one class, to its number."""
+    """Map each name, and each synonym ("tabby, tabby cat") that belongs to only one class, to the number of
+    its class."""
     words: dict[str, set[int]] = {}
     for index, name in enumerate(names):
         for word in (name, *name.split(",")):

@@ -1,4 +1,4 @@
-"""The data that a record is evaluated on, described before they are loaded."""
+"""Describes the data on which a record is evaluated, before the data are loaded."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Data:
     indices: datasets.indices.Indices | None = None
 
     def load(self) -> datasets.Dataset:
-        """The images and labels; the last data set stays in memory for the next record."""
+        """The images and labels; the last data set that was loaded stays in memory for the next record."""
         return _loaded(self.name, self.split, self.data_dir, self.class_map, self.fingerprint)
 
     def order(self, labels: torch.Tensor) -> torch.Tensor:
-        """The examples (indices into the split) in the order of evaluations. `--n` selects the first of them,
-        and `--indices LIST` only those in the list.
+        """The examples, as indices into the split, in the order of evaluations. `--n` selects the first
+        examples, and `--indices LIST` selects only the examples in the list.
         """
         if self.indices is None:
             return datasets.subset(labels, self.size, seed=0)
@@ -64,7 +64,7 @@ class Data:
         return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
 
     def protocol(self) -> dict[str, str]:
-        """The fields of an entry about its examples, except their split and number."""
+        """The fields of an entry that describe its examples, except the split and the number of examples."""
         fields = {} if self.indices is None else {"indices": self.indices.name}
         if self.class_map is not None:
             fields["class_map"] = digest({"classes": self.about.class_names})[:16]
@@ -81,14 +81,14 @@ def _loaded(
 
 @dataclass(frozen=True)
 class ArchiveDataset(Data):
-    """A split without its images, with the labels of the archive in `folder`."""
+    """A split without its images, with the labels from the archive in `folder`."""
 
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
-        """The labels, with the mildest corrupted images in place of clean ones. The images are used only to
-        choose a checkpoint's normalisation; no accuracy is measured on them. Raises RbError for a damaged
-        file.
+        """The labels, with the least corrupted images in place of clean images. These images are only used to
+        choose the normalisation of a checkpoint, and no accuracy is measured on them. Raises RbError if a
+        file is damaged.
         """
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
@@ -120,7 +120,7 @@ class ArchiveDataset(Data):
 
 @dataclass(frozen=True)
 class MemoryData(Data):
-    """Images and labels that a caller passed; they can take the name of any split."""
+    """Images and labels that a caller passes; they can have the name of any split."""
 
     dataset: Any = None
 
@@ -129,14 +129,14 @@ class MemoryData(Data):
 
 
 class InMemory(dict[str, Any]):
-    """A record with its model and images in memory (`record_in_memory`)."""
+    """A record with its model and images in memory, made by `record_in_memory`."""
 
     def __init__(self, fields: dict[str, Any], model: Any, data: MemoryData) -> None:
         super().__init__(fields)
         self.model, self.data = model, data
 
     def split(self, split: str, chosen: Any) -> MemoryData:
-        """The images under the name of a split; `chosen`: only some of them (`--indices LIST`)."""
+        """The images under the name of a split; `chosen` selects some of the images (`--indices LIST`)."""
         return _selected(replace(self.data, split=split), chosen)
 
 
@@ -146,9 +146,10 @@ def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
-    """The data, or only the images that are `chosen` (`--indices LIST`: text, or `Indices` that were read).
+    """The data, or only the images in `chosen` (`--indices LIST` as text, or `Indices` that were read).
 
-    content: what the fingerprint of the part is made from, instead of the fingerprint of the data.
+    If `content` is given, the fingerprint of the selected images is made from it, instead of from the
+    fingerprint of the data.
     """
     if chosen is None:
         return data
@@ -183,9 +184,9 @@ _here: set[tuple[str, str, str | None]] = set()
 
 
 def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
-    """The data of this run: `--dataset`, else the record's own, else digits.
+    """The data of the run: `--dataset`, else the data set of the record, else digits.
 
-    Raises RbError if they are missing, damaged, or not the published ones.
+    Raises RbError if the data are missing, damaged, or different from the published data.
     """
     if isinstance(record, InMemory):
         return record.split(split or run.selection.split, run.selection.indices)
@@ -247,7 +248,7 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
 
 
 def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Run) -> list[str] | None:
-    """The classes in the order of the record's network; None if it is the order of the data."""
+    """The classes in the order of the record's network; None if the data have the same order."""
     file, known = record.get("checkpoint_file"), record.get("recognised")
     count = known.get("classes") if isinstance(known, Mapping) else None
     count = count if isinstance(count, int) else None
@@ -264,9 +265,10 @@ def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Ru
 
 
 def check_here(run: Run, splits: Iterable[str]) -> None:
-    """Raise UsageError if the files of `--dataset` are missing: every record would fail for the same reason.
+    """Raise UsageError if the files of `--dataset` are missing, because every record would fail for this
+    reason.
 
-    Other errors may concern only one record, which then reports them.
+    Any other error may concern only one record, and is reported for this record.
     """
     for split in splits:
         try:
@@ -278,7 +280,7 @@ def check_here(run: Run, splits: Iterable[str]) -> None:
 
 
 def _absolute(name: str) -> str:
-    """The data set's name with an absolute path, because a record may be read in another folder."""
+    """The name of the data set with an absolute path, because the record may be read in another folder."""
     word, colon, argument = name.partition(":")
     path = channels_of(argument)[0]
     there = colon and os.path.exists(path)
@@ -294,7 +296,7 @@ def of_data(data: Data) -> dict[str, Any]:
 
 
 def named_data(record: dict[str, Any], default: str) -> str:
-    """The data set that the record names, in the form of `Data.name`."""
+    """The name of the record's data set, in the form of `Data.name`."""
     name = record.get("dataset", default)
     return _absolute(name) if isinstance(name, str) else default
 
@@ -302,7 +304,8 @@ def named_data(record: dict[str, Any], default: str) -> str:
 def from_archive(
     name: str, split: str, data_dir: str | None, chosen: str | None, folder: str, store: Store
 ) -> ArchiveDataset:
-    """The description of a published data set without its files. Raises RbError on an unknown split."""
+    """The description of a published data set, made without its files. Raises RbError for an unknown
+    split."""
     about = datasets.describe(name, data_dir)
     if split not in about.sizes:
         raise RbError(f"The data set {name} has no split '{split}'. It has: {', '.join(about.sizes)}.")
@@ -316,10 +319,10 @@ def from_archive(
 
 
 def record_in_memory(model: nn.Module, data: Any) -> InMemory:
-    """A record of a module and its images, which any function that takes a record accepts.
+    """Make a record of a module and its images, which is accepted by any function that accepts a record.
 
-    model: maps images in [0, 1] to logits, in eval mode. data: (images, labels), a Dataset or a DataLoader.
-    Raises RbError for data in another form, and for a model without weights.
+    `model` is in eval mode and maps images in [0, 1] to logits. `data` is (images, labels), a Dataset or a
+    DataLoader. Raises RbError if the data have another form, or if the model has no weights.
     """
     weights = weights_hash(model)
     images, labels = pair(data, in_order=True)
@@ -353,8 +356,8 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
 
 
 def weights_hash(model: Any) -> dict[str, str]:
-    """The fields that identify a module: its class, and the hash of its layers and weights. Raises RbError
-    for a function, which has no weights."""
+    """The fields that identify a module: its class, and the hash of its layers and weights. Raises RbError if
+    the model is a function, because a function has no weights."""
     if not isinstance(model, nn.Module):
         raise RbError(
             f"The model is of type {type(model).__name__} and has no weights to identify its results."

@@ -1,6 +1,6 @@
-"""Published weights: found by name, LIBRARY:NAME, or by an architecture's index in a search space.
+"""Finds published weights by a name, LIBRARY:NAME, or by an architecture's index in a search space.
 
-A name refers to a file and the description of it that the library gives.
+A name refers to a file of weights and to the library's description of this file.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ RUNS["imagenet16-120"] = "ImageNet16-120"
 
 
 class PublishedFile(NamedTuple):
-    """An architecture's file, and the member with its weights (None: the only one)."""
+    """The file of an architecture, and the member of the file that contains the weights; None if there is
+    only one member."""
 
     path: str
     member: str | None
 
 
 def in_folder(path: str) -> str:
-    """The file of weights in a folder that was downloaded from the Hub; other paths as they are."""
+    """The file of weights in a folder that was downloaded from the Hugging Face Hub; any other path is
+    unchanged."""
     return next(filter(os.path.isfile, (os.path.join(path, name) for name in HUB_FILES)), path)
 
 
@@ -58,7 +60,8 @@ def check(folder: str) -> None:
 
 def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     """The weights of the record's architecture in the folder of published weights; None if the record already
-    has a checkpoint. Raises RbError for an architecture of another space, and if its file is missing.
+    has a checkpoint. Raises RbError if the architecture belongs to another search space, or if its file is
+    missing.
     """
     assert run.selection.weights is not None
     if record.get("checkpoint"):
@@ -88,9 +91,10 @@ LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=Tru
 
 
 class NamedWeights(NamedTuple):
-    """A file of weights and the library's description of it: `arch`, with normalisation and preprocessing.
+    """A file of weights, and `arch`, the library's description of the network with its normalisation and
+    preprocessing.
 
-    source: the name, with the revision or the set of weights.
+    `source` is the name of the weights, with the revision or the name of the set of weights.
     """
 
     path: str
@@ -99,28 +103,29 @@ class NamedWeights(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Whether a `--checkpoint` is a name of published weights rather than a file."""
+    """True if a `--checkpoint` is the name of published weights, and not a file."""
     return text.partition(":")[0] in LIBRARIES and ":" in text and not Path(text).is_file()
 
 
 def find(text: str, run: Run) -> NamedWeights:
-    """The weights of that name. Nothing is downloaded without `run.selection.download`.
+    """Find the published weights of that name. Nothing is downloaded unless `run.selection.download` is true.
 
-    Raises RbError if the library is not installed or has no such weights, if the file is missing, and for
-    weights on the Hub in a format other than safetensors.
+    Raises RbError if the library is not installed or has no such weights, if the file is missing, or if
+    weights on the Hugging Face Hub are not in the safetensors format.
     """
     library, _, name = text.partition(":")
     return LIBRARIES.load(library)(name, run)
 
 
 def beside(path: str) -> dict[str, Any]:
-    """The architecture that a configuration next to a file describes, or an empty dict. Raises RbError."""
+    """The architecture that a configuration next to the file describes; an empty dict if there is none.
+    Raises RbError."""
     return {key: value for read in hooks("configurations") for key, value in read(path).items()}
 
 
 def class_names(path: str) -> tuple[str, ...]:
-    """The names of the classes in the network's order, from config.json next to a file of weights; () if it
-    has none."""
+    """The names of the classes in the order of the network's outputs, read from config.json next to a file of
+    weights; () if there are none."""
     try:
         config = json.loads(read_text(Path(path).with_name("config.json")))
     except (OSError, ValueError, RecursionError):
@@ -134,7 +139,8 @@ _CLASS_NAMES = ("label_names", "id2label", "label2id", "class_names", "class_to_
 
 
 def _in_order(value: Any) -> tuple[str, ...]:
-    """The names in a list, or in a table from number to name or from name to number; () for anything else."""
+    """The names in a list, or in a table that maps numbers to names or names to numbers; () for any other
+    value."""
     if isinstance(value, Mapping):
         table = {str(number): name for number, name in value.items()}
         if not all(str(number) in table for number in range(len(table))):

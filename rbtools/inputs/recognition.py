@@ -1,4 +1,4 @@
-"""Messages about what was recognised in a user's file."""
+"""Messages about the facts that were recognised in a user's file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SOURCES = {
 
 
 def left_open(record: Mapping[str, Any]) -> str | None:
-    """The fields of a user's file that only images decide, in words; None if there are none."""
+    """The fields of a user's file that depend on the images of a data set, in words; None if there are
+    none."""
     known, arch = record.get("recognised"), record.get("arch")
     facts = known if isinstance(known, dict) else {}
     unchecked = facts.get("unchecked")
@@ -27,7 +28,7 @@ def left_open(record: Mapping[str, Any]) -> str | None:
 
 
 def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) -> None:
-    """Report what was inferred, in one line."""
+    """Report in one line which facts were inferred."""
     shown = ("channels", "cells", "stem", "shortcut", "activation", "eps", "member")
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
     space, name = arch["space"], str(arch.get("name") or arch.get("str"))
@@ -57,13 +58,14 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
 
 
 def warn(path: str, _: Mapping[str, Any], facts: Mapping[str, Any], run: Run) -> None:
-    """Report what is wrong with the file."""
+    """Report the problems of the file."""
     for text in facts.get("warnings", ()):
         run.report.notify(f"warning: {os.path.basename(path)}: {text}.")
 
 
 def _tried(facts: Mapping[str, Any]) -> str:
-    """The accuracies of the networks and normalisations that were tried, as a sentence; "" for only one."""
+    """The accuracies of the networks and normalisations that were tried, as a sentence; "" if only one was
+    tried."""
     tried = facts.get("tried")
     if tried is None:
         return " Images (--dataset) decide on its variant." if "unchecked" in facts else ""

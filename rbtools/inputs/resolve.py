@@ -1,4 +1,4 @@
-"""A record's checkpoint, and its model with the data that it is evaluated on."""
+"""The checkpoint of a record, and its model with the data on which it is evaluated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rbtools.spaces.identity import identity
 
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """Names of a record's model and data, for readers. Store keys do not contain them."""
+    """The names of a record's model and data, for people. Keys in the store do not contain these names."""
     labels: dict[str, Any] = {"arch": {}, "dataset": data.name}
     for part, wanted in (("arch", ("name", "index")), ("train", ("method", "seed", "epochs"))):
         if isinstance(record.get(part), dict):
@@ -29,10 +29,10 @@ def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 def checkpoint_name(record: dict[str, Any], run: Run) -> str:
-    """The name ("sha256:...") of the record's checkpoint, which suffices to find results.
+    """The name ("sha256:...") of the record's checkpoint, which is sufficient to find results.
 
-    The file itself may be missing; if it is a user's file and exists, it must be unchanged. Raises RbError if
-    the record has no checkpoint, or if the content of the file has changed.
+    The file of the checkpoint may be missing. A user's file that exists must have unchanged content. Raises
+    RbError if the record has no checkpoint, or if the content of the file has changed.
     """
     name = record.get("checkpoint")
     if not name and run.plan is not None:
@@ -54,9 +54,9 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
 
 
 def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
-    """The name and the file of the record's checkpoint: the file that the record names, or the store's.
+    """The name and the file of the record's checkpoint; the file is named in the record or is in the store.
 
-    Raises RbError if the record has no checkpoint, or if the file is missing or its content has changed.
+    Raises RbError if the record has no checkpoint, if the file is missing, or if its content has changed.
     """
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
@@ -89,8 +89,8 @@ def hash_of(path: str, run: Run) -> str:
 def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torch.device) -> nn.Module:
     """The record's network with its weights and normalisation, in eval mode and with frozen parameters.
 
-    If the run's selection has stages, they come before the network. Without data, the network has the classes
-    and image shape with which the file was recognised. Raises RbError.
+    If the run's selection has defence stages, they are in front of the network. Without data, the network has
+    the number of classes and the image shape with which the file was recognised. Raises RbError.
     """
     model = _load_bare(record, data, run, device)
     stages = run.selection.defend
@@ -114,7 +114,8 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
 
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
-    """Report once for each network, by the name of its weights, that it gets copies of its images."""
+    """Report once for each network (identified by the name of its weights) that the network gets copies of
+    its images."""
     if name not in _told and check_input.gets_copies(network):
         _told.add(name)
         arch = record["arch"]
@@ -125,7 +126,8 @@ _told: set[str] = set()
 
 
 def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int] | None]:
-    """The number of classes and the image shape that a file was recognised with, if recorded."""
+    """The number of classes and the image shape with which a file was recognised, if the record contains
+    them."""
     facts = record.get("recognised")
     facts = facts if isinstance(facts, dict) else {}
     classes, shape = facts.get("classes"), facts.get("shape")
@@ -138,7 +140,7 @@ def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int
 
 @dataclass(frozen=True)
 class Inputs:
-    """A record, one split of its data, and the run that works on them: resolved once (`resolve_inputs`)."""
+    """A record, one split of its data, and the run that evaluates them, which `resolve_inputs` finds once."""
 
     record: dict[str, Any]
     data: Data
@@ -151,7 +153,7 @@ class Inputs:
 
     @cached_property
     def checkpoint(self) -> str:
-        """The name of the checkpoint. Raises RbError as `checkpoint_name` does."""
+        """The name of the checkpoint. Raises the same errors as `checkpoint_name`."""
         return checkpoint_name(self.record, self.run)
 
     @property
@@ -166,21 +168,22 @@ class Inputs:
         }
 
     def on(self, split: str, **changes: Any) -> Inputs:
-        """The same record on another split, or with other options of the run."""
+        """The same record with another split, or with other options of the run."""
         run = self.run.changed(**changes)
         return Inputs(self.record, data_of(self.record, run, split), run)
 
     def load_model(self, device: torch.device) -> nn.Module:
-        """The network on the device. Raises RbError as `load_model` does."""
+        """The network, on the device of the run. Raises the same errors as `load_model`."""
         return load_model(self.record, self.data, self.run, device)
 
     def threads(self) -> int:
-        """CPU threads of an evaluation of the network (`resources.threads_for`)."""
+        """The number of CPU threads for an evaluation of the network, as `resources.threads_for` determines
+        it."""
         return resources.threads_for(self.run, self.record["arch"])
 
     def record_with_data(self) -> dict[str, Any]:
-        """The record with the data set on which it was first evaluated and the order of its classes. Without
-        this order, the next stage of a pipe would assume alphabetical order.
+        """The record with the data set on which it was first evaluated, and the order of the classes of this
+        data set. Without this order, the next tool in a pipe would assume alphabetical order.
         """
         record, data = self.record, self.data
         if "dataset" not in record:

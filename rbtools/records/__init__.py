@@ -1,6 +1,6 @@
-"""Records: one model under study, one JSON object on one line.
+"""Records: a record describes one model and is one JSON object on one line.
 
-`read` and `write` are the public functions for files; `parse` and `dumps` handle single lines.
+`read` and `write` are the public functions for files; `parse` and `dumps` are for single lines.
 """
 
 from __future__ import annotations

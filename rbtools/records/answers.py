@@ -1,9 +1,9 @@
-"""The answers for single images: an entry contains one bit per image, in the fixed order of evaluations.
+"""The answers for single images: an entry contains one bit for each image, in the fixed order of evaluations.
 
-An entry whose value is a share of images has `answers`: the digest of its list of examples, the number of
-examples, and a bit for each of them in base64, 1 if the image counts in the value (correct, robust, certified
-...). This takes 1.7 KB for 10,000 images. For accuracies of single classes, a record contains the classes of
-each list once, in `examples`.
+An entry whose value is a share of images has the field `answers`. The field contains the digest of the list
+of examples, the number of examples, and a bit for each example in base64. The bit is 1 if the image counts in
+the value (correct, robust, certified ...). The answers for 10,000 images need 1.7 KB. For accuracies of
+single classes, a record contains in `examples` the classes of each list once.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ _MOST = 1 << 24  # most images of a list; another person's record may contain an
 
 
 class NoAnswers(RbError):
-    """An entry has no answers for single images."""
+    """The exception for an entry without answers for single images."""
 
 
 class Answers(NamedTuple):
-    """examples: the digest of the list; right: bool (N,), whether each image counts in the value."""
+    """`examples` is the digest of the list of examples, and `right`, bool (N,), is true for each image that
+    counts in the value."""
 
     examples: str
     right: np.ndarray
 
 
 def packed(right: np.ndarray, examples: str) -> dict[str, Any]:
-    """The field `answers` of an entry. right: bool (N,)."""
+    """Make the field `answers` of an entry from `right`, bool (N,)."""
     bits = base64.b64encode(np.packbits(right).tobytes()).decode()
     return {"examples": examples, "images": len(right), "bits": bits}
 
 
 def of(entry: Mapping[str, Any]) -> Answers | None:
-    """The answers in an entry; None if it has none.
+    """The answers in an entry; None if the entry has no answers.
 
-    Raises RbError, which names the metric, if they are cut off, have another length, or contradict the value.
+    Raises RbError, which names the metric, if the answers are cut off, have another length, or contradict the
+    value.
     """
     if FIELD not in entry:
         return None
@@ -84,9 +86,9 @@ def _unpacked(entry: Mapping[str, Any]) -> Answers:
 
 
 def needed(entry: Mapping[str, Any], metric: str) -> Answers:
-    """The answers in an entry of this metric.
+    """The answers in the entry of a metric.
 
-    Raises NoAnswers with the reason if it has none, and RbError as `of` does.
+    Raises NoAnswers with the reason if the entry has no answers, and RbError as `of` does.
     """
     found = of(entry)
     if found is not None:
@@ -114,19 +116,21 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
 
 
 def packed_labels(labels: np.ndarray) -> dict[str, Any]:
-    """The labels of a list of examples, for the field `examples`. labels: (N,), classes counted from 0."""
+    """The labels of a list of examples in the form of the field `examples`. `labels` is an array (N,) of
+    classes, counted from 0."""
     data = zlib.compress(labels.astype("<u2").tobytes(), 9)
     return {"images": len(labels), "labels": base64.b64encode(data).decode()}
 
 
 def with_labels(record: dict[str, Any], examples: str, packed: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with the classes of a list of examples (`packed_labels`), unless it already has those of
-    more images."""
+    """Add the classes of a list of examples (`packed_labels`) to the record, unless the record already
+    contains the classes of more images."""
     return {**record, LABELS: all_labels(record, {LABELS: {examples: packed}})}
 
 
 def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The classes in two records; for each list of examples, those of the record with more images."""
+    """Merge the classes in two records; for each list of examples, the classes of the record with more images
+    are kept."""
     both = dict(_lists(old))
     for examples, field in _lists(new).items():
         if examples not in both or _count(field) >= _count(both[examples]):
@@ -135,7 +139,7 @@ def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _lists(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Maps lists to their classes in a record; empty if the field contains something else."""
+    """Map each list of examples to its classes in the record; empty if the field is not valid."""
     lists = record.get(LABELS)
     return lists if isinstance(lists, Mapping) else {}
 
@@ -146,9 +150,9 @@ def _count(field: object) -> int:
 
 
 def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
-    """The classes (N,) of the images of these answers.
+    """The classes (N,) of the images to which the answers belong.
 
-    Raises RbError if the record lacks them, or they are damaged.
+    Raises RbError if the record lacks the classes, or if they are damaged.
     """
     count = len(answers.right)
     field = _lists(record).get(answers.examples)

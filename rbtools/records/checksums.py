@@ -1,9 +1,9 @@
-"""Checksums of the entries of `evals`, in the record's `checksums`: they show later changes of an entry.
+"""Checksums of the entries of `evals`, which show later changes of an entry (field `checksums` of a record).
 
-A checksum shows damage and edits, but it does not prove who wrote the entry: an editor can compute a new one.
-It covers the result and its protocol, but not the cost, the device and other labels, which may differ between
-two runs. It covers values but not their spelling: the order of fields and `1` instead of `1.0` make no
-difference, so other programs may rewrite a record.
+A checksum shows damage and edits, but it does not prove who wrote the entry, because an editor can compute a
+new checksum. A checksum covers the result and its protocol. It does not cover the cost, the device and other
+labels, which may differ between two runs. A checksum depends on values and not on their spelling: it ignores
+the order of fields and the difference between `1` and `1.0`, so other programs may rewrite a record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGITS = 16  # hexadecimal digits
 
 
 def of(entry: Mapping[str, Any]) -> str:
-    """The checksum of an entry: 64 bits of BLAKE2b of its JSON with sorted keys."""
+    """The checksum of an entry: 64 bits of BLAKE2b, computed from its JSON with sorted keys."""
     fields = {name: entry[name] for name in _counted(tuple(entry))}
     try:
         text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
@@ -40,12 +40,12 @@ _EXPONENT = orjson.dumps(1e16)[1:-2]  # "e+"; older versions of orjson write "e"
 
 @lru_cache(maxsize=4096)
 def _counted(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields that the checksum covers."""
+    """The fields of the entry that the checksum covers."""
     return tuple(name for name in names if name == "metric" or schema.role(name) in ("protocol", "result"))
 
 
 def _plain(value: Any) -> Any:
-    """The value with all whole numbers as integers."""
+    """The value, with all whole numbers as integers."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
@@ -56,11 +56,11 @@ def _plain(value: Any) -> Any:
 
 
 def of_all(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The field `checksums` of a record for new entries; empty if there are no entries."""
+    """The field `checksums` of a record for new entries; empty if there are no new entries."""
     return {FIELD: {entry["metric"]: of(entry) for entry in entries}} if entries else {}
 
 
 def known(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps metrics to the record's checksums; empty if the field is missing or contains something else."""
+    """Map each metric to its checksum in the record; empty if the field is missing or not valid."""
     sums = record.get(FIELD)
     return dict(sums) if isinstance(sums, Mapping) else {}

@@ -1,7 +1,8 @@
-"""Whether the numbers of a record agree with each other. This needs neither network nor data.
+"""Checks whether the numbers of a record agree with each other. The check needs neither the network nor the
+data.
 
-Every result of rbtools obeys these rules. If chance can break a rule, a statistical test at level LEVEL
-decides, so that correct records pass. Published numbers are judged up to their rounding.
+All results of rbtools satisfy these rules. If chance can violate a rule, a statistical test at level LEVEL
+decides, so that correct records pass. Published numbers only have to satisfy the rules up to their rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FLIPPED = 0.002  # share of verdicts that may differ between two processors
 
 
 class Finding(NamedTuple):
-    """One inconsistency: the metric, the rule that it breaks, and a sentence."""
+    """One inconsistency: the metric, the rule that is violated, and a sentence for the user."""
 
     metric: str
     rule: str
@@ -37,7 +38,7 @@ _PLAIN = {*metric_name.SPLITS, *metric_name.OF_OTHERS}  # prefixes that do not c
 
 
 class MeasuredEntry(NamedTuple):
-    """An entry with its value, and what follows from its name and from its fields."""
+    """An entry with its value and the properties that follow from its name and its fields."""
 
     name: str
     value: float
@@ -53,17 +54,17 @@ class MeasuredEntry(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it is a result itself, and not a difference, loss or measure of one."""
+        """True if the entry is a result, and not a difference, a loss or a measure of a result."""
         return "measure" not in self.entry and _PLAIN.issuperset(self.parts.prefixes)
 
     @property
     def distance(self) -> bool:
-        """Whether it belongs to an attack or a certificate, whose names end with a distance."""
+        """True if the entry belongs to an attack or a certificate, whose metric names end with a distance."""
         return "attack" in self.entry or "certificate" in self.entry
 
     @property
     def share(self) -> bool:
-        """Whether the value is an accuracy or another share of images or copies, from 0 to 1."""
+        """True if the value is an accuracy or another share of images or copies, from 0 to 1."""
         parts = self.parts
         over = parts.over in ("eps", "severity") and not parts.suffix
         named = parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
@@ -71,7 +72,7 @@ class MeasuredEntry(NamedTuple):
 
     @property
     def counted(self) -> bool:
-        """Whether the value is a count of correctly classified images divided by n, as rbtools measures
+        """True if the value is a count of correctly classified images divided by n, as rbtools measures
         it."""
         parts, entry = self.parts, self.entry
         estimated = not entry.keys().isdisjoint(("two_phase", "records", "draws_error"))
@@ -96,26 +97,28 @@ def findings(record: Record) -> list[Finding]:
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """The findings in the form of a record's `verify`, and the metrics without a checksum, if any."""
+    """The inconsistencies in the form of the field `verify`, and the metrics without a checksum, if any."""
     unknown = without_checksum(record)
     fields = {"inconsistent": [finding._asdict() for finding in findings(record)]}
     return {**fields, **({"without_checksum": unknown} if unknown else {})}
 
 
 def contradicts_name(name: str, entry: Entry) -> str | None:
-    """Why an attack's entry contradicts its metric's name (distance, steps); None if it does not."""
+    """The reason why an attack's entry contradicts the name of its metric (distance, steps); None if there is
+    no contradiction."""
     attacked = MeasuredEntry(name, math.nan, {"attack": None, **entry})
     return next((says for _, says in _units(attacked, {})), None)
 
 
 def without_checksum(record: Record) -> list[str]:
-    """The metrics of entries without a checksum, which come from other programs and manual edits."""
+    """The metrics whose entries have no checksum, because another program or a person has written the
+    entry."""
     sums = checksums.known(record)
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
 
 def is_published(entry: Entry) -> bool:
-    """Whether the entry is a published number of others, which rb-convert has read."""
+    """True if the entry is a published number that rb-convert has read."""
     return entry.get("tool") == "rb-convert" or "published" in entry or "rounding" in entry
 
 
@@ -133,7 +136,7 @@ _Findings = Iterator[tuple[str, str, str]]  # the fields of each `Finding`
 
 
 def _edited(record: Record) -> _Findings:
-    """Metrics that differ from their entries, and entries that differ from their checksums."""
+    """Find metrics that differ from their entries, and entries that differ from their checksums."""
     for entry in results.edited(record):
         name, here = entry["metric"], record["metrics"][entry["metric"]]
         yield name, "edited", f"{name} is {here:.6g} in metrics, but {entry['value']:.6g} in its entry."
@@ -150,7 +153,7 @@ def _edited(record: Record) -> _Findings:
 
 
 def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
-    """Metrics without entries and entries without metrics."""
+    """Find metrics without entries, and entries without metrics."""
     metrics, entries = record.get("metrics") or {}, results.by_metric(record)
     for name in metrics:
         if name not in entries:
@@ -161,9 +164,9 @@ def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
 
 
 def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A value outside its interval, or an interval that differs from that of value and n: by more than
-    rounding for rbtools, or by more than half its width for other programs, whose intervals may be of another
-    kind."""
+    """Find values outside their intervals, and intervals that do not follow from the value and n. The
+    tolerance is rounding for entries of rbtools, and half the width of the expected interval for other
+    programs, whose intervals may be of another kind."""
     name, value, entry = result
     for field in filter(schema.is_interval, entry):
         ends = results.interval(entry, field)
@@ -185,7 +188,7 @@ def _is_count(n: object) -> bool:
 
 
 def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A share outside [0, 1], an invalid number of images, and a count that is not a whole number."""
+    """Find shares outside [0, 1], invalid numbers of images, and counts that are not whole numbers."""
     name, value, entry = result
     n = entry.get("n", 1)
     if not all(map(_is_count, n if isinstance(n, list) else [n])):
@@ -198,7 +201,7 @@ def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 
 def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A distance or steps that differ from the metric's name, and a distance in the wrong unit."""
+    """Find distances or steps that differ from the metric's name, and distances in the wrong unit."""
     name, _, entry = result
     eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), result.parts
     if not is_number(eps):
@@ -223,7 +226,7 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 
 def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A difference, a mean or a sum that does not follow from its parts."""
+    """Find differences, means and sums that do not follow from their parts."""
     name, value, entry = result
     parts, n = result.parts, entry.get("n", 0)
     if parts.is_ge and not is_published(entry):
@@ -248,7 +251,8 @@ def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 
 def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """A union above one of its parts, and answers of images that are damaged or contradict the parts."""
+    """Find unions whose value is above the value of a part, and answers that are damaged or contradict the
+    parts."""
     name, value, entry = result
     try:
         given = answers.of(entry)
@@ -278,7 +282,8 @@ def _answers_of(result: MeasuredEntry) -> answers.Answers | None:
 
 
 def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
-    """Whether a generalisation error belongs to these results, which were not replaced by others later."""
+    """True if a generalisation error was computed from these results, and not from results that were replaced
+    later."""
     apart = ("n", "split", "indices", "train_indices", "precision")
     settings = {field: value for field, value in results.protocol(entry).items() if field not in apart}
     alike = all(side.get(field) == value for side in (train, test) for field, value in settings.items())
@@ -286,7 +291,8 @@ def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
 
 
 def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
-    """Robust above clean accuracy, a larger distance above a smaller one, AutoAttack above other attacks."""
+    """Find a robust accuracy above the clean accuracy, an accuracy above the accuracy at a smaller distance,
+    and an accuracy under AutoAttack above the accuracy under other attacks."""
     attacks = [
         result
         for result in measured
@@ -321,7 +327,7 @@ _SETTINGS = ("source", "attacked", "grid", "defend", "backward")
 
 
 def _same_data(entry: Entry, other: Entry, *more: str) -> bool:
-    """Whether two results have the same split, data and norm, and agree in the fields `more`."""
+    """True if two results have the same split, data and norm, and agree in the fields `more`."""
     fields = ("split", "dataset", "norm", "indices", "class_map", *more)
     return all(entry.get(field) == other.get(field) for field in fields)
 
@@ -331,17 +337,19 @@ def _test(p: float) -> str:
 
 
 def _is_autoattack(entry: Entry) -> bool:
-    """Whether it is AutoAttack, or a user's ensemble that contains one of its gradient attacks."""
+    """True for AutoAttack, and for a user's ensemble that contains one of AutoAttack's gradient attacks."""
     attacks = entry.get("attacks")
     return entry["attack"] == "aa" and (not attacks or "apgd" in str(attacks))
 
 
 def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> float:
-    """The p-value of `high` being above `low` although it is truly not larger; 1 if it is not above.
+    """The p-value for the hypothesis that `high` is truly not larger than `low`; 1 if the measured `high` is
+    not above the measured `low`.
 
-    `paired`: on the same images, only the rounding of processors can put it above; rounding changes at most
-    two verdicts or a share _FLIPPED of them, and beyond that the p-value is 0. Otherwise: the two-sample test
-    of proportions, which is conservative if the images are the same.
+    If `paired` is true, both results are on the same images, and only rounding on the processor can put
+    `high` above `low`. Rounding changes at most two verdicts or a share _FLIPPED of the verdicts; for more
+    changes, the p-value is 0. If `paired` is false, the p-value is that of the two-sample test of
+    proportions, which is conservative if the images are the same.
     """
     below, above, difference = low.entry, high.entry, high.value - low.value
     rounding = sum(e.get("rounding", 0) for e in (below, above) if is_number(e.get("rounding")))
@@ -359,7 +367,7 @@ def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> floa
 
 
 def standard_error(value: float, entry: Entry) -> float | None:
-    """The standard error of a share, from its interval or its n; None if both are missing."""
+    """The standard error of a share, computed from its interval or from n; None if both are missing."""
     ends, n = results.interval(entry), entry.get("n")
     if ends is None:
         if type(n) is not int or n <= 0:

@@ -1,7 +1,7 @@
-"""Strict reading and writing of JSON Lines: a line that is not a record is reported, and its content never
-guessed. orjson silently accepts duplicate keys and integers beyond 64 bits. A line that it would not write
-back byte for byte may contain these, so the standard library parses it again. Lines written by rbtools never
-need this.
+"""Strict reading and writing of JSON Lines: a line that is not a record is reported, and its content is never
+guessed. orjson silently accepts duplicate keys and integers beyond 64 bits. If orjson would not write a line
+back byte for byte, the line may contain such keys or integers, and the standard library parses it again. A
+line that rbtools has written is never parsed again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ _OBJECT = re.compile(rb"\{\s*[\"}]")  # the beginning of a record, even if the r
 
 
 class BadLine(RbError):
-    """A line that is not a record. The message does not contain the line number, which is in `Line`."""
+    """The exception for a line that is not a record. The message does not contain the line number, because
+    `Line` contains it."""
 
 
 class Line(NamedTuple):
     """One line of input: its place, its text, and its record or its problem.
 
-    continues: it is a further line of a JSON document over several lines; the error is reported for the first
-    line. results: which of a tool's results for the record belong to this shard; None for all.
+    If `continues` is true, the line belongs to a JSON document over several lines, and the error is reported
+    for the first of these lines. `results` contains the numbers of the tool's results for the record that
+    belong to this shard; None means all results.
     """
 
     source: str
@@ -53,9 +55,10 @@ class Line(NamedTuple):
 def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
     """Return the record on this line.
 
-    `whole` is False for a line without a newline, so that a truncated line is reported as such. Raises
-    BadLine for anything that is not one JSON object with an `arch`, for NaN or Infinity, duplicate keys,
-    values that are nested too deep to be written, and a schema newer than that of this version.
+    If `whole` is false, the text does not end with a newline, and a truncated line is reported as truncated.
+    Raises BadLine if the line is not one JSON object with an `arch`. Also raises BadLine for NaN or Infinity,
+    for duplicate keys, for values that are nested too deeply to be written, and for a newer schema than this
+    version supports.
     """
     try:
         record: object = orjson.loads(text)
@@ -80,16 +83,16 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
 
 
 def parse_again(text: bytes) -> dict[str, Any]:
-    """The record on a line that `parse` has already accepted: without checks, in half the time."""
+    """Return the record on a line that `parse` has already accepted, without checks and in half the time."""
     record: dict[str, Any] = orjson.loads(text)
     return record if _says_all(record, text) else _parse_slowly(text)
 
 
 def _says_all(record: object, text: bytes) -> bool:
-    """Whether parsing a line loses nothing: no key occurs twice, no number is beyond 64 bits.
+    """True if parsing the line with orjson loses nothing: no key occurs twice, and no number exceeds 64 bits.
 
-    Also False for a line with another spelling, which is then read slowly. The spaces that Python's json
-    writes after colons and commas are accepted.
+    Also returns False for a line that is spelled in another way, which is then parsed slowly. Spaces after
+    colons and commas, as Python's json writes them, are accepted.
     """
     try:
         plain: bytes = orjson.dumps(record)
@@ -101,7 +104,7 @@ def _says_all(record: object, text: bytes) -> bool:
 
 
 def check_shape(record: dict[str, Any]) -> None:
-    """Raise BadLine if the fields that every tool relies on are missing or of the wrong kind."""
+    """Raise BadLine if a field that every tool needs is missing or has the wrong type."""
     if "arch" not in record:
         listed = ", ".join(shown(key, 20) for key in list(record)[:8]) or "nothing"
         raise BadLine(
@@ -131,7 +134,7 @@ def check_shape(record: dict[str, Any]) -> None:
 
 
 def _is_measured(entry: dict[str, Any]) -> bool:
-    """Whether value, deviation and interval of an entry, if present, are numbers."""
+    """True if value, deviation and interval of an entry are numbers or missing."""
     if not (_is_number(entry.get("value")) and _is_number(entry.get("std"))):
         return False
     ends = entry.get("ci95")
@@ -143,7 +146,7 @@ def _is_measured(entry: dict[str, Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether this is a number that is safe to calculate with, or null."""
+    """True if the value is null, or a number with which calculations are safe."""
     kind = type(value)  # comparing types takes half the time of isinstance and excludes bool
     if kind is float:
         return bool(-_LARGEST <= value <= _LARGEST)
@@ -151,7 +154,7 @@ def _is_number(value: Any) -> bool:
 
 
 def can_be_retried(record: dict[str, Any]) -> bool:
-    """Whether a failed record still describes a model, unlike a record made from a bad line."""
+    """True if a failed record describes a model, unlike a record that replaces a bad line."""
     try:
         check_shape(record)
     except BadLine:
@@ -189,7 +192,8 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError, whole: bool) -> st
 
 
 def _over_lines(text: bytes) -> str:
-    """Describe a stream whose first line is only a bracket, as `jq .` and editors write JSON."""
+    """Describe a stream whose first line is only a bracket, because `jq .` or an editor has written the JSON
+    on several lines."""
     kind, way = ("object", ".") if text == b"{" else ("list", "'.[]'")
     return (
         f"begins a JSON {kind} over several lines. Expected one JSON object per line, as"
@@ -213,9 +217,10 @@ def _kind(value: object) -> str:
 def lines(stream: Iterable[bytes], source: str = STDIN) -> Iterator[Line]:
     """Yield every line that is not blank, with its record or its problem.
 
-    A byte order mark, CRLF and a missing last newline are accepted. A stream that begins with binary data,
-    such as a file of weights, is one bad line; line by line, it would give thousands of errors. A line that
-    begins like a JSON object is not binary. All lines of a multi-line document are bad, so that none is lost.
+    A byte order mark, CRLF and a missing last newline are accepted. If a stream begins with binary data, such
+    as a file of weights, the whole stream is one bad line, because reading it line by line would cause
+    thousands of errors. A line that begins like a JSON object is not treated as binary. If a JSON document
+    has several lines, all its lines are bad lines, so that no line is lost.
     """
     judged, over_lines, first = 0, False, True
     for number, raw in enumerate(stream, start=1):
@@ -252,7 +257,8 @@ def _not_text(text: bytes, source: str) -> str:
 def dumps(record: dict[str, Any]) -> bytes:
     """Return the record as one line of UTF-8 JSON without its newline.
 
-    Raises ValueError for a number that is not finite: JSON has none, and orjson would write null.
+    Raises ValueError for a number that is not finite, because JSON has no such numbers and orjson would write
+    null.
     """
     try:
         text = orjson.dumps(record)
@@ -272,7 +278,8 @@ def _refuse_nonfinite(value: object, where: str) -> None:
 
 
 def read(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSON Lines file. Raises RbError, naming file and line, on a bad one."""
+    """Yield the records of a JSON Lines file. Raises RbError, which names the file and the line, for a bad
+    line."""
     with streamed(path) as stream:
         for line in lines(stream, str(path)):
             if line.record is None:

@@ -1,8 +1,9 @@
-"""Metric names: building, parsing, direction, and the metric that was evaluated last for a record. No other
-module parses names.
+"""Metric names: building and parsing a name, the direction of a metric, and the metric that was evaluated
+last. No other module parses metric names.
 
-Names go from the general to the specific: `pgd20.8`, `corrupt.fog.3`, `pr.uniform.0.08`. Their numbers are
-formatted with `%g`. A split other than test is the first word: `train.pgd20.8`.
+Names begin with the general part and end with the most specific part: `pgd20.8`, `corrupt.fog.3`,
+`pr.uniform.0.08`. Numbers in a name are formatted with `%g`. If the split is not test, the name begins with
+the split: `train.pgd20.8`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ _PIECE = r"[εγρσ] = [^ ]+ ?|\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
 class MetricName(NamedTuple):
     """The parts of a metric's name, in order; missing parts are empty texts.
 
-    prefixes: split, `ge` and other words at the beginning. stem: an attack with its steps (`pgd20`), `pr`,
-    `pr-all`, `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert.smooth`, or in any other name all the rest.
-    of: the noise, its sigma, or the corruption. number: eps, gamma or severity as it is written. suffix: the
-    words after the number (`mean`, `loss`).
+    `prefixes` contains the split, `ge` and other words at the beginning. `stem` is an attack with its steps
+    (`pgd20`), `pr`, `pr-all`, `probacc`, `probacc-all`, `pfail`, `corrupt` or `cert.smooth`; in any other
+    name, it contains all further words. `of` is the noise, the sigma of the noise, or the corruption.
+    `number` is eps, gamma or severity as it is written. `suffix` contains the words after the number (`mean`,
+    `loss`).
     """
 
     stem: str
@@ -50,28 +52,30 @@ class MetricName(NamedTuple):
     prefixes: tuple[str, ...] = ()
 
     def build(self) -> str:
-        """The name with these parts."""
+        """The name that consists of these parts."""
         parts = (*self.prefixes, self.stem, self.of, self.norm, self.number, self.rho, self.suffix)
         return ".".join(filter(None, parts))
 
     @property
     def family(self) -> str:
-        """The common name of metrics that differ in distance, radius or severity: `train.pgd20.l2`."""
+        """The name that metrics with different distances, radii or severities have in common, such as
+        `train.pgd20.l2`."""
         return ".".join(filter(None, (*self.prefixes, self.stem, self.of, self.norm)))
 
     @property
     def words(self) -> list[str]:
-        """The words of the stem before norm and number: `ntk`, `robust` and `pgd` of `ntk.robust.pgd.8`."""
+        """The words of the stem before norm and number, such as `ntk`, `robust` and `pgd` for
+        `ntk.robust.pgd.8`."""
         return [*self.prefixes, *self.stem.split("."), *filter(None, [self.of])]
 
     @property
     def last(self) -> str:
-        """The last word that is not a number: `mce` of `corrupt.mce`."""
+        """The last word that is not a number, such as `mce` for `corrupt.mce`."""
         return (self.suffix.split(".") if self.suffix else self.words)[-1]
 
     @property
     def over(self) -> Literal["", "eps", "gamma", "severity"]:
-        """The quantity that `number` is a value of."""
+        """The quantity whose value is `number`."""
         if not self.number or self.suffix:
             return ""
         if self.stem == "corrupt":
@@ -80,19 +84,20 @@ class MetricName(NamedTuple):
 
     @property
     def ball(self) -> Literal["linf", "l1", "l2"]:
-        """The norm of the distance. L-infinity distances are in 1/255; others are for pixels in [0, 1]."""
+        """The norm of the distance. L-infinity distances are in 1/255, and all other distances are for pixels
+        in [0, 1]."""
         if self.norm in ("l1", "l2"):
             return self.norm  # type: ignore[return-value]
         return "l2" if self.stem in _IN_L2 else "linf"
 
     @property
     def is_ge(self) -> bool:
-        """Whether it is a generalisation error, train - test."""
+        """True for a generalisation error, which is train minus test."""
         return self.prefixes[:1] == ("ge",)
 
     @property
     def is_gap(self) -> bool:
-        """Whether it is test - train."""
+        """True for a metric that is test minus train."""
         return self.prefixes[:1] == (DIFFERENCE,)
 
     @property
@@ -107,7 +112,8 @@ class MetricName(NamedTuple):
 
 @lru_cache
 def _forms() -> list[re.Pattern[str]]:
-    """The patterns of names, compiled on first use: a tool that only prints its version needs none."""
+    """The patterns of names, which are compiled at their first use, because a tool that only prints its
+    version does not need them."""
     number, rate = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
     forms = (
         rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
@@ -122,7 +128,8 @@ def _forms() -> list[re.Pattern[str]]:
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> MetricName:
-    """The parts of a name. If its form is unknown, all words after the known prefixes are the stem."""
+    """Split a name into its parts. If the form of the name is unknown, the stem contains all words after the
+    known prefixes."""
     for form in _forms():
         if match := form.fullmatch(name):
             parts = {key: text or "" for key, text in match.groupdict().items()}
@@ -135,53 +142,53 @@ def parse(name: str) -> MetricName:
 
 
 def heading_pieces(name: str) -> list[str]:
-    """A name in pieces; a narrow column breaks it between them."""
+    """The name in pieces; a narrow column may break the name between two pieces."""
     return re.findall(_PIECE, name)
 
 
 def eps_name(eps: float, norm: str = "linf") -> str:
-    """A distance in pixel units of [0, 1], as names contain it: L-infinity in 1/255 (8/255 is "8"), L2 as it
-    is."""
+    """A distance on the [0, 1] scale of pixels, as it is written in names: an L-infinity distance is written
+    in 1/255 (8/255 is "8"), and an L2 distance is unchanged."""
     return f"{eps * 255:g}" if norm == "linf" else f"{eps:g}"
 
 
 def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
-    """`pgd20.8`: the accuracy under an attack (here with 20 steps) at eps 8/255. In another norm, the stem of
-    the attack includes the norm (`pgd20.l2.0.5`)."""
+    """`pgd20.8` is the accuracy under an attack (here with 20 steps) at eps 8/255. In another norm, the stem
+    of the attack includes the norm (`pgd20.l2.0.5`)."""
     return f"{stem}.{eps_name(eps, norm)}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:
-    """`corrupt.fog.3`: the accuracy under a corruption of severity 3; `corrupt.fog.mean`: its mean over all
-    severities."""
+    """`corrupt.fog.3` is the accuracy under a corruption of severity 3, and `corrupt.fog.mean` is its mean
+    over all severities."""
     return f"corrupt.{corruption}.{severity}"
 
 
 def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
-    """`pr.uniform.0.08`: the share of noisy copies that are classified correctly, for the images that are
-    correct without noise; for all images, `pr-all.uniform.0.08`."""
+    """`pr.uniform.0.08` is the mean share of noisy copies that are classified correctly, over the images that
+    are correct without noise; `pr-all.uniform.0.08` is the mean over all images."""
     return f"pr{_OVER[denominator]}.{noise}.{gamma:g}"
 
 
 def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "correct") -> str:
-    """`probacc.uniform.0.0313725.0.05`, with the radius and the tolerated failure rate; for all images,
-    `probacc-all`."""
+    """`probacc.uniform.0.0313725.0.05` contains the radius and the tolerated failure rate; over all images,
+    the name begins with `probacc-all`."""
     return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
 
 def pfail_name(noise: str, gamma: float) -> str:
-    """`pfail.uniform.0.1`: the mean probability of failure."""
+    """`pfail.uniform.0.1` is the mean probability of failure."""
     return f"pfail.{noise}.{gamma:g}"
 
 
 def smoothing_name(sigma: float, radius: float) -> str:
-    """`cert.smooth.0.25.0.5`: the certified accuracy of the smoothed classifier, for sigma 0.25 and the L2
+    """`cert.smooth.0.25.0.5` is the certified accuracy of the smoothed classifier for sigma 0.25 and the L2
     radius 0.5."""
     return f"cert.smooth.{sigma:g}.{radius:g}"
 
 
 def ge_name(metric: str) -> str:
-    """`ge.pgd20.8`: the generalisation error of `pgd20.8`."""
+    """`ge.pgd20.8` is the generalisation error of `pgd20.8`."""
     return f"ge.{metric}"
 
 
@@ -193,27 +200,28 @@ def sides_of_ge(metric: str) -> tuple[str, str]:
 
 
 def gap_name(metric: str) -> str:
-    """`test_minus_train.loss.pgd20.8`, for quantities that grow with overfitting; the name shows the
+    """`test_minus_train.loss.pgd20.8` is the name of a gap that grows with overfitting; the name shows the
     direction."""
     return f"test_minus_train.{metric}"
 
 
 def split_name(metric: str, split: str) -> str:
-    """`train.pgd20.8`: the metric as measured on that split; a name without a split means `test`."""
+    """`train.pgd20.8` is the metric that is measured on that split; a name without a split means `test`."""
     return metric if split == "test" else f"{split}.{metric}"
 
 
 def without_split(metric: str) -> str:
-    """The metric without the split in front."""
+    """The metric's name without the split at the beginning."""
     for split in SPLITS:
         metric = metric.removeprefix(f"{split}.")
     return metric
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether higher is better; True for a name that does not tell.
+    """True if higher is better, and also if the name does not show the direction.
 
-    Works also for expressions such as `mean(ge.*, wci)`: lower is better if this is so for every name in it.
+    The argument may be an expression such as `mean(ge.*, wci)`. Lower is better if lower is better for every
+    name in the expression.
     """
     summary = re.fullmatch(_SUMMARY, metric.strip())
     if summary:
@@ -225,7 +233,7 @@ def higher_is_better(metric: str) -> bool:
 
 
 def is_share(metric: str) -> bool:
-    """Whether the metric is a share of images or copies, or a difference of two shares (`ge.acc`)."""
+    """True if the metric is a share of images or copies, or a difference of two shares (`ge.acc`)."""
     parts = parse(without_split(metric))
     if parts.is_ge:
         parts = parts.rest()
@@ -238,19 +246,21 @@ def is_share(metric: str) -> bool:
 
 
 def of_other_network(metric: str) -> bool:
-    """Whether its adversarial examples were made for another network than the one that classified them."""
+    """True if the adversarial examples were made for another network than the network that classified
+    them."""
     return not OF_OTHERS.isdisjoint(parse(metric).prefixes)
 
 
 def is_share_of_images(metric: str) -> bool:
-    """Whether the metric is a share of images, each of which counts or not. Shares of noisy copies, means
-    over corruptions and gaps between splits are not."""
+    """True if the metric is a share of images, where each image either counts or does not count. False for
+    shares of noisy copies, means over corruptions and gaps between splits."""
     parts = parse(without_split(metric))
     return is_share(metric) and not (parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all"))
 
 
 def last_evaluated(record: Mapping[str, Any]) -> str | None:
-    """The metric of the last entry of `evals` that has a value; without entries, the last of `metrics`."""
+    """The metric of the last entry of `evals` that has a value; if there is no such entry, the last of
+    `metrics`."""
     metrics = record.get("metrics") or {}
     for entry in reversed(record.get("evals") or []):
         if entry.get("metric") in metrics:
@@ -259,9 +269,9 @@ def last_evaluated(record: Mapping[str, Any]) -> str | None:
 
 
 def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
-    """The default sort key: `score` if there is one, else the metric that was evaluated last. If records
-    differ in it, the most frequent one (the first, if several are equally frequent). Raises RbError if no
-    record has a metric.
+    """The default sort key: `score` if the records have it, else the metric that was evaluated last. If this
+    metric differs between records, the most frequent metric is used (if several are equally frequent, the
+    first). Raises RbError if no record has a metric.
     """
     last: Counter[str] = Counter()
     for record in records:
@@ -279,7 +289,7 @@ def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def names(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """All metrics of these records, in order of first occurrence."""
+    """All metrics of the records, in the order of first occurrence."""
     seen: dict[str, None] = {}
     for record in records:
         seen.update(dict.fromkeys(record.get("metrics") or ()))

@@ -1,4 +1,4 @@
-"""Puts results into a record: one entry per metric, and no silent change of protocol."""
+"""Adds results to a record, with one entry per metric; a change of the protocol is never silent."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ LATER: Any = object()
 
 
 def short_dataset(name: str) -> str:
-    """A data set's name for tables and figures; for a path, its last part."""
+    """The name of a data set in tables and figures; for a path, its last part."""
     kind, _, path = name.partition(":")
     with_path = kind in ("imagefolder", "npz", "parquet")
     return path.rstrip("/").rpartition("/")[2] or name if with_path else name
 
 
 def at(value: object, path: Iterable[str]) -> Any:
-    """The value inside nested objects at a path such as ("train", "seed"); None if there is none."""
+    """The value at a path in nested objects, such as ("train", "seed"); None if the path does not exist."""
     for step in path:
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether the value is a number, and not true or false."""
+    """True if the value is a number; true and false are not numbers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -41,35 +41,36 @@ def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
 
 
 def counts(entry: Mapping[str, Any]) -> list[int]:
-    """The number of images of an entry, or of both sides of a difference; empty if unknown."""
+    """The numbers of images of an entry, one for each side of a difference; empty if they are unknown."""
     n = entry.get("n")
     sides: list[Any] = n if isinstance(n, list) else [n]
     return sides if all(type(side) is int for side in sides) else []
 
 
 def by_metric(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Maps metrics to their entries; if a metric has several entries, to the last one."""
+    """Map each metric to its entry; if a metric has several entries, to the last entry."""
     return {entry["metric"]: entry for entry in record.get("evals") or ()}
 
 
 def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """The last entry of that metric; empty if there is none."""
+    """The last entry of the metric; empty if the metric has no entry."""
     entries = (entry for entry in reversed(record.get("evals") or ()) if entry.get("metric") == metric)
     return next(entries, {})
 
 
 def protocol(fields: Mapping[str, Any], of: Literal["record", "train", "entry"] = "entry") -> dict[str, Any]:
-    """The part of an entry that decides whether another entry is comparable with it; for a record or its
-    `train`, the part that identifies the model."""
+    """The fields that decide whether two entries can be compared; for a record or its `train`, the fields
+    that identify the model."""
     return {name: value for name, value in fields.items() if schema.role(name, of) == "protocol"}
 
 
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
     """Return the record with this entry in `evals` and its value in `metrics`.
 
-    A metric of that name with the same protocol is replaced. With another protocol, this is an error that
-    shows the difference, unless `replace` is true. A metric whose value is None is removed from `metrics`.
-    The checksums of other entries stay as they are, so that an edited entry can still be detected.
+    A metric of the same name and protocol is replaced. If the protocol differs, this raises an error that
+    shows the difference, unless `replace` is true. If the value is None, the metric is removed from
+    `metrics`. The checksums of all other entries are unchanged, so that an edited entry can still be
+    detected.
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
@@ -84,9 +85,9 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
 
 
 def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
-    """Raise RbError if the record has this metric with another protocol than the entry.
+    """Raise RbError if the record contains this metric with another protocol than that of the entry.
 
-    Before the work, a field of the entry may have the value LATER, which equals every value.
+    Before the measurement, a field of the entry may have the value LATER, which is equal to every value.
     """
     for old in record.get("evals", []):
         if old.get("metric") == entry["metric"] and (differs := difference(old, entry)):
@@ -97,11 +98,11 @@ def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
 
 
 def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
-    """Like `add`, but a metric that is already there under another protocol stays as it is.
+    """Like `add`, but if the record contains the metric with another protocol, the metric is unchanged.
 
-    A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on fifty
-    images is replaced by clean accuracy on all images, which the latest attack used, too. If the new result
-    is the same without the details of the old one (--detail), nothing changes.
+    If only the number of examples differs, the result of more examples replaces the result of fewer: for
+    example, clean accuracy on fifty images is replaced by clean accuracy on all images. If the new result is
+    the same but lacks the details of the old result (--detail), nothing changes.
     """
     old = last_entry(record, entry["metric"])
     if old and protocol(old) == protocol(entry):
@@ -115,7 +116,8 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The fields in which the protocols of two entries differ, such as "steps 20 there and 40 here"."""
+    """The fields in which the protocols of two entries differ, in words such as "steps 20 there and 40
+    here"."""
 
     def shown(fields: dict[str, Any], key: str) -> str:
         return repr(fields[key]) if key in fields else "absent"
@@ -131,7 +133,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The entries whose values differ from their metrics in `metrics`."""
+    """The entries whose values differ from the values in `metrics`."""
     metrics = record.get("metrics") or {}
     for entry in record.get("evals") or ():
         metric, value = metrics.get(entry["metric"]), entry.get("value")
@@ -142,10 +144,11 @@ def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without results of its old weights, for a training run that replaces them.
+    """The record without the results of its old weights, for a training run that replaces the weights.
 
-    These results are entries with a `split`, unless measured `on` fresh weights; the seconds per epoch of the
-    former training run; and scores, which are computed from such results. Measures of the architecture stay.
+    The removed results are entries with a `split` (unless they were measured `on` fresh weights), the seconds
+    per epoch of the former training run, and scores, which are computed from such results. Measures of the
+    architecture are kept.
     """
     stale = {entry.get("metric") for entry in record.get("evals", []) if _of_weights(entry)}
     if not stale:

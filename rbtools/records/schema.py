@@ -1,16 +1,16 @@
 """The fields of a record, of its `train` section and of an entry of `evals`, as `fields.tsv` lists them.
 
-This table determines whether two entries are comparable (`results.protocol`), the fields of merged records,
-of means over corruptions and of generalisation errors, what the leaderboard page stores once for many
-records, and the lists in rb-record(5) and rb-entry(5).
+The table determines which entries are comparable (`results.protocol`), and the fields of merged records, of
+means over corruptions and of generalisation errors. It also determines which fields the leaderboard page
+stores once for many records, and the lists in rb-record(5) and rb-entry(5).
 
-The name of a result, a cost or a label occurs in two places: in the table, and where it is produced. The
-settings of a spec are protocol; its findings are not (tests/evaluation/test_keys.py checks this). A protocol
-field that does not follow from the fields of the result's key must be added to the key, too (`Spec.column`);
-otherwise the store returns entries without it. Earlier records and stores lack a new protocol field, and
-entries that differ in it are refused (`results.refuse`) and not compared (rb-verify). Therefore leave the
-field out of key and entry if it has the value of all earlier results, as `registry.param` does for an
-`optional` option.
+The name of a result, a cost or a label occurs twice: in the table, and in the code that computes it. The
+settings of a spec are protocol, and its findings are not (tests/evaluation/test_keys.py checks this). If a
+protocol field does not follow from the fields of the result's key, it must also be added to the key
+(`Spec.column`); otherwise the store returns entries without this field. Earlier records and stores lack a new
+protocol field. If two entries differ in the field, the new entry is an error (`results.refuse`), and
+rb-verify does not compare them. Therefore leave out the field in key and entry if it has the value of all
+earlier results, as `registry.param` does for an `optional` option.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Literal, NamedTuple
 class Field(NamedTuple):
     """One field, its role, and its line in rb-record(5) or rb-entry(5).
 
-    role: `protocol` decides whether two results are comparable (in a record and in `train`: whether two
-    records describe the same model); `result` is the outcome, `cost` the time and work; a `label` is any
-    other field. For a field of an entry, group is its heading in rb-entry(5), and page is how the leaderboard
-    page stores it: `shared`, once for all records with the same value; `own`, with each record; or `omitted`,
-    not at all, because it is long.
+    If `role` is `protocol`, the field decides whether two results are comparable (in a record and in `train`:
+    whether two records describe the same model). A `result` is the outcome, a `cost` is the time and work,
+    and a `label` is any other field. For a field of an entry, `group` is its heading in rb-entry(5), and
+    `page` is the way in which the leaderboard page stores the field: once for all records with the same value
+    (`shared`), with each record (`own`), or not at all, because it is long (`omitted`).
     """
 
     name: str
@@ -50,14 +50,14 @@ _INTERVAL = re.compile(r"ci\d")  # ci95, ci99.9
 
 
 def is_interval(name: str) -> bool:
-    """Whether a field of an entry is an interval of the value: `ci95`, `ci99.9`."""
+    """True if a field of an entry is an interval of the value, such as `ci95` or `ci99.9`."""
     return _INTERVAL.match(name) is not None
 
 
 @cache
 def role(name: str, of: Literal["record", "train", "entry"] = "entry") -> str:
-    """The role of a field. Fields that are not in the table are protocol: options of registered methods, and
-    fields of other programs."""
+    """The role of a field. Fields that are not in the table are protocol: they are options of registered
+    methods, or fields of other programs."""
     table = {"record": RECORD, "train": TRAIN, "entry": EVALS}[of]
     roles = {field.name: field.role for field in table}
     return "result" if of == "entry" and is_interval(name) else roles.get(name, "protocol")

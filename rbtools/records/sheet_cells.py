@@ -1,8 +1,8 @@
-"""Converts texts to cells of a CSV file, which a spreadsheet or a terminal may open, and back.
+"""Converts texts to cells of a CSV file that are safe in a spreadsheet or a terminal, and cells to texts.
 
-A spreadsheet reads a cell that begins with =, +, -, @ or a tab as a formula, which may call programs; an
-apostrophe in front makes it a text. Control characters move the cursor of a terminal, and direction marks
-show letters in another order; both are escaped as in JSON.
+A spreadsheet reads a cell that begins with =, +, -, @ or a tab as a formula, which may call programs. With an
+apostrophe at the beginning, the cell is a text. Control characters move the cursor of a terminal, and
+direction marks change the order of letters; such characters are escaped as in JSON.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ _SEEN = re.compile(rf"[{_UNSEEN}\\]")
 
 
 def cell(text: str) -> str:
-    """A text as a cell. A number stays as it is; any other text is escaped so that it is not a formula."""
+    """Make a cell from a text. A number is unchanged, and any other text is escaped so that it is not a
+    formula."""
     if not text.isprintable() or "\\" in text:
         text = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return f"'{text}" if _is_formula(text) and not _is_number(text) else text
 
 
 def of_cell(text: str) -> str:
-    """The text from which `cell` made a cell."""
+    """The text from which `cell` made the cell."""
     if text.startswith("'") and _is_formula(text):
         text = text[1:]
     return _SPELLED.sub(_letter, text) if "\\u" in text else text
 
 
 def _is_formula(text: str) -> bool:
-    """Whether a text begins like a formula, after any apostrophes."""
+    """True if a text begins like a formula, possibly after apostrophes."""
     return text.lstrip(f"'{_BLANK}").startswith(_FORMULA) or text.lstrip("'").startswith(tuple(_BLANK[1:]))
 
 

@@ -1,4 +1,4 @@
-"""The `train` section of a record, made from the configuration and the results of a training run."""
+"""Makes the `train` section of a record from the configuration and the results of a training run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def section(
 ) -> dict[str, Any]:
     """The record's `train`: the method, its configuration, its cost and its history.
 
-    `checkpoints` contains the names of the last weights and, with validation, of the best weights. `select`:
-    which of them the record's `checkpoint` names. `preset`: the recipe's preset. `stored`: the names of the
-    weights that were stored; others are left out. None for all.
+    `checkpoints` contains the names of the last weights and, if there is a validation, of the best weights.
+    `select` determines which of these weights the record's `checkpoint` names. `preset` is the preset of the
+    recipe. `stored` contains the names of the weights that were stored, or is None if all weights were
+    stored; weights that were not stored are left out.
     """
     method, recipe = what["method"], what["recipe"]
     names = {"last": done["checkpoint"], **({"best": done["best"]} if "best" in done else {})}
@@ -45,7 +46,7 @@ def section(
 
 
 def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The metrics of the training run: its seconds per epoch, if it had an epoch."""
+    """The metrics of the training run: the seconds per epoch, if there was at least one epoch."""
     if done["seconds_per_epoch"] is None:
         return []
     return [
@@ -74,7 +75,8 @@ def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def held_out_share(record: Mapping[str, Any]) -> float:
-    """The share of training images that the record's training run held out (`--val`), from 0 to below 1.
+    """The share of training images that the record's training run held out for validation (`--val`), from 0
+    to below 1.
 
     Raises RbError for a value that rb-train does not write.
     """

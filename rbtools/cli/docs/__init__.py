@@ -1,7 +1,7 @@
 """Writes man pages and completions from the commands themselves: `make docs`.
 
-`python -m rbtools.cli.docs [FOLDER]` writes `man/` and `completions/` below the folder (here by default). A
-test compares the files in the repository with this output.
+`python -m rbtools.cli.docs [FOLDER]` writes `man/` and `completions/` to the folder (by default the working
+directory). A test compares the files in the repository with the output of this command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rbtools.cli.docs import completion, manual, pages
 
 
 def files() -> dict[str, str]:
-    """Map the path of each generated file in the repository to its text."""
+    """Map the path of each generated file (relative to the repository) to its text."""
     of_tools = [list(tools.pages(tools.tool(name))) for name in tools.TOOLS]
     names = [of_tool[0].words for of_tool in of_tools]
     texts = {f"man/{of_tool[0].words}.1": manual.tool_page(of_tool) for of_tool in of_tools}
@@ -26,7 +26,7 @@ def files() -> dict[str, str]:
 
 
 def main(folder: str = ".") -> None:
-    """Write all files below the folder."""
+    """Write all generated files to the folder."""
     for path, text in files().items():
         target = Path(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)

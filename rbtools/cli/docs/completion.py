@@ -1,4 +1,4 @@
-"""Completion in bash, zsh and fish: click's own scripts, for all tools at once."""
+"""Completion in bash, zsh and fish: the scripts of click, joined for all tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _source(shell: type[shell_completion.ShellComplete]) -> str:
 
 
 def bash(tools: Sequence[str]) -> str:
-    """The script for bash, which completes names of files if click has no completion."""
+    """The script for bash, which completes file names if click has no completion."""
     text = _source(shell_completion.BashComplete).replace("-o nosort", "-o nosort -o default")
     return text.strip().replace(f"completion {_NAME}", f"completion {' '.join(tools)}") + "\n"
 

@@ -1,4 +1,4 @@
-"""Man pages in roff, from the commands' own help: what `--help` shows, and the examples."""
+"""Man pages in roff, made from the text that `--help` shows and from the examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATUS = (
 
 
 def tool_page(pages: Sequence[Page]) -> str:
-    """The man page of one tool with all its subcommands."""
+    """The man page of one tool and all its subcommands."""
     name, summary, body, examples = _parts(pages[0].command, pages[0].words)
     leaves = [one for one in pages if one.words.count(" ") <= 1 + (" --" in one.words)]
     leaves = [one for one in leaves if not isinstance(one.command, click.Group) or one is not pages[0]]
@@ -50,14 +50,14 @@ def tool_page(pages: Sequence[Page]) -> str:
 
 
 def _records(page: Page) -> dict[str, str]:
-    """The options that `--help` explains, with their texts."""
+    """The options that `--help` explains, with their help texts."""
     params = page.command.get_params(page.context)
     sections = option_groups.sections(page.context, params, (), "")
     return {flags: text for section in sections for flags, text in section.records}
 
 
 def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
-    """A page that does not belong to a command, in roff. `tools` are for SEE ALSO."""
+    """The man page of a subject that is not a command, in roff. `tools` are listed under SEE ALSO."""
     lines = [_title(page.name, page.section), ".SH NAME"]
     lines.append(f"{_escape(page.name)} \\- {_escape(page.summary)}")
     for heading, parts in page.body.items():
@@ -93,7 +93,7 @@ def _idle(before: str, line: str, after: str) -> bool:
 
 
 def _parts(command: click.Command, words: str) -> tuple[str, str, list[str], list[str]]:
-    """Name, first sentence, all paragraphs but examples (a table keeps its \\b), and the examples."""
+    """The name, the first sentence, the paragraphs (a table keeps its \\b), and the examples."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     examples = [one for one in paragraphs if one.startswith("\b\nExample")]
     rest = [one for one in paragraphs if one not in examples]
@@ -120,13 +120,14 @@ def _terms(terms: Mapping[str, str]) -> list[str]:
 
 
 def _filled(text: str) -> list[str]:
-    """A text on lines of at most 80 characters, as roff's checkers want them; none looks like a request."""
+    """Break a text into roff lines of at most 80 characters, as roff checkers require; no line looks like a
+    request."""
     lines = textwrap.wrap(text, 78, break_long_words=False, break_on_hyphens=False)
     return [f"\\&{line}" if line[:1] in (".", "'") else line for line in lines]
 
 
 def _code(lines: Sequence[str]) -> list[str]:
-    """Lines as they are, with the spaces that line up a table."""
+    """Lines without changes, including the spaces that align a table."""
     return [".nf", ".RS", *map(_escape_line, lines), ".RE", ".fi"]
 
 
@@ -135,7 +136,7 @@ def _quoted(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text that roff prints unchanged: hyphens can be copied, and no line looks like a request."""
+    """A text that roff prints unchanged: hyphens can be copied, and no line looks like a request."""
     return _escape_line(" ".join(text.split()))
 
 

@@ -1,9 +1,10 @@
-"""The man pages that do not belong to a command: on records, their entries, and how tools work together.
+"""The man pages that do not describe a command: rbtools(7), rb-record(5) and rb-entry(5).
 
-Their text is in `NAME.SECTION.txt` beside this file: one line about the page, then headings (`# NAME`),
-paragraphs, terms (`term :: meaning`, each from the beginning of a line), and indented lines, which are shown
-as they are. A `$ ` before one of these is not shown: the tests run that command. `{tools}` stands for the
-terms of all tools; `{record}`, `{train}` and `{evals}` for those of fields.
+The text of each page is in `NAME.SECTION.txt` in this folder. The file begins with one line about the page.
+Then come headings (`# NAME`), paragraphs, terms (each line begins with `term :: meaning`), and indented
+lines, which are shown unchanged. If an indented line begins with `$ `, these two characters are not shown,
+and the tests run the command. `{tools}` is replaced by the list of all tools, and `{record}`, `{train}` and
+`{evals}` by lists of fields.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ _TERM = re.compile(r"^(?=\S[^\n]* :: )", re.M)
 
 
 class Code(NamedTuple):
-    """Lines that are shown unchanged, and the commands in them that can be run."""
+    """Lines that are shown unchanged, and the commands in these lines that can be run."""
 
     lines: list[str]
     commands: list[str]
 
 
 class Prose(NamedTuple):
-    """A page: name, section, a line about it, and its headings with paragraphs, terms and code."""
+    """A page: its name, its section, a line about its subject, and headings with paragraphs, terms and
+    code."""
 
     name: str
     section: int
@@ -46,7 +48,7 @@ class Prose(NamedTuple):
 
 
 def pages(tools: Mapping[str, str]) -> list[Prose]:
-    """All these pages. `tools` are the names of the tools with a line about each."""
+    """All pages that do not describe a command. `tools` maps the name of each tool to a line about it."""
     terms = {
         "{tools}": "\n".join(f"{name} :: {summary}" for name, summary in tools.items()),
         "{record}": _fields(schema.RECORD),
@@ -61,7 +63,7 @@ def _fields(fields: Iterable[schema.Field]) -> str:
 
 
 def _entry_fields() -> str:
-    """The fields of an entry, group by group."""
+    """The fields of an entry, in their groups."""
     groups: dict[str, list[schema.Field]] = {}
     for field in schema.EVALS:
         groups.setdefault(_GROUPS.get(field.group, f"The protocol, {field.group}:"), []).append(field)

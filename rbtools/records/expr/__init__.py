@@ -1,4 +1,4 @@
-"""The expressions of `--where` and `--by` are a small language over records; it cannot run code.
+"""Expressions for `--where` and `--by`, in a small language over records that cannot run code.
 
     acc > 0.8 and arch.none == 0
     mean(fgsm.*, pgd20.*) - 0.5 * std(corrupt.*.3)
@@ -6,24 +6,27 @@
 
 **Values** are numbers (`0.8`, `1e-3`), texts in single or double quotes, `true`, `false` and `null`.
 **Operators**, from the weakest to the strongest: `or`; `and`; `not`; `== != < <= > >=`, `in [...]`,
-`not in [...]` (comparisons can be chained); `+ -`; `* /`; a sign before a value. There are no powers. `and`,
-`or` and `not` take conditions, arithmetic takes numbers, and `<` and its like compare two numbers or two
-texts; anything else is an error, and so is a result that is not finite.
-**Functions**: `mean min max sum std count` take any number of values, `abs log sqrt` take one. `log` is the
-natural logarithm, `std` the standard deviation of a sample (n - 1), `count` the number of values.
-`distance(13714)` is the number of edges in which a cell of NAS-Bench-201 differs from the named one (an
+`not in [...]` (comparisons can be chained); `+ -`; `* /`; a sign before a value. There is no operator for
+powers. The operands of `and`, `or` and `not` are conditions, the operands of arithmetic are numbers, and
+`<`, `<=`, `>` and `>=` compare two numbers or two texts. Any other operand is an error, and so is a result
+that is not finite.
+**Functions**: `mean min max sum std count` have any number of arguments, and `abs log sqrt` have one
+argument. `log` is the natural logarithm, `std` is the standard deviation of a sample (n - 1), and `count` is
+the number of values.
+`distance(13714)` is the number of edges in which a cell of NAS-Bench-201 differs from the named cell (an
 index, or a name or string in quotes).
 `optimality('pgd20')` is AttackBench's local optimality of an attack, which compares the attack's curve of
-accuracy over eps with the lowest curve of all attacks of the record that have two or more distances.
-`class.min(pgd20.8)` is the accuracy of the worst class, from the record's answer for each image.
-`union(aa.8, corrupt.*.3)` is the accuracy on the images that survive all of these, from the answers for each
-image; `union.common(...)` is for results with different numbers of images.
+accuracy over eps with the lowest curve of all attacks in the record that have two or more distances.
+`class.min(pgd20.8)` is the accuracy of the worst class, computed from the record's answers for single images.
+`union(aa.8, corrupt.*.3)` is the share of images that remain correct in all named evaluations, computed from
+the answers for single images; `union.common(...)` accepts results with different numbers of images.
 **Names** are first looked up as metrics (`pgd20.l2.0.5`), then as paths in the record (`train.method`), then
 as fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to the
-name; with spaces it is an operator: `acc-pgd20.8` is one name, `acc - pgd20.8` a difference.
-**Globs**, names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`), are arguments of functions
-and are replaced by all metrics that match, except those that are already among the arguments. A list of
-metrics may contain globs, too.
+name; with spaces around it, the character is an operator: `acc-pgd20.8` is one name, and `acc - pgd20.8` is a
+difference.
+**Globs** are names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`). Globs are allowed as
+arguments of functions, and are replaced by all metrics that match, except metrics that are already among the
+arguments. A list of metrics may contain globs, too.
 """
 
 from __future__ import annotations
@@ -63,11 +66,12 @@ __all__ = [
 
 
 class Expression:
-    """A parsed expression; call it with a record.
+    """A parsed expression, which is called with a record.
 
-    `text`: as it was written; `names`: the names and globs in it, each once, in order; `functions`: the
-    functions that it calls. With `any_name`, a text that does not parse is taken as the name of a metric,
-    since metrics may have any name; otherwise it raises RbError.
+    `text` is the expression as the user wrote it. `names` contains each name and glob of the expression once,
+    in order. `functions` contains the functions that the expression calls. With `any_name`, a text that
+    cannot be parsed is the name of a metric, because metrics may have any name; without it, such a text
+    raises RbError.
     """
 
     def __init__(self, text: str, *, any_name: bool = False) -> None:
@@ -83,7 +87,8 @@ class Expression:
         self.functions = frozenset(built.functions if built else ())
 
     def __call__(self, record: Record) -> Any:
-        """The value for this record. A union that is already one of its metrics is not computed again.
+        """The value of the expression for the record. A union that is already a metric of the record is not
+        computed again.
 
         Raises MissingName for a name that the record lacks, and RbError for values of the wrong kind.
         """
@@ -96,13 +101,13 @@ class Expression:
 
     @cached_property
     def is_mean(self) -> bool:
-        """Whether it is just a mean of metrics, `mean(fgsm.*, acc)`."""
+        """True if the expression is only a mean of metrics, such as `mean(fgsm.*, acc)`."""
         inner = self.text.strip().removeprefix("mean(").removesuffix(")")
         return self.text.strip() == f"mean({inner})" and all(map(is_bare, items(inner)))
 
     @cached_property
     def union(self) -> list[str] | None:
-        """The names and globs of an expression that is only a union, such as `union(aa.8, corrupt.*.3)`."""
+        """The names and globs in an expression that is only a union, such as `union(aa.8, corrupt.*.3)`."""
         function, sign, inner = self.text.strip().removesuffix(")").partition("(")
         names = items(inner) if function in ("union", "union.common") and sign else []
         return names if names and all(map(is_bare, names)) else None
@@ -110,7 +115,7 @@ class Expression:
     def number(self, record: Record) -> float | None:
         """The value, which must be a number; None if the record has no value.
 
-        Raises RbError for any other value: then the expression is wrong, not the record.
+        Raises RbError for any other value, because the error is then in the expression and not in the record.
         """
         try:
             value = self(record)
@@ -121,7 +126,7 @@ class Expression:
         return value
 
     def holds(self, record: Record) -> bool:
-        """The value of a condition. Raises RbError if it is not true or false."""
+        """The value of a condition, True or False. Raises RbError if the expression has any other value."""
         value = self(record)
         if not isinstance(value, bool):
             raise RbError(
@@ -134,5 +139,5 @@ class Expression:
 
 
 def compile(text: str) -> Expression:
-    """Parse an expression. Raises RbError if it does not parse."""
+    """Parse an expression. Raises RbError if the text is not a valid expression."""
     return Expression(text)

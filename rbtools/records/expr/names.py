@@ -1,4 +1,4 @@
-"""Names in an expression: their lookup in a record, globs, and the error for a missing one."""
+"""Names in an expression: look-up in a record, globs, and the error for a missing name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ABSENT = object()
 
 
 class MissingName(RbError):
-    """The record lacks the name, or has no metric that the glob matches.
+    """The exception for a name that the record lacks, or for a glob that matches no metric.
 
-    The message is made when it is read: a filter over thousands of records discards most of them.
+    The message is made only if it is read, because a filter over thousands of records discards most messages.
     """
 
     def __init__(self, name: str, record: Record) -> None:
@@ -38,7 +38,7 @@ class MissingName(RbError):
 
     @property
     def hint(self) -> str:
-        """A suggestion, as a sentence after a space; or an empty text."""
+        """A suggestion of a similar name, as a sentence after a space; empty if there is none."""
         names = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
             return f" Texts need quotes: '{self.name}'."
@@ -52,7 +52,8 @@ class MissingName(RbError):
 
 
 def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
-    """The names as a text; of more than `most` names, only the nearest to `name` and the number of others."""
+    """The names as a text. If there are more than `most` names, the text contains the names that are nearest
+    to `name`, and the number of all other names."""
     names = list(names)
     near_ones = difflib.get_close_matches(name, names, most, 0.0) if len(names) > most else names
     more = f" and {len(names) - len(near_ones)} more" if len(names) > most else ""
@@ -60,7 +61,7 @@ def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
 
 
 def _mean_of_corruptions(name: str, metrics: Iterable[str]) -> str | None:
-    """The expression for the measured part of `corrupt.mean` or of `corrupt.NAME.mean`."""
+    """The expression for the mean over the measured part of `corrupt.mean` or of `corrupt.NAME.mean`."""
     asked = metric_name.parse(name)
     if asked.stem != "corrupt" or asked.suffix not in ("mean", "mce", "relative_mce"):
         return None
@@ -75,13 +76,14 @@ def _mean_of_corruptions(name: str, metrics: Iterable[str]) -> str | None:
 
 
 def metrics_of(record: Record) -> Record:
-    """The record's metrics; empty if it has none."""
+    """The metrics of the record; empty if it has no metrics."""
     metrics = record.get("metrics")
     return metrics if isinstance(metrics, Mapping) else {}
 
 
 def _fields(record: Record, before: str = "") -> Iterable[str]:
-    """The names that a user would write: fields of the architecture alone, others with their path."""
+    """The names that a user would write: fields of the architecture without a path, and other fields with
+    their path."""
     for key, value in record.items():
         if not before and key in ("metrics", "evals"):
             continue
@@ -92,7 +94,8 @@ def _fields(record: Record, before: str = "") -> Iterable[str]:
 
 
 def lookup(record: Record, name: str) -> Any:
-    """The metric of that name, else the dotted path in the record, else the field of its `arch`.
+    """The value of the metric with that name, or of the dotted path in the record, or of the field of `arch`;
+    the first that exists.
 
     Raises MissingName.
     """
@@ -113,19 +116,22 @@ def _walk(place: object, name: str) -> Any:
 
 
 def is_glob(name: str) -> bool:
-    """Whether the name is a glob."""
+    """True if the name is a glob."""
     return any(sign in name for sign in "*?[")
 
 
 def expand(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a glob matches, in order; for a plain name, the name itself if it is among them.
+    """The names that a glob matches, in order; if the argument is a plain name, the name itself if it is
+    among the names.
 
-    `*` matches any number of characters, also dots, `?` one character, `[13]` and `[1-3]` one of these."""
+    `*` matches any number of characters, including dots; `?` matches one character; `[13]` and `[1-3]` match
+    one of the listed characters.
+    """
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def select(metrics: Iterable[str], text: str) -> list[str]:
-    """The metrics that a list such as `acc, fgsm.*` names, each once, in the order of the list.
+    """The metrics that a list such as `acc, fgsm.*` selects, each metric once, in the order of the list.
 
     Raises MissingName for an item that matches no metric, and RbError for an empty list.
     """

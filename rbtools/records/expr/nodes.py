@@ -1,6 +1,6 @@
-"""The compiled form of an expression: functions of a record, made once and called for every record.
+"""The compiled form of an expression, which is made once and then called for every record.
 
-Python parses the text. Before, each name of a metric is replaced by a valid name of Python.
+Python's parser reads the text. Before that, each metric name in the text is replaced by a valid Python name.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _EXPECTED = (
 
 
 class Builder:
-    """Compiles one expression to `node`. `names` lists its names and globs, in order, and `functions` the
-    functions that it calls. Raises RbError for anything outside the language."""
+    """Compiles one expression to `node`. `names` lists the names and globs of the expression in order, and
+    `functions` lists the functions that it calls. Raises RbError for syntax that is not part of the language.
+    """
 
     def __init__(self, text: str) -> None:
         self.names: dict[str, None] = {}
@@ -67,7 +68,7 @@ class Builder:
             raise self._error("it is too long or nests too deep") from None
 
     def _token(self, place: int) -> Token:
-        """The token at a position in the text that Python parses."""
+        """The token at a position in the text that Python's parser reads."""
         return self._tokens[bisect_right(self._starts, place) - 1]
 
     def _name(self, tree: ast.AST) -> str:
@@ -75,7 +76,7 @@ class Builder:
         return self._named[tree.id] if isinstance(tree, ast.Name) else ""
 
     def _error(self, message: str) -> RbError:
-        """The error for an expression outside this language."""
+        """The error for an expression that is not part of the language."""
         return RbError(f"Expression '{shown(self._text)}' does not parse: {message}. {_EXPECTED}.")
 
     def _node(self, tree: ast.expr) -> Node:
@@ -124,7 +125,7 @@ class Builder:
         return lambda record: lookup(record, name)
 
     def _right(self, sign: str, tree: ast.expr) -> Node:
-        """The right side of a comparison; for `in`, a list."""
+        """The right side of a comparison, which is a list after `in`."""
         if sign not in ("in", "not in"):
             return self._node(tree)
         if not isinstance(tree, ast.List):
@@ -133,7 +134,8 @@ class Builder:
         return lambda record: [element(record) for element in elements]
 
     def _call(self, function: str, arguments: list[ast.expr]) -> Node:
-        """A function call. A metric that is named, or that several globs match, counts once."""
+        """A function call. A metric counts once, even if it is named and matched by a glob, or matched by
+        several globs."""
         if function not in values.FUNCTIONS:
             hint, known = near(function, values.FUNCTIONS), ", ".join(values.FUNCTIONS)
             raise self._error(f"there is no function '{function}'.{hint} There are: {known}")
@@ -181,7 +183,8 @@ def _function(function: str, arguments: list[tuple[str, Node | None]]) -> Node:
 
 
 def _comparison(first: Node, row: list[tuple[str, Node]]) -> Node:
-    """A chain of comparisons: `0.2 < acc < 0.7` is true if each neighbouring pair is."""
+    """A chain of comparisons, such as `0.2 < acc < 0.7`, which is true if each pair of neighbours satisfies
+    its comparison."""
 
     def evaluate(record: Record) -> bool:
         left = first(record)

@@ -1,4 +1,4 @@
-"""The tokens of an expression, and lists of expressions."""
+"""Splits an expression into tokens, and a list of expressions into items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _BARE = re.compile(f"{_NAME}|{_CLASS}{_REST}")
 
 
 class Token(NamedTuple):
-    """`kind` is text, number, name (or glob), word (of the language) or sign; `at` its position, from 0."""
+    """A token: `kind` is text, number, name (or glob), word (of the language) or sign, and `at` is the
+    position of the first character, counted from 0."""
 
     kind: str
     text: str
@@ -30,7 +31,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of an expression, valid or not."""
+    """The tokens of an expression, which need not be valid."""
     found: list[Token] = []
     at, end = 0, len(text.rstrip())
     while at < end:
@@ -50,14 +51,14 @@ def tokens(text: str) -> list[Token]:
 
 
 def is_bare(text: str) -> bool:
-    """Whether an item is only a name or a glob, so that it needs no evaluation."""
+    """True if an item is only a name or a glob, which needs no evaluation."""
     return _BARE.fullmatch(text) is not None and text not in KEYWORDS
 
 
 def items(text: str) -> list[str]:
-    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; empty items are left out.
+    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`, without empty items.
 
-    A comma inside parentheses, brackets or quotes does not separate.
+    A comma inside parentheses, brackets or quotes does not separate items.
     """
     cuts, depth = [-1], 0
     for _, sign, at in tokens(text):

@@ -1,6 +1,6 @@
-"""Operators and functions on values, independent of names, records and syntax.
+"""Operators and functions on values, which do not depend on names, records or syntax.
 
-Values are those of JSON: numbers, texts, true, false and null. Numbers are always finite.
+Values are the values of JSON: numbers, texts, true, false and null. All numbers are finite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Number = int | float
 
 
 class NoValue(Exception):
-    """An operator or function has no result for these values. The message is not a whole sentence."""
+    """The exception for values for which an operator or function has no result. The message is only part of a
+    sentence."""
 
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -47,7 +48,8 @@ def kind(value: object) -> str:
 
 
 def number(value: object, taker: str) -> Number:
-    """Return the value if it is a finite number (not true or false). Raises NoValue otherwise."""
+    """Return the value if it is a finite number (true and false are not numbers). Raises NoValue for any
+    other value."""
     if not is_number(value):
         raise NoValue(f"{taker} takes numbers, found {kind(value)}")
     return _finite(value)
@@ -61,14 +63,15 @@ def _finite(value: Number) -> Number:
 
 
 def truth(value: object, taker: str) -> bool:
-    """Return the value if it is true or false. Raises NoValue otherwise."""
+    """Return the value if it is true or false. Raises NoValue for any other value."""
     if not isinstance(value, bool):
         raise NoValue(f"{taker} takes conditions such as acc > 0.5, found {kind(value)}")
     return value
 
 
 def calculate(sign: str, left: object, right: object) -> Number:
-    """left + right and so on. Raises NoValue for values that are not numbers, division by 0, and overflow."""
+    """The result of `left + right`, or of another arithmetic operator. Raises NoValue for values that are not
+    numbers, for a division by 0, and if the result is too large."""
     left, right = number(left, f"'{sign}'"), number(right, f"'{sign}'")
     try:
         result: Number = _ARITHMETIC[sign](left, right)
@@ -80,12 +83,13 @@ def calculate(sign: str, left: object, right: object) -> Number:
 
 
 def same(left: object, right: object) -> bool:
-    """JSON's equality: 1 and 1.0 are equal, 1 and true are not."""
+    """Compare two values as in JSON: 1 and 1.0 are equal, but 1 and true are not."""
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
 def compare(sign: str, left: Any, right: Any) -> bool:
-    """Compare two values. Raises NoValue for `<` and its like, except between two numbers or two texts."""
+    """Compare two values. Raises NoValue for `<`, `<=`, `>` and `>=`, unless the values are two numbers or
+    two texts."""
     if sign in ("in", "not in"):
         return any(same(left, item) for item in right) == (sign == "in")
     if sign in ("==", "!="):
@@ -153,19 +157,20 @@ FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD, *OF_METRICS)
 
 
 def takes_one(function: str) -> bool:
-    """Whether the function has exactly one argument; the others have one or more."""
+    """True if the function has exactly one argument; all other functions have one or more arguments."""
     return function in _OF_ONE or function in OF_RECORD or function == "class.min"
 
 
 def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
-    """A function of a record and a value or names. It raises RbError if the record lacks what it needs."""
+    """A function whose arguments are a record and a value or names. Such a function raises RbError if the
+    record lacks data that the function needs."""
     module, _, name = (OF_RECORD | OF_METRICS)[function].partition(":")
     loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
     return loaded
 
 
 def call(function: str, values: Sequence[Any]) -> Number:
-    """Apply a function. Raises NoValue for a value that it does not accept."""
+    """Apply a function. Raises NoValue for a value that the function does not accept."""
     if function == "count":
         return len(values)
     apply = _OF_ONE.get(function) or _OF_MANY[function]
