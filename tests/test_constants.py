@@ -33,8 +33,8 @@ from rbtools.training import METHODS
 FILE = Path(__file__).with_name("constants.json")
 REGISTRIES = (ATTACKS, CERTIFIERS, CORRUPTIONS, MEASURES, METHODS, NOISES, SEARCHES)
 ROOMS = (
-    "attacks certification corruptions defences evaluation formats jobs measures probabilistic scoring search"
-    " trainer training"
+    "attacks certification corruptions datasets defences evaluation formats jobs measures probabilistic"
+    " scoring search trainer training"
 ).split()
 
 
@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
 
 def _numeric(value: Any) -> bool:
     """Whether the value is a number, or a table that contains one."""
-    if isinstance(value, tuple | list | dict):
+    if isinstance(value, list | dict):
         return any(map(_numeric, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int | float) and not math.isnan(value)
 
@@ -78,8 +78,8 @@ def found() -> dict[str, Any]:
             for name in re.findall(r"^(?=.* = )(\w.*?)(?::.*)? = ", inspect.getsource(module), re.MULTILINE):
                 for one in filter(str.isupper, name.split(", ")):
                     with contextlib.suppress(TypeError):  # a table of functions or types
-                        if _numeric(getattr(module, one)):
-                            all_of[f"{info.name}.{one}"] = plain(getattr(module, one))
+                        if _numeric(value := plain(getattr(module, one))):
+                            all_of[f"{info.name}.{one}"] = value
     return json.loads(json.dumps(all_of, default=repr))
 
 

@@ -133,7 +133,7 @@ def test_a_cell_is_its_definition(ops, train):
         ({"str": "|none~0|+|nne~0|none~1|+|none~0|none~1|none~2|"}, "'none'"),
         ({"index": 0, "cells": 0}, "cells 0"),
         ({"index": 0, "channels": "16"}, "channels '16'"),
-        ({"index": 0, "shape": (3, 30, 32)}, "30x32"),
+        ({"index": 0, "shape": (3, 32, 30)}, "32x30"),
     ],
 )
 def test_a_record_that_describes_no_network_is_refused(arch, said):
