@@ -1,4 +1,5 @@
-"""The ranked objects: one record of each model, or means over records, and the values that decide."""
+"""The entries of a ranking, which are single records or means over records, and the values by which they are
+ranked."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Contender:
 
     @classmethod
     def mean(cls, parts: Sequence[Contender], about: Mapping[str, Any]) -> Contender:
-        """The mean of contenders (`merge.merged`)."""
+        """The entry for the mean of several entries (see `merge.merged`)."""
         records = [part.record for part in parts]
         members = [member for part in parts for member in part.members]
         return cls(merge.merged(records, about), members, records)
@@ -42,11 +43,11 @@ class Contender:
 def one_of_each_model(
     records: Iterable[Record], unions: merge.Unions, *, weights: bool = False
 ) -> dict[int, Record]:
-    """Maps the digest of each model to one record, in order of first occurrence; `unions` merges further
-    records into it, and counts them.
+    """Maps the digest of each model to one record, in order of first occurrence; `unions` merges and counts
+    further records of the same model.
 
-    `weights`: merge only records that name their checkpoint, because rows of a table may not describe their
-    models well enough to distinguish them.
+    If `weights` is true, only records that name their checkpoint are merged, because rows of a table may not
+    describe a model completely.
     """
     models: dict[int, Record] = {}
     for record in records:
@@ -57,9 +58,9 @@ def one_of_each_model(
 
 
 def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Contender]:
-    """Means of the contenders that differ only in the fields `over` (such as `seed`).
+    """The means of the entries that differ only in the fields `over` (such as `seed`).
 
-    Raises UsageError for a field that no record has.
+    Raises UsageError if no record has one of the fields.
     """
     for name in over if contenders else ():
         if not any(same_model.has(one.record, name) for one in contenders):
@@ -74,9 +75,10 @@ def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Conte
 def averaged_by(
     contenders: Sequence[Contender], names: Sequence[str], option: str
 ) -> tuple[list[Contender], dict[str, int]]:
-    """Means of the contenders that agree in the fields `names`; how many records lack each field.
+    """The means of the entries that have the same values of the fields `names`, and the number of records
+    that lack each field.
 
-    Raises UsageError, which names the `option`, for a field that no record has.
+    Raises UsageError, which names the `option`, if no record has one of the fields.
     """
     groups = grouped([one.record for one in contenders], names, option)
     means = [
@@ -89,9 +91,9 @@ def averaged_by(
 def values(
     records: Sequence[Record], keys: Sequence[rank_order.SortKey], option: str
 ) -> list[tuple[Any, ...]]:
-    """The values that each record is ranked by; None for missing ones.
+    """The values by which each record is ranked; None if a value is missing.
 
-    Raises UsageError if no record has a value, because then the name is wrong.
+    Raises UsageError if no record has a value, because the name is then wrong.
     """
     columns = []
     for key in keys:
@@ -116,7 +118,7 @@ def values(
 def marked_bands(
     ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
-    """The band of each ranked entry. An entry without a value has no band; an entry without an interval
+    """The band of each ranked entry. An entry without a value has no band, and an entry without an interval
     counts as exact."""
     known = {
         place: ends[place] or (entry.value, entry.value)
