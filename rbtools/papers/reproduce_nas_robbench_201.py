@@ -177,9 +177,9 @@ def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: 
 def tables(
     records: list[dict[str, Any]], scale: str, others: list[dict[str, Any]] | None = None
 ) -> dict[str, side.PaperTable]:
-    """Tables 1, 2, 4, 5, 6 and 7, if these records have the necessary metrics.
+    """Tables 1, 2, 4, 5, 6 and 7, as far as these records have the necessary metrics.
 
-    others: records of the robustness dataset of NAS-Bench-201, for the other half of table 1.
+    `others` contains records of the robustness dataset of NAS-Bench-201, for the second half of table 1.
     """
     rows = networks(records, scale)
     starred = across(rows, others or [], scale)

@@ -84,9 +84,9 @@ def paper_of(names: Sequence[str]) -> SearchTable:
 def rows(
     paper: SearchTable, records: list[dict[str, Any]], algorithms: Sequence[str], **options: object
 ) -> dict[str, Any]:
-    """For each row and column, the mean of the metric over the results of searches, and the optimum.
+    """For each row and column, the mean of the metric over the results of the searches, and the optimum.
 
-    options: further options of rb-search. Raises RbError if a search fails.
+    `options` contains further options for rb-search. Raises RbError if a search fails.
     """
     found: dict[str, Any] = {}
     options = {"budget": paper.budget, "charge_repeats": True, "table": records, **options}
@@ -120,9 +120,9 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
 def on_records(
     paper: SearchTable, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
 ) -> side.PaperTable:
-    """The paper's table for searches on the records of the first data set.
+    """The search table, computed on the records of the first data set.
 
-    columns: maps columns to metrics. At full scale, each search has 100 runs with the paper's budget. At
+    `columns` maps columns to metrics. At full scale, each search has 100 runs with the paper's budget. At
     other scales, each search has ten runs of ten queries, and BANANAS is omitted because it trains networks
     between queries.
     """

@@ -24,10 +24,10 @@ _NO_XML = re.compile(
 
 @dataclass(frozen=True)
 class Assertion:
-    """A metric, a field or an expression that must be at least, or at most, `limit`.
+    """A metric, a field or an expression, whose value must be at least (or at most) `limit`.
 
-    point: whether the value itself is compared instead of an end of its interval. relative: whether the limit
-    is added to the reference's value of the same metric (`aa.8 >= reference - .01`).
+    If `point` is true, the value is compared instead of an end of its interval. If `relative` is true, the
+    limit is added to the reference's value of the same metric (`aa.8 >= reference - .01`).
     """
 
     text: str

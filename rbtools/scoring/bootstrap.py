@@ -47,12 +47,12 @@ class Interval(NamedTuple):
 
 
 class BootstrapDraws:
-    """`size` draws of the numbers of records, as if for other test images.
+    """Draws `size` samples of the numbers of records, as if other test images had been used.
 
-    shares: returns the contribution of each image to a value, and whether it counts, float32 (N,) each; None
-    if unknown. `sources` contains the source of each record's samples, and `images` the smallest number of
-    images that the samples of a record depend on, if known. The samples of a record depend on `seed` and on
-    the record, and not on other records.
+    `shares` returns the contribution of each image to a value, and whether the image counts, float32 (N,)
+    each; None if unknown. `sources` contains the source of each record's samples, and `images` the smallest
+    number of images that the samples of a record depend on, if known. The samples of a record depend on
+    `seed` and on the record, and not on other records.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:
@@ -62,9 +62,9 @@ class BootstrapDraws:
         self._samples: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
-        """Draws (size,) of a metric or an expression; NaN if the record has no such number.
+        """Samples (size,) of a metric or an expression; NaN if the record has no such number.
 
-        whose: the name of the mean to which the number contributes. All numbers in a mean share the same
+        `whose` is the name of the mean to which the number contributes. All numbers in a mean share the same
         additional image; without a name, each number has a separate additional image.
         """
         metrics = record.get("metrics") or {}
@@ -182,9 +182,10 @@ class BootstrapDraws:
         return draws
 
     def _composite(self, members: Sequence[tuple[Record, list[Term], str]], *, worst: bool) -> np.ndarray:
-        """The draws (G, size) of one group. members: records with their terms and `whose` (see `number`).
+        """Samples (G, size) of the scores in one group.
 
-        worst: a missing metric counts as the lowest.
+        `members` contains records with their terms and with `whose` (see `number`). If `worst` is true, a
+        missing metric counts as the lowest value.
         """
         total, weight = np.zeros((2, len(members), self.size))
         for number, term in enumerate(members[0][1]):
@@ -227,12 +228,14 @@ def _terms(record: Record) -> list[Term]:
 def over_members(
     drawn: np.ndarray, members: Sequence[Sequence[int]], alone: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws (G, B) of the means of groups, from the draws (N, B) of records, and how much the members vary.
+    """Samples (G, B) of the means of groups, from the samples (N, B) of records, and the variance between
+    members.
 
-    members: the rows of each group. alone: bool (N,), whether a record's draws come from no images shared
-    with others. The second result is the variance (G,) of each mean between its members, which is 0 for a
-    single member. The third result is the degrees of freedom (G,) of this variance. The samples do not
-    contain the variance between members, because resampling three members would underestimate it by a third.
+    `members` contains the rows of each group. `alone` is bool (N,), true if a record's samples do not depend
+    on images that other records share. The second result is the variance (G,) of each mean between its
+    members, which is 0 for a single member. The third result is the degrees of freedom (G,) of this variance.
+    The samples do not contain the variance between members, because resampling three members would
+    underestimate it by a third.
     """
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))

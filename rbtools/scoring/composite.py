@@ -37,12 +37,13 @@ def scores(
     missing: str = "refuse",
     ranges: Sequence[Sequence[float] | None] | None = None,
 ) -> list[Scored]:
-    """Score every record: sum of weight * n over sum of weights, n = (v - min) / (max - min).
+    """Compute the score of every record, which is the weighted mean of n = (v - min) / (max - min).
 
-    n becomes 1 - n if lower is better, and .5 for all records if all are equal. columns: one for each term;
-    values may be negative, and None or NaN means missing. ranges: minimum and maximum of each term, by
-    default those of its column. `missing` decides about records that lack a metric: "refuse" raises RbError,
-    "renormalise" computes the score from the other metrics, and "worst" sets n = 0.
+    If lower is better, n is replaced by 1 - n. If all values are equal, n is .5 for all records. `columns`
+    contains one column for each term, in which values may be negative, and None or NaN means missing.
+    `ranges` contains the minimum and the maximum of each term, by default of the term's column. `missing`
+    decides about records that lack a metric: "refuse" raises RbError, "renormalise" computes the score from
+    the other metrics, and "worst" sets n = 0.
     """
     check(terms)
     if missing not in MISSING:
@@ -106,11 +107,11 @@ def _weighted(
 class Composite:
     """The composite score of some records.
 
-    asked: the requested terms; if empty, all metrics that every record has. preset: one of `terms.presets`,
-    whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
-    these fields. missing: see `scores`. `warn` is called with warnings, for example about metrics that are
-    equal in all records. `terms` contains the final terms of the score. Raises RbError if records lack a
-    requested metric.
+    `asked` contains the requested terms; if empty, all metrics that every record has are used. `preset` is
+    one of `terms.presets`, whose terms `asked` extends or overrides. `within` contains fields, and records
+    are scaled within groups that have the same values of these fields. `missing` is explained in `scores`.
+    `warn` is called with warnings, for example about metrics that are equal in all records. `terms` contains
+    the final terms of the score. Raises RbError if records lack a requested metric.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Rank correlations between columns of numbers: Kendall's tau-b and Spearman's rho.
 
-tau-b = (C - D) / sqrt((n0 - n1) (n0 - n2)), over the n0 pairs of records; n1 and n2 of them are tied in the
-first and in the second column (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). rho is
-Pearson's correlation of average ranks. Only records that have numbers in both columns of a pair are used.
+With n0 pairs of records, of which n1 are tied in the first column and n2 in the second, tau-b = (C - D) /
+sqrt((n0 - n1) (n0 - n2)) (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). Spearman's
+rho is Pearson's correlation of average ranks. Only records that have numbers in both columns of a pair are
+used.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ _ENOUGH = 16.0  # an interval needs this many resamples with a value
 
 
 class Matrix(NamedTuple):
-    """Correlations of columns `rows` with columns `cols`.
+    """Correlations of the columns `rows` with the columns `cols`.
 
-    value: float (R, C), NaN if there is none; n: int (R, C), the number of records that have both columns.
-    low, high: (R, C), the ends of the 95 % bootstrap interval; None without a bootstrap. flat_rows,
-    flat_cols: bool (R, C), whether the row or the column has fewer than two distinct values among them.
+    `value` is float (R, C), NaN if there is no correlation, and `n` is int (R, C), the number of records that
+    have both columns. `low` and `high` (R, C) are the ends of the 95 % bootstrap interval, or None without a
+    bootstrap. `flat_rows` and `flat_cols` are bool (R, C), true if the row or the column has fewer than two
+    distinct values in these records.
     """
 
     kind: str
@@ -49,9 +51,9 @@ def matrix(
 ) -> Matrix:
     """Correlate the columns `rows` with the columns `cols`.
 
-    numbers: float (N, M), a column for each of `names`; NaN if a record has no number. bootstrap: the number
-    of resamples of the records for the intervals (`_intervals`); the draws depend only on `seed` and N.
-    `progress` is called with the number of finished resamples.
+    `numbers` is float (N, M), with one column for each of `names`, and NaN if a record has no number.
+    `bootstrap` is the number of resamples of the records for the intervals (`_intervals`); the resamples
+    depend only on `seed` and N. `progress` is called with the number of finished resamples.
     """
     import threadpoolctl
 

@@ -29,10 +29,11 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Records that agree in the fields `names`. keys: each record's values, None if one is missing.
+    """Groups of records that have the same values of the fields `names`.
 
-    places: the indices of each group's records, with groups in order of first occurrence. lacking: the number
-    of records that lack a field.
+    `keys` contains the values of each record, with None for a missing value. `places` contains the indices of
+    each group's records, with groups in order of first occurrence. `lacking` contains the number of records
+    that lack each field.
     """
 
     names: list[str]

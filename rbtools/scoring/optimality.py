@@ -21,13 +21,13 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
     lower envelope of all curves in the same norm, and c is clean accuracy times the largest distance (Cina et
     al. 2024, AttackBench, arXiv:2404.19460). An attack that is as good as all attacks together has the value
     1, and an attack that finds no adversarial example has the value 0. The curves end at the distance where
-    the envelope reaches 0, or else at the largest distance that all curves contain. The record has no
-    outcomes of single images: if attacks break different images, the envelope is above the curve of all
-    attacks together, which `rb-attack curve --attacks` measures.
+    the envelope reaches 0, or else at the largest distance that all curves contain. The record does not
+    contain the outcomes of single images. If attacks break different images, the envelope is therefore above
+    the accuracy against all attacks together, which `rb-attack curve --attacks` measures.
 
-    attack: the metric without its distance, such as "pgd20" or "fmn.l2". In expressions, the function is
-    called as `optimality('pgd20')`. Raises RbError if the record lacks the accuracies of this attack, of a
-    second attack, or on clean images.
+    `attack` is the metric's name without the distance, such as "pgd20" or "fmn.l2". In expressions, the
+    function is called as `optimality('pgd20')`. Raises RbError if the record lacks the accuracies of this
+    attack, of a second attack, or on clean images.
     """
     curves, name = _curves(record), str(attack)
     if name not in curves:

@@ -97,11 +97,13 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def of_means(difference: float, draws: np.ndarray, between: np.ndarray, freedom: np.ndarray) -> Comparison:
-    """The comparison of two means over seeds. draws (B,): draws of their difference, for other test images.
+    """Compares two means over seeds.
 
-    between: (2,), the variance of each mean between its members; freedom: its degrees of freedom. The p-value
-    is from Student's distribution, with the degrees of freedom that `rank_sets` uses. The interval combines
-    percentiles of the samples with Student's interval between members (Zou and Donner, Stat. Med. 27, 2008).
+    `draws` (B,) contains samples of the difference of the means, as if other test images had been used.
+    `between` (2,) is the variance of each mean between its members, and `freedom` is the degrees of freedom.
+    The p-value is from Student's distribution, with the degrees of freedom that `rank_sets` uses. The
+    interval combines percentiles of the samples with Student's interval between members (Zou and Donner,
+    Stat. Med. 27, 2008).
     """
     seeds, images = float(between.sum()), float(draws.var(ddof=1))
     inverse = float((between / freedom).sum())

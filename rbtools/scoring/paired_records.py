@@ -41,14 +41,15 @@ def compare(
     raw: bool = False,
     warn: Callable[[str], None] = lambda message: None,
 ) -> tuple[list[dict[str, dict[str, Any]]], int]:
-    """Compare records, or means of members, with a reference.
+    """Compare records, or means of several members, with a reference.
 
-    reference: its members, one record or those of a mean. others: names and members. counted: returns which
-    images count in an entry's value. draws: for means over several members. needed: the metrics whose answers
-    must be for the reference's images; if they are not, `warn` is called and the record gets no comparison.
-    Returns the comparisons of each record by metric, and the number of records without answers of the needed
-    metrics. A comparison contains p after Holm's correction and, with `raw`, also the uncorrected p_raw.
-    Raises RbError if the reference lacks answers of the needed metrics.
+    `reference` contains the single record or the members of the mean. `others` contains names and members.
+    `counted` returns which images count in the value of an entry. `draws` is used for means of several
+    members. `needed` contains the metrics whose answers must be for the reference's images; if they are for
+    other images, `warn` is called, and the record has no comparison. Returns the comparisons of each record
+    by metric, and the number of records without answers of the needed metrics. A comparison contains p after
+    Holm's correction and, with `raw`, also the uncorrected p_raw. Raises RbError if the reference lacks
+    answers of the needed metrics.
     """
     measure = partial(_measured, counted=counted)
     found = {name: measure(reference, name) for name in reference[0].get("metrics") or {}}

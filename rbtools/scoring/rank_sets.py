@@ -21,11 +21,13 @@ _GRID = 200  # degrees of freedom at which Student's quantile is computed; other
 
 
 class Drawn(NamedTuple):
-    """Draws (G, B) of numbers (G,), and the variance between members of a group, which they do not include.
+    """Bootstrap samples (G, B) of numbers (G,), and the variance between the members of a group, which the
+    samples do not contain.
 
-    between: (G,), the variance of each number between its members; freedom: (G,), its degrees of freedom.
-    rarity: (G,), 1 / the number of images behind a number; 0 if it is large or unknown. joint: whether draws
-    of different numbers belong together. If `joint` is false, the numbers are independent.
+    `between` (G,) is the variance of each number between its members, and `freedom` (G,) is the degrees of
+    freedom of this variance. `rarity` (G,) is 1 / n for n images behind a number, or 0 if n is large or
+    unknown. `joint` is true if the samples of different numbers are dependent. If `joint` is false, the
+    numbers are independent.
     """
 
     draws: np.ndarray

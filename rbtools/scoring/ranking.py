@@ -17,11 +17,12 @@ Record = dict[str, Any]
 
 @dataclass(eq=False)
 class Contender:
-    """A record that is ranked.
+    """An entry of the ranking.
 
-    members: the records behind it, which are the record itself or those that it averages; parts: what it
-    averages, possibly means over seeds. values: the values that it is ranked by, None if missing; points: its
-    coordinates for the Pareto front. paired: its comparison with a reference; marks: fields beside its rank.
+    `members` contains the single records behind the entry, and `parts` the records (possibly means over
+    seeds) whose mean the entry is. `values` contains the values by which the entry is ranked, None if
+    missing. `points` contains the coordinates for the Pareto front. `paired` is the comparison with a
+    reference, and `marks` contains fields that are written next to the rank.
     """
 
     record: Record

@@ -38,10 +38,11 @@ class TableCell(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column's title, which is the metric or field that it shows, and whether it contains numbers.
+    """A column of the table.
 
-    missing: the text for cells without a value at a terminal. words: the title for people. share: whether the
-    numbers are shares, which may be shown in percent.
+    `title` is the metric or field in the column. `missing` is the text for cells without a value at a
+    terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be shown in
+    percent.
     """
 
     title: str

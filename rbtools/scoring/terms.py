@@ -94,10 +94,10 @@ def asked(text: str) -> list[Term]:
 
 
 def weighted(content: object, source: str) -> list[Term]:
-    """The terms in a file of weights. It maps metrics or expressions to a weight, `lower`, `higher` or
-    `2:lower`.
+    """The terms in a file of weights. The file maps each metric or expression to a weight, `lower`, `higher`
+    or `2:lower`.
 
-    content: the parsed YAML or JSON. Raises UsageError, which names the file, if the content has another
+    `content` is the parsed YAML or JSON. Raises UsageError, which names the file, if the content has another
     form.
     """
     if not isinstance(content, Mapping) or not content:

@@ -106,9 +106,10 @@ def _is_share(record: Record, metric: str) -> bool:
 
 
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
-    """The fields of the entry of a union: value, interval, parts, and the answer for each image.
+    """The fields in the entry of a union: value, interval, parts, and the answer for each image.
 
-    explain: also add what each part breaks. Raises the same errors as `union`.
+    If `explain` is true, the fields also contain the images that each part breaks. Raises the same errors as
+    `union`.
     """
     assert expression.union is not None
     whole = union_of(record, expression.union, common=expression.text.startswith("union.common"))
@@ -174,9 +175,10 @@ def explained(whole: Union) -> dict[str, Any]:
 
 
 def gains(broken: np.ndarray) -> list[tuple[int, int]]:
-    """Parts in an order in which each next part breaks most of the remaining images: (part, images).
+    """The parts in an order in which each part breaks most of the remaining images, as pairs of a part and
+    its number of images.
 
-    broken: bool (P, N).
+    `broken` is bool (P, N).
     """
     left, parts = np.ones(broken.shape[1], bool), list(range(len(broken)))
     order = []
@@ -189,9 +191,10 @@ def gains(broken: np.ndarray) -> list[tuple[int, int]]:
 
 
 def smallest_set(broken: np.ndarray) -> tuple[list[int], bool]:
-    """The smallest set of parts that break all images that any part breaks, and whether this is proven.
+    """The smallest set of parts that together break all broken images, and whether this set is proven to be
+    the smallest.
 
-    broken: bool (P, N). The set is the solution of an integer program, in which each kind of broken image
+    `broken` is bool (P, N). The set is the solution of an integer program, in which each kind of broken image
     must be broken by a chosen part.
     """
     from scipy.optimize import LinearConstraint, milp
