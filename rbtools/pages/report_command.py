@@ -33,14 +33,14 @@ def _latex(record: Mapping[str, Any]) -> str:
 @options.merging_sink_options
 @options.screen_options
 def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
-    """Write a report on one model as a single HTML file, such as for a paper's appendix or a review.
+    """Write a report on one model as a single HTML file, for example for a paper's appendix or a review.
 
     The report contains all results with intervals and settings, curves over eps, radius and severity, a
     checklist (whether attacks were adaptive, which gradients were replaced, whether the means over random
     samples were sufficient, the five tests of rb-attack check, AutoAttack's flags), a row for a LaTeX table,
     the command lines that reproduce the results, and BibTeX entries of the methods.
 
-    Needs one record with any metric.
+    Needs one record with at least one metric.
 
     \b
     Examples:

@@ -160,7 +160,12 @@ def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
     is_flag=True,
     help="Only print what each stage would compute, how long this would take, and the total.",
 )
-@click.option("--records", default=None, type=click.Path(exists=True), help="Only compare these records.")
+@click.option(
+    "--records",
+    default=None,
+    type=click.Path(exists=True),
+    help="Compare this file of records with the paper, and compute nothing.",
+)
 def main(
     name: str | None, item: str | None, folder: str, part: str | None, dry_run: bool, **options: Any
 ) -> None:

@@ -3,12 +3,13 @@
 
 A file has two entries. `words` contains the texts for placeholders {name}, which may depend on the scale
 (`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one after
-another and write to the next stage. A member is a command or a mapping:
+another and write to the next stage.
 
-    pipe, group     the stages of the member, or members that replace it
-    at, if          the scales at which it is used; a text that must not be empty
-    for, in         repeats it for each word; a name with a / splits each word
-    words, words_of further words inside it; the words of a loop that match a pattern
+A member is a command or a mapping. A mapping has the key `pipe`, which contains the stages of the member, or
+the key `group`, which contains other members. `at` lists the scales at which the member is used. If the text
+of `if` is empty, the member is not used. `for` and `in` repeat the member for each word of a text, and a name
+with a / splits each word. `words` contains further texts for placeholders. `words_of` contains further texts
+for those words of a loop that match a pattern.
 
 `pipes` gives names to lists of stages or members, which can then be used in several places as "{name}".
 """
@@ -40,8 +41,8 @@ class Setting:
     sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs, or auto
     or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains further
     pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9, separated by
-    commas. `vit_s` is the file of ViT-S's weights. If a parameter is None, the value of the scale is used; if
-    it is "", the recipe omits these networks."""
+    commas. `vit_s` is the file of ViT-S's weights. If `pairs`, `vits` or `vit_s` is None, the value of the
+    scale is used; if it is "", the recipe omits these networks."""
 
     scale: str
     data: str = "data"

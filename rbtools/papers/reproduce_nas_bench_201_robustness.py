@@ -1,8 +1,10 @@
-"""The robustness dataset of NAS-Bench-201 (Jung et al. 2023) beside ours: its table 1, and its claims.
+"""The robustness dataset of NAS-Bench-201 (Jung et al. 2023), with our results beside the paper's: table 1,
+and the paper's claims.
 
-At full scale the published weights of all 6,466 architectures are evaluated on CIFAR-10, CIFAR-100 and
-ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C. mini and tiny train a few small networks
-without attacks on the built-in digits. These are easy, so a distance of 16/255 replaces the paper's 1/255.
+At full scale, the published weights of all 6,466 architectures are evaluated on CIFAR-10, CIFAR-100 and
+ImageNet16-120, and under corruptions on CIFAR-10-C and CIFAR-100-C. At the scales mini and tiny, a few small
+networks are trained without attacks on the built-in digits. The digits are easy, so a distance of 16/255
+replaces the paper's 1/255.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ def under_attack(record: dict[str, Any]) -> float | None:
 
 
 def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """The worst and the best mean accuracy under attack of networks with 18 kernel parameters, and the same
-    for the number of parameters at which worst and best differ most."""
+    """The worst and the best mean accuracy under attack of two groups: all networks with 18 kernel
+    parameters, and the networks with that number of parameters for which worst and best differ most."""
     known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
     groups: dict[int, list[float]] = {}
     for record, value in known:

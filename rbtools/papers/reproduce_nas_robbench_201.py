@@ -109,7 +109,7 @@ def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None
 
 
 def across_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
-    """Figure 3c: rank correlations between data sets of the mean robust accuracy."""
+    """Figure 3c: for each pair of data sets, the rank correlation between the mean robust accuracies."""
     robust_by_class: dict[int, dict[str, Any]] = defaultdict(dict)
     some = sample(records)
     sets = list(dict.fromkeys(str(record.get("dataset")) for record in some))
@@ -241,7 +241,8 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
 def criteria(
     rows: Sequence[dict[str, Any]], best: dict[str, dict[str, float | None]]
 ) -> dict[str, dict[str, float | None]]:
-    """Table 4: for each number of none edges, the signs of the best network and the share of all networks."""
+    """Table 4: for each order of columns in `SIGNS`, whether the best networks have this order, and the share
+    of all networks that have this order."""
     found: dict[str, dict[str, float | None]] = {}
     for words, columns in SIGNS.items():
         known = [sign for one in rows if (sign := has_sign(one, columns)) is not None]
@@ -253,7 +254,8 @@ def criteria(
 
 
 def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
-    """1 if no column is above the previous one, else 0; None if a column was not measured."""
+    """Returns 1 if no column has a higher value than the previous column, and otherwise 0; None if a column
+    was not measured."""
     known = {**one, "zero": 0.0}
     if any(known.get(name) is None for name in columns):
         return None

@@ -210,8 +210,8 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
 
 
 def claims_of(rows: side.Rows, pairs: Sequence[side.Rows] = ()) -> list[side.Claim]:
-    """The claims, tested on the values of methods (rows) in columns. The values are either printed or ours.
-    `pairs` contains the rows of each pair of a data set and a network, by default of a single pair."""
+    """The claims, tested on printed values or on our values, with methods in rows. `pairs` contains the rows
+    of each pair of a data set and a network, by default of a single pair."""
     scores = medians(pairs or [rows])
     # The time is measured in one run only, so the number of passes is used if it is known.
     by = "passes" if any(at(rows, name, "passes") is not None for name in rows) else "s/epoch"

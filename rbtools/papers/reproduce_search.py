@@ -3,8 +3,8 @@ Jung et al.'s table 1).
 
 The table of accuracies is converted by rb-convert, and the metrics in the table determine the paper. Any
 other table of NAS-Bench-201 is searched by the table's own metrics, and no published values are shown.
-Repeated queries count towards the budget, as in NASLib. The papers used the settings of NASLib, as far as
-they report them. Our random numbers differ from those of the papers, so a value may differ by about the
+Repeated queries count towards the budget, as in NASLib. As far as the papers report their settings, they used
+the settings of NASLib. Our random numbers differ from those of the papers, so a value may differ by about the
 standard deviation of single runs divided by the square root of the number of runs.
 """
 

@@ -1,7 +1,7 @@
 """Common code of the reproductions, which compares our values with a paper's values and tests the paper's
 claims.
 
-A reproduction (`reproduce_NAME.py`) converts the records of its recipe to `table`s and to claims for `told`.
+A reproduction (`reproduce_NAME.py`) converts the records of its recipe to tables and to tested claims.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
-    """The fields of a record that figures and tables show, about a tenth of a record with 90 entries. The
-    history of a training run is kept if metrics were measured during training. If `confidences` is true, the
-    confidences on clean images are kept."""
+    """A copy of a record with only the fields that figures and tables show, which is about a tenth as large
+    for a record with 90 entries. The history of a training run is kept if metrics were measured during
+    training. If `confidences` is true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
     if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
@@ -85,8 +85,8 @@ def read(stream: Iterable[str | bytes]) -> list[dict[str, Any]]:
 
 
 def put(new: Path, old: Path) -> None:
-    """Replace the file `old` by the file `new` if their contents differ. A file with the same content keeps
-    its date, because figures are drawn again if a date changes."""
+    """Replace the file `old` with the file `new` if the contents of the files differ. A file with the same
+    content keeps its date, because figures are drawn again if a date changes."""
     if old.exists() and filecmp.cmp(old, new, shallow=False):
         new.unlink()
     else:
@@ -164,8 +164,8 @@ class PaperTable(NamedTuple):
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
     def cell(self, row: str, column: str) -> tuple[str, ...]:
-        """The text of the value in each source, and of the difference between our value and the first other
-        source. A missing value is a dash."""
+        """The text of the value in each source, and of the difference between our value and the value in the
+        first other source. A missing value is a dash."""
         *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
         texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
         first = next((value for value in paper if value is not None), None)

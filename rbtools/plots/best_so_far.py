@@ -1,4 +1,4 @@
-"""The plot search: the best value that searches have found, over the number of queries."""
+"""The plot search: the best value that searches have found after each query."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ MOST_LINES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlot(Drawing):
-    """The best value found so far over the number of queries of searches (rb-search), with a line for each
-    algorithm.
+    """The best value that searches (rb-search) have found after each query, with a line for each algorithm.
 
     Lines are means over the runs, and bands are their 95 % intervals. A dotted line shows the optimum in the
     table of results.

@@ -29,13 +29,14 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of t
 class Confidence(Drawing):
     """Confidences of evaluations with --detail, as medians and middle 80 % over the records.
 
-    The view distance shows, over the distance, the mean largest probability of correct and of wrong
-    predictions. The view prediction draws these two means against each other, with a point for each distance
-    and the distance above the point. The view class shows three parts for each evaluation in --metric (by
-    default the last evaluation): the mean probability of each class over the images of the class (label), the
-    mean probability of each class over the images that are predicted as this class (argmax), and the largest
-    probability of correct and of wrong predictions (prediction). The view label shows, over the distance, the
-    mean probability of every class over the images of one class (--class).
+    The view distance shows how the mean largest probability of correct and of wrong predictions depends on
+    the distance. The view prediction draws the mean for wrong predictions over the mean for correct
+    predictions, with a point for each distance and the distance above the point. The view class shows three
+    parts for each evaluation in --metric (by default the last evaluation): the mean probability of each class
+    over the images of the class (label), the mean probability of each class over the images that are
+    predicted as this class (argmax), and the largest probability of correct and of wrong predictions
+    (prediction). The view label shows how the mean probability of every class over the images of one class
+    (--class) depends on the distance.
 
     Needs evaluations of rb-attack with --detail.
     """

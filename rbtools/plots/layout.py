@@ -1,4 +1,4 @@
-"""Layout of text: fits text into its space, and writes the numbers and names along axes."""
+"""Functions that fit text into its space and write the numbers and names along axes."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Scatter(Drawing):
     neighbours: str | None = param(
         None, "Mark the neighbours of this architecture (index, name or string).", metavar="ARCH"
     )
-    log_x: bool = param(False, "Use a logarithmic horizontal axis, such as for parameters and times.")
+    log_x: bool = param(False, "Use a logarithmic horizontal axis, for example for parameters and times.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         colouring = ("colour", "neighbours", "highlight")

@@ -95,8 +95,8 @@ class Composed(Drawing):
     weightings: str | None = param(
         None,
         "Weightings, each with a name and weights: 'equal; robust: pgd20.8=3, pr.*=2; fast:"
-        " seconds_per_epoch=5'. Other metrics have the weight in --metric, else 1. prbench: the six"
-        " weightings of PRBench's figure 6.  [default: equal]",
+        " seconds_per_epoch=5'. Metrics without a weight have the weight in --metric, or else 1. The name"
+        " prbench selects the six weightings of PRBench's figure 6.  [default: equal]",
         metavar="LIST",
     )
     group: str | None = param(

@@ -284,8 +284,7 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
 
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
-    """The intervals of ranked entries. `members` lists, for each entry, the records whose mean the entry
-    is."""
+    """The intervals of ranked entries. For each entry, `members` lists the records that are averaged."""
     every = [record for some in members for record in some]
     if not every:
         return []

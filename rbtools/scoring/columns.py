@@ -61,7 +61,7 @@ class Columns:
 
 
 def unknown(name: str, known: Iterable[str]) -> UsageError:
-    """The error if no record has a metric, a match of a glob, or the metrics of an expression."""
+    """The error that is raised if no record has the requested metric, glob or expression."""
     known = list(known)
     listed = expr.nearest(name, known) if known else "no metrics at all: evaluate them, as with rb-attack"
     if expr.is_bare(name):

@@ -177,11 +177,11 @@ def _intervals(
     value.
 
     The intervals are Student's intervals on Fisher's scale, atanh. Their standard deviation is the larger of
-    the resamples' standard deviation and the standard deviation for normal columns (Bonett and Wright,
-    Psychometrika 65, 2000). The end nearer to 0 is computed from the value times 1 - 1/n. For Spearman's rho,
-    the end nearer to 1 is computed from the value after its bias is subtracted (Kendall and Gibbons, Rank
-    Correlation Methods, 1990). Percentiles of the resamples would be too narrow if few pairs of records
-    disagree: if no pairs disagree in the data, none disagree in any resample.
+    two values: the resamples' standard deviation, and the standard deviation for normally distributed columns
+    (Bonett and Wright, Psychometrika 65, 2000). The end nearer to 0 is computed from the value times 1 - 1/n.
+    For Spearman's rho, the end nearer to 1 is computed from the value after its bias is subtracted (Kendall
+    and Gibbons, Rank Correlation Methods, 1990). Percentiles of the resamples would be too narrow if few
+    pairs of records disagree: if no pairs disagree in the data, none disagree in any resample.
     """
     count = (~np.isnan(drawn)).sum(0)
     known, few = np.maximum(n, FEWEST), count < _ENOUGH

@@ -103,8 +103,8 @@ def summary(
 def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> Entry:
     """The mean of several accuracies on the same images.
 
-    Without outcomes for each image, the interval is the mean of the accuracies' intervals. It is correct if
-    the accuracies fail on the same images; otherwise, it is too wide, but never too narrow.
+    Without outcomes for each image, the interval is the mean of the accuracies' intervals. This interval is
+    correct if the accuracies fail on the same images; otherwise, it is too wide, but never too narrow.
     """
     interval = joint(parts) or [fmean(part["ci95"][side] for part in parts) for side in (0, 1)]
     value = fmean(part["value"] for part in parts)

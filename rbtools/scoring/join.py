@@ -19,7 +19,7 @@ class JoinedSets:
 
     With `on`, columns are called LABEL:METRIC. If several records of a set have the same key, the last record
     is used, and `duplicates` counts the other records. `without` counts the records that lack a field of the
-    key; `reason` explains why.
+    key, and `reason` is the first error for such a record.
     """
 
     def __init__(self, sets: Mapping[str, Sequence[Record]], on: Sequence[str]) -> None:

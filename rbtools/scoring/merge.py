@@ -52,9 +52,9 @@ def united(old: Record, new: Record) -> dict[str, Any]:
 class Unions:
     """Merges records of the same model, and counts the merged records.
 
-    `count` is the number of records that were merged into earlier records. `images` contains the number of
-    images of each metric in the first merged record whose metrics have different numbers of images because
-    the two parts of the record had different numbers.
+    `count` is the number of records that were merged into earlier records. `images` describes the first
+    merged record whose metrics have different numbers of images because its two parts had different numbers.
+    The mapping contains the number of images of each metric.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Unions:
         self.images: dict[str, int] = {}
 
     def of(self, old: Record, new: Record) -> dict[str, Any]:
-        """Merge two records as `united` does, and count them."""
+        """Merge two records with `united`, and count the merged record."""
         self.count += 1
         record = united(old, new)
         if not self.images:

@@ -101,8 +101,8 @@ def _measured(members: Sequence[Record], name: str, counted: Counted) -> _Member
 def _compared(
     metric: str, every: Sequence[_MemberAnswers], reference: _MemberAnswers, draws: bootstrap.BootstrapDraws
 ) -> list[dict[str, Any]]:
-    """The comparisons of a metric. For single records, they are computed from the images whose answers
-    differ, and for means from samples."""
+    """The comparisons of a metric. Comparisons of single records are computed from the images whose answers
+    differ, and comparisons of means are computed from samples."""
 
     def drawn(one: _MemberAnswers, whose: str) -> np.ndarray:
         """Samples (M, B) of the members, as if all of them had used the same other test images."""

@@ -106,7 +106,7 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
 
 
 def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:
-    """Which points are on the Pareto front, which means that no other point is at least as good in all
+    """For each point, whether the point is on the Pareto front: no other point is at least as good in all
     numbers and better in one number.
 
     A point that lacks a number is not on the front. Equal points are either all on the front or all not on

@@ -19,8 +19,8 @@ Record = dict[str, Any]
 class Contender:
     """An entry of the ranking.
 
-    `members` contains the single records behind the entry, and `parts` the records (possibly means over
-    seeds) whose mean the entry is. `values` contains the values by which the entry is ranked, None if
+    `members` contains the single records behind the entry, and `parts` contains the records that are
+    averaged, possibly means over seeds. `values` contains the values by which the entry is ranked, None if
     missing. `points` contains the coordinates for the Pareto front. `paired` is the comparison with a
     reference, and `marks` contains fields that are written next to the rank.
     """

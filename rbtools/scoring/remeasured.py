@@ -160,8 +160,8 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
 
 def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
     """The p-value of `seen` correct images in a random `part` of `size` images, `right` of which are correct.
-    It is the probability of a count that is at least as far from the expectation, after `seen` is moved
-    towards the expectation by up to `allowed` images.
+    The p-value is the probability of a count that is at least as far from the expectation, after `seen` is
+    moved towards the expectation by up to `allowed` images.
     """
     expected = part * right / size
     off = max(abs(seen - expected) - allowed, 0.0)
@@ -254,7 +254,7 @@ def _explained(claim: Entry, alike: bool = False) -> float:
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
-    """Compares values that are not counts. On all images, they must be equal up to rounding; otherwise, they
+    """Compares values that are not counts. Values on all images must be equal up to rounding; other values
     are tested with their standard errors."""
     allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:

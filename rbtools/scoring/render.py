@@ -68,7 +68,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A LaTeX `tabular`, after a comment that names the required package."""
+    r"""A LaTeX `tabular`, preceded by a comment that names the required package."""
 
     def shown(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
@@ -87,7 +87,8 @@ def to_latex(table: Table) -> str:
 
 
 def to_raw_csv(table: Table) -> str:
-    """The same as `to_csv`, but for programs: texts are unchanged, except that zero bytes are replaced."""
+    """The same table as from `to_csv`, but for programs: texts are unchanged, except that zero bytes are
+    replaced."""
     # Python's csv can write zero bytes only from 3.11 on
     return to_csv(table, lambda words: words.replace("\0", "\ufffd"))
 

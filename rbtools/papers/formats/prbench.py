@@ -87,8 +87,8 @@ class PRBench:
     image counts in ProbAcc if its PR is above 1 - rho, as in the public code. The generalisation error of PR
     is the error over all images (ge.pr-all.NOISE.GAMMA), because 433 of 540 published values would be
     impossible over only those images that are correct without noise. The entries describe the noise of the
-    public code, in which uniform noise has "truncate". A ResNet for images above 32 pixels has the pool 4x4.
-    Other fields of a row are kept under "prbench".
+    public code, in which uniform noise has "truncate". The architecture of a ResNet for images above 32
+    pixels has the field pool with the value 4x4. Other fields of a row are kept under "prbench".
     """
 
     name: ClassVar[str] = "prbench"
