@@ -47,8 +47,7 @@ def comparison(name: str) -> ModuleType:
 
 
 def missing(name: str, setting: Setting) -> str:
-    """A description of the files that a reproduction at full scale needs and that are missing; "" if none is
-    missing."""
+    """The missing files of a reproduction at full scale, as a text; "" if no file is missing."""
     return needed_files.absent(name, setting) if setting.scale == "full" else ""
 
 
@@ -70,9 +69,9 @@ def run(
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
     """Run a recipe, which resumes from the store, and print the values of the paper beside ours. Records are
-    written to a temporary file. The temporary file replaces the old file only if the records are complete and
-    differ, because figures are drawn again if their records have a newer date. Each shard writes its own
-    file, and the last shard joins the files of all shards and prints the values.
+    written to a temporary file, which replaces the old file only if the records are complete and differ,
+    because figures are drawn again if their records have a newer date. Each shard writes its own file, and
+    the last shard joins the files of all shards and prints the values.
     """
     if lacking := missing(name, setting):
         raise RbError(lacking)
@@ -112,8 +111,7 @@ def report(name: str, scale: str, records: Path) -> None:
 
 
 def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
-    """Check the option --jobs, which sets the workers of every stage. Raises click.BadParameter for an
-    invalid text."""
+    """Check the option --jobs, the workers of every stage. Raises click.BadParameter for an invalid text."""
     if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
         raise click.BadParameter(
             f"'{text}' is not a number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
@@ -132,18 +130,14 @@ def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
     help="The folder where records, figures and tables are written.",
 )
 @click.option("--data", default="data", help="The folder with the data sets.")
-@click.option(
-    "--weights", default=None, help="Folder of NAS-Bench-201's weights.  [default: nas-bench-201 in --data]"
-)
+@click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
 @click.option(
     "--jobs",
     default="2",
     callback=_jobs,
     help="Number of simultaneous training runs or figures; auto or ray[:HOST:PORT] is passed to all stages.",
 )
-@click.option(
-    "--shard", "part", default=None, help="Compute only shard I/N; auto uses the number of the Slurm task."
-)
+@click.option("--shard", "part", default=None, help="Shard I/N to compute, or auto for a Slurm task.")
 @click.option("--dataset", default="", help="Your own images for reproduce-wci, as imagefolder:PATH.")
 @click.option("--pairs", default=None, help="Space-separated pairs SET/NETWORK of PRBench's tables 9 to 11.")
 @click.option("--vits", default=None, help="Comma-separated networks of timm for PRBench's tables 8 and 9.")
@@ -161,10 +155,7 @@ def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
     help="Only print what each stage would compute, how long this would take, and the total.",
 )
 @click.option(
-    "--records",
-    default=None,
-    type=click.Path(exists=True),
-    help="Compare this file of records with the paper, and compute nothing.",
+    "--records", default=None, type=click.Path(exists=True), help="Compare this record file with the paper."
 )
 def main(
     name: str | None, item: str | None, folder: str, part: str | None, dry_run: bool, **options: Any

@@ -1,5 +1,4 @@
-"""Common code of the reproductions, which compares our values with a paper's values and tests the paper's
-claims.
+"""Code that compares our values with a paper's values and tests the paper's claims.
 
 A reproduction (`reproduce_NAME.py`) converts the records of its recipe to tables and to tested claims.
 """
@@ -26,8 +25,7 @@ Rows = Mapping[str, Mapping[str, float | None]]
 
 
 class Claim(NamedTuple):
-    """A claim of a paper, whether the claim is true, and the values that were found. The verdict is None if
-    the records do not decide the claim."""
+    """A claim of a paper, whether the claim is true (None if undecided), and the values that were found."""
 
     words: str
     holds: bool | None
@@ -46,8 +44,7 @@ _WITH_INTERVALS = ("pr", "probacc", "ge")
 
 
 def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
-    """The records of a stream, one by one. Failed records are left out, and their number is printed to
-    stderr."""
+    """The records of a stream, one by one. Failed records are left out and counted on stderr."""
     count = failed = 0
     for line in stream:
         if line.strip():
@@ -94,8 +91,7 @@ def put(new: Path, old: Path) -> None:
 
 
 def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the first data set. Our tables contain only one data set, which is CIFAR-10 at full
-    scale."""
+    """The records of the first data set. Tables contain only one data set, CIFAR-10 at full scale."""
     return [record for record in records if record.get("dataset") == records[0].get("dataset")]
 
 
@@ -117,8 +113,7 @@ def means(
 
 
 def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> float | None:
-    """Spearman's rank correlation of two columns; None if there are fewer than three rows or if a column is
-    constant."""
+    """Spearman's rank correlation of two columns; None for fewer than three rows or a constant column."""
     from scipy import stats
 
     pairs = [(one[first], one[second]) for one in rows if first in one and second in one]
@@ -173,8 +168,8 @@ class PaperTable(NamedTuple):
         return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """The table in Markdown, with one line for each row. Each cell contains the values of all sources,
-        and the difference."""
+        """The table in Markdown, with one line for each row. Each cell contains all values and the
+        difference."""
         lines = [f"{self.title}: {' / '.join(self.sides())} / difference", ""]
         lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
         for row in self.rows():
@@ -322,8 +317,7 @@ def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -
 
 
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The bounds of `rb-measure bound` in records, with one row for each bound, which contains the inputs of
-    the smallest value.
+    """The bounds of `rb-measure bound` in records: a row for each bound, with the inputs of its least value.
 
     Columns: `THEORY`. A bound without a value counts as vacuous.
     """

@@ -57,13 +57,9 @@ class Box(weightings.Composed):
         metavar="EXPR",
     )
     facet: str | None = param(
-        None,
-        "Draw separate panels for each group of records with the same values of these fields.",
-        metavar="LIST",
+        None, "Separate panels for records that differ in these fields.", metavar="LIST"
     )
-    together: bool = param(
-        False, "Draw one panel for all metrics instead of one panel for each attack or corruption."
-    )
+    together: bool = param(False, "Draw one panel for all metrics, not one for each attack or corruption.")
     n_classes: int | None = param(
         None,
         "Number of classes, which determines the line for random guessing.  [default: the data set's]",
@@ -181,8 +177,7 @@ def _box(axes: Axes, column: Sequence[float], place: int, colour: str) -> None:
 
 
 def classes(records: Sequence[dict[str, Any]]) -> int | None:
-    """The number of classes in the records' data sets; None if the number is unknown or differs between data
-    sets."""
+    """The number of classes of the data sets; None if the number is unknown or differs between data sets."""
     counts = {_classes_of(record) for record in records}
     return counts.pop() if len(counts) == 1 else None
 

@@ -119,8 +119,7 @@ class Confidence(Drawing):
 
 
 def _places(distances: set[float]) -> dict[float, float]:
-    """Maps distances to positions on an axis with equal steps; empty if an axis with the distances themselves
-    is legible."""
+    """Maps distances to positions with equal steps; empty if an axis with the distances is legible."""
     ordered = sorted(distances)
     if len(ordered) < 3 or ordered[-1] < _FAR * ordered[-2]:
         return {}
@@ -139,8 +138,7 @@ def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
 
 
 def _labels(axes: Axes, steps: Steps, label: int) -> None:
-    """Draws, for each class, the mean probability over the images of class `label`, as the median over the
-    records.
+    """Draws each class's mean probability over the images of class `label`, as the median over records.
 
     The class `label` has a thick line and a band that contains the middle 80 % of the records. If there are
     more than ten other classes, the ten classes whose probability increases most are named, and all further
@@ -197,8 +195,7 @@ def _against(axes: Axes, steps: Steps) -> None:
 
 
 def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
-    """Draws the mean probability of each class over the images of the class (label), or over the images that
-    are predicted as this class (argmax)."""
+    """Draws each class's mean probability over its images (label) or the images predicted as it (argmax)."""
     diagonal = np.diagonal(_matrices(rows, scheme), axis1=1, axis2=2)
     counts = np.array([row.get("images", {}).get(scheme, [1] * diagonal.shape[1]) for row in rows])
     return list(np.where(counts > 0, diagonal, np.nan).T)

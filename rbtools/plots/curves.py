@@ -1,5 +1,4 @@
-"""The plot curves: metrics over the noise radius, the tolerated failure rate, the distance, the severity or
-the epoch."""
+"""The plot curves: metrics over radius, tolerated failure rate, distance, severity or training epoch."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ Lines = dict[int, list[Point]]  # maps the place of a record to its points, sort
 
 
 class LineGroup(NamedTuple):
-    """The lines of a panel, which contains one family of metrics over a quantity (a key of words.AXES), for
-    one facet."""
+    """The lines of a panel: one family of metrics over a quantity (a key of words.AXES) for one facet."""
 
     title: str
     over: str
@@ -66,9 +64,8 @@ class Names(NamedTuple):
 class CurvesPlot(Drawing):
     """A line for each record, such as PR over gamma, ProbAcc over rho, or accuracy over eps.
 
-    Shaded bands are 95 % intervals, and error bars are the standard deviations of means (rb-rank
-    --aggregate). If a panel has more than 16 records, the median and the middle 80 % of the records are
-    shown.
+    Shaded bands are 95 % intervals, and error bars are standard deviations of means (rb-rank --aggregate). A
+    panel with more than 16 records shows their median and their middle 80 %.
 
     Needs a metric with at least two points: pr.*, probacc.*, an attack at several eps, a corruption at
     several severities, or train.history.
@@ -88,9 +85,7 @@ class CurvesPlot(Drawing):
         metavar="LIST",
     )
     facet: str | None = param(
-        None,
-        "Draw separate panels for each group of records with the same values of these fields.",
-        metavar="LIST",
+        None, "Separate panels for records that differ in these fields.", metavar="LIST"
     )
     right: str | None = param(
         None,
@@ -122,8 +117,7 @@ class CurvesPlot(Drawing):
         )
 
     def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[LineGroup]:
-        """The lines of these metrics for each facet and each family of metrics, with facets in order of first
-        occurrence."""
+        """The lines of these metrics for each facet and family, with facets in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
         groups = [
             LineGroup(title, over, key, {place: line for place, line in lines.items() if keys[place] == key})
@@ -174,8 +168,7 @@ class CurvesPlot(Drawing):
         return _history_words(metric + beside)
 
     def _curves(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
-        """Maps each pair of a family and a quantity on the axis to the lines of this family. ProbAcc has a
-        separate family for each gamma or rho."""
+        """Maps each family and quantity on the axis to lines. ProbAcc has a family for each gamma or rho."""
         known = [record.get("metrics") or {} for record in records]
         intervals = [record_values.intervals(record) for record in records]
         deviations = [record_values.deviations(record) for record in records]
@@ -245,8 +238,7 @@ def _is_drawn(value: object) -> bool:
 
 
 def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[LineGroup]) -> Names:
-    """Names and line styles of all drawn records; records in different facets may have the same name and
-    style."""
+    """Names and line styles of all drawn records, which may be equal in different facets."""
     shown = sorted({place for group in groups for place in group.lines})
     at: dict[str, list[int]] = {}
     for number, place in enumerate(shown):
@@ -259,8 +251,7 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Line
 
 
 def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> None:
-    """A line for each record. The line style is the same in every panel, except for the settings in
-    `look`."""
+    """A line for each record. All panels have the same line styles, except for the settings in `look`."""
     several = len(set(names.names)) > 1 and len(group.lines) <= MOST_LINES
     for place, name, own in zip(*names, strict=True):
         points = group.lines.get(place)

@@ -26,8 +26,7 @@ Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, value
 class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr.
 
-    A cell is grey if there is no correlation, because one of the two metrics has the same value in all
-    records.
+    A cell is grey if one of the metrics has the same value in all records, so there is no correlation.
 
     Needs at least two metrics in at least three records, or the output of rb-corr.
     """

@@ -28,10 +28,9 @@ _MARKED = 40  # the points of more records are not joined by a line
 class Ranks(Drawing):
     """Values of metrics over the records, in sorted order.
 
-    With `view=shared`, all metrics are drawn in the order of the metric in --by, to show which metrics agree
-    with that metric; many records are drawn as points with a running median. With `view=own`, each metric is
-    drawn in its own order. With `view=changes`, the ranks are drawn, with a line for each record from metric
-    to metric.
+    With `view=shared`, all metrics are drawn in the order of the metric in --by; many records are drawn as
+    points with a running median. With `view=own`, each metric is drawn in its own order. With `view=changes`,
+    the ranks are drawn, with a line for each record from metric to metric.
 
     With --join, sets of records are compared in one metric, such as the same architectures on several data
     sets. Then the rank of each record in the other sets is drawn over the record's rank in the first set.
@@ -63,9 +62,7 @@ class Ranks(Drawing):
         "Join sets of records by this field (such as arch.index), and rank the records in each set.",
         metavar="EXPR",
     )
-    sets: str = param(
-        "dataset", "With --join, the field whose value determines the set of a record.", metavar="EXPR"
-    )
+    sets: str = param("dataset", "With --join, the field that distinguishes the sets.", metavar="EXPR")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         names = self._names(records)

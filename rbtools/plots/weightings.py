@@ -31,8 +31,7 @@ PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
 
 class Rows(NamedTuple):
     """Named rows of numbers (rows, columns), which are the means over the records of each group and the
-    sample standard deviations. A mean over no records is NaN, and so is a standard deviation over fewer than
-    two records."""
+    sample standard deviations. Means over no records and deviations over fewer than two records are NaN."""
 
     names: list[str]
     means: np.ndarray
@@ -50,8 +49,7 @@ _OF_FEW = {
 class Own:
     """The scores that the records contain, which are used instead of scores computed over the drawn records.
 
-    `scaled` (records, terms) contains the metrics on the scale of the score; NaN if a record does not have
-    the metric.
+    `scaled` (records, terms) contains the metrics on the scale of the score; NaN if a metric is missing.
     """
 
     terms: list[terms.Term]
@@ -59,8 +57,7 @@ class Own:
 
     @staticmethod
     def of(records: Sequence[Record]) -> Own | None:
-        """The scores in the records if rb-score computed all of them with the same metrics and weights;
-        otherwise None."""
+        """The scores if rb-score computed all of them with the same metrics and weights; otherwise None."""
         entries = [results.last_entry(record, "score") for record in records]
         found = [terms.of_entry(entry) if entry.get("tool") == "rb-score" else [] for entry in entries]
         if not found[0] or any(own != found[0] for own in found):
@@ -72,8 +69,7 @@ class Own:
         return Own(found[0], shares * total / np.where(weights > 0, weights, np.nan))
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores with these weights of `terms`; each score is computed over the metrics that the record
-        has."""
+        """The scores with these weights of `terms`, each computed over the metrics of the record."""
         total = (~np.isnan(self.scaled) * np.array(weights)).sum(1)
         scores = np.nansum(self.scaled * weights, 1) / np.where(total > 0, total, np.nan)
         return [None if np.isnan(score) else float(score) for score in scores]
@@ -130,8 +126,7 @@ class Composed(Drawing):
 
 
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
-    """Parse `equal; robust: pgd20.8=3, pr.*=2`. Each weighting maps every metric to a weight, which is by
-    default the weight in `usual`.
+    """Parse `equal; robust: pgd20.8=3, pr.*=2`. A metric without a weight has its weight in `usual`.
 
     A name in `PRESETS` selects a list of weightings, which require the same number of metrics in the same
     order. Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`.
@@ -181,8 +176,7 @@ def _weight(text: str, item: str) -> float:
 
 
 def together(records: Sequence[Record], within: str | None, score: Composite | Own) -> str:
-    """A remark for the label of the axis if several data sets, or too few records, were scaled together;
-    otherwise ""."""
+    """A remark for the axis label if several data sets or too few records were scaled together; else ""."""
     if within is not None:
         return ""
     sets = {str(record.get("dataset")) for record in records}
@@ -191,8 +185,7 @@ def together(records: Sequence[Record], within: str | None, score: Composite | O
 
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
-    """Averages the columns over the records with the same value of `group`; without `group`, the columns of
-    single records."""
+    """Averages the columns over records with the same value of `group`, or over single records."""
     import pandas
 
     names = words.tags(records)

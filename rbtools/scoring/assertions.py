@@ -38,8 +38,7 @@ class Assertion:
     relative: bool = False
 
     def problem(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> str | None:
-        """The reason, as a sentence, why the record does not meet the condition; None if the record meets the
-        condition.
+        """A sentence on why the record does not meet the condition; None if the record meets the condition.
 
         A record does not meet the condition if the metric is missing, or if (unless `point`) the interval is
         missing. A field of the record, such as arch.params, needs no interval.
@@ -64,8 +63,7 @@ class Assertion:
         )
 
     def _of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
-        """The problem that is found when the values are compared without intervals. Raises RbError if a value
-        is missing."""
+        """The problem if values are compared without intervals. Raises RbError if a value is missing."""
         name, value = self.value.text, self._value(record)
         if not self.relative:
             held = _HOLDS[self.sign](value, self.limit)
@@ -86,8 +84,7 @@ class Assertion:
         return value
 
     def _measured(self, record: Mapping[str, Any]) -> tuple[str, float, Sequence[float] | None]:
-        """The name of the value, the value, and the interval of the value (None for an exact value). Raises
-        RbError."""
+        """The name, the value, and the interval of the value (None for an exact value). Raises RbError."""
         name, value = self.value.text, self._value(record)
         # Only metrics have a sampling error; fields of the record are exact.
         metrics = record.get("metrics") or {}
@@ -112,8 +109,7 @@ class Assertion:
         return f"{name} is", value, ends
 
     def _compared(self, comparison: Mapping[str, Any]) -> tuple[str, float, Sequence[float]]:
-        """The difference from the reference, as its name, its value and its paired interval. Raises
-        RbError."""
+        """The difference from the reference: its name, value and paired interval. Raises RbError."""
         name = self.value.text
         found = comparison.get("metrics", {}).get(name)
         if found is None:
@@ -125,8 +121,7 @@ class Assertion:
 
 
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
-    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError, which names the option, if the text is
-    invalid."""
+    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if the text is invalid."""
     try:
         signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:
@@ -162,8 +157,7 @@ class Verdict(NamedTuple):
 
 
 def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:
-    """The verdicts in JUnit's XML, with one test case for each record (`classname`) and assertion
-    (`name`)."""
+    """The verdicts in JUnit's XML: one test case for each record (`classname`) and assertion (`name`)."""
     from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
     cases = TestSuite(suite)

@@ -1,12 +1,11 @@
-"""Uncertainty of a ranking: values are sampled as if other test images had been used, and are compared
-(`rank_sets`).
+"""Uncertainty of a ranking: values are sampled as for other test images and compared (`rank_sets`).
 
 A record's accuracy is resampled from the record's own images if their outcomes are stored. Records of the
-same data set use the same image weights, so the samples of two networks that fail on the same images are
-correlated. If outcomes are not stored, the accuracy is sampled from the distribution given by its value and
-n, or from a normal distribution as wide as its interval. In this case, we assume that the metrics of a
-record, or of the members of a group, were measured on the same images, and sample them with full correlation.
-The interval of a mean is then never too narrow.
+same data set use the same image weights, so networks that fail on the same images have correlated samples. If
+outcomes are not stored, the accuracy is sampled from the distribution given by its value and n, or from a
+normal distribution as wide as its interval. In this case, we assume that the metrics of a record, or of the
+members of a group, were measured on the same images, and sample them with full correlation. The interval of a
+mean is then never too narrow.
 
 Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981). One more image, which is correct
 with probability 1/2, is added to every record; without this image, a network that is correct on all images
@@ -159,8 +158,7 @@ class BootstrapDraws:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
     def composite(self, records: Sequence[Record], whose: Sequence[str | None]) -> np.ndarray:
-        """Samples (N, size) of the score from rb-score. The metrics of the score are sampled, and then scaled
-        and weighted.
+        """Samples (N, size) of the score from rb-score. The metrics are sampled, then scaled and weighted.
 
         Records without a score have NaN. `whose` contains one name for each record (see `number`).
         """
@@ -212,8 +210,7 @@ def _model(record: Record) -> str:
 
 
 def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """The weighted share (B,) of correct images, after one image that is correct or wrong at random is
-    added."""
+    """The weighted share (B,) of correct images, with one more image that is correct or wrong at random."""
     weight = rng.standard_exponential(len(right))
     share: np.ndarray = (right + weight * rng.integers(2, size=len(right))) / (right + wrong + weight)
     return share

@@ -11,7 +11,7 @@ from rbtools.scoring import means, union
 
 class Derived(NamedTuple):
     """The name of a derived metric and the expression of its value. If `explain` is true, the entry of a
-    union lists the images that each part breaks."""
+    union contains the effect of each part."""
 
     name: str
     compiled: expr.Expression
@@ -23,8 +23,8 @@ class Derived(NamedTuple):
         return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """A copy of the record that contains the derived metric. If the metric cannot be computed, its entry
-        contains the reason.
+        """The record with the derived metric. If the metric cannot be computed, its entry contains the
+        reason.
 
         Raises RbError if the record has a metric of the same name that is not derived from this expression.
         """
@@ -56,8 +56,7 @@ class Derived(NamedTuple):
 
 
 def explained(text: str) -> Derived:
-    """A derived metric for a union, whose name is the text of the union, and whose entry lists what each part
-    breaks.
+    """A metric whose name is the text of a union, and whose entry lists what each part breaks.
 
     Raises UsageError if the expression is not a union.
     """

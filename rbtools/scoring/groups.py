@@ -13,8 +13,7 @@ Key = tuple[Any, ...]
 
 
 def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns a function that looks up a field in a record (`arch.index`, `dataset`) or computes an
-    expression.
+    """Returns a function that looks up a field in a record (`arch.index`) or computes an expression.
 
     The function returns a hashable value, and raises MissingName if the record has no such field.
     """
@@ -32,8 +31,8 @@ class Groups:
     """Groups of records that have the same values of the fields `names`.
 
     `keys` contains the values of each record, with None for a missing value. `places` contains the indices of
-    each group's records, with groups in order of first occurrence. `lacking` contains the number of records
-    that lack each field.
+    each group's records, with groups in order of first occurrence. `lacking` counts the records that lack
+    each field.
     """
 
     names: list[str]
@@ -50,8 +49,7 @@ class Groups:
 
 
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
-    """The groups of records that have the same values of the fields `names`; without fields, a single group
-    of all records.
+    """The groups of records with the same values of the fields `names`; without fields, a single group.
 
     Records that lack a field count as equal in this field. Raises UsageError, which names the option, if no
     record has one of the fields.

@@ -17,8 +17,7 @@ Interval = tuple[float, float]
 
 
 def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str, Any]]:
-    """The entries of the metrics in a mean. Returns an empty list for other expressions, or if an entry is
-    missing."""
+    """The entries of the metrics in a mean. Returns [] for other expressions, or if an entry is missing."""
     metrics = record.get("metrics") or {}
     if not compiled.is_mean or compiled.text in metrics:
         return []
@@ -33,8 +32,7 @@ def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str
 
 
 def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval | None:
-    """The 95 % interval of a mean of metrics. Returns None for other expressions, or if a metric has no
-    interval.
+    """The 95 % interval of a mean of metrics. Returns None for other expressions, or without intervals.
 
     If all metrics have answers for each image, one observation is the share of metrics in which an image
     counts, as for `corrupt.mean`; correlation between metrics is then taken into account. Otherwise, the

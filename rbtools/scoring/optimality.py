@@ -14,8 +14,7 @@ Over = dict[float, float]  # distance -> accuracy
 
 
 def optimality(record: Mapping[str, Any], attack: object) -> float:
-    """Measures how close an attack's curve of accuracy over eps is to the lower envelope of the curves of all
-    attacks; 1 is the best value.
+    """How close an attack's curve of accuracy over eps is to the lower envelope of all attacks; 1 is best.
 
     The value is 1 - (a - b) / (c - b), where a is the area under the attack's curve, b is the area under the
     lower envelope of all curves in the same norm, and c is clean accuracy times the largest distance (Cina et
@@ -58,8 +57,7 @@ class _Curve(NamedTuple):
 
 
 def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
-    """Maps the name of an attack (with split and norm) to the attack's curve, if the curve has at least two
-    distances above 0."""
+    """The curves of all attacks (keys with split and norm) that have at least two distances above 0."""
     curves: dict[str, _Curve] = {}
     for entry in record.get("evals") or ():
         parts = metric_name.parse(str(entry.get("metric")))
@@ -74,7 +72,7 @@ def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
 
 
 def _optimality(asked: Over, compared: Sequence[Over]) -> float:
-    """The local optimality of a curve among the curves `compared`; each curve has clean accuracy at distance
+    """The local optimality of a curve among `compared`, where all curves have clean accuracy at distance
     0."""
     end = min(max(curve) for curve in compared)
     grid = sorted({eps for curve in compared for eps in curve if eps <= end})
@@ -89,8 +87,7 @@ def _optimality(asked: Over, compared: Sequence[Over]) -> float:
 
 
 def _at(curve: Over, eps: float) -> float:
-    """The accuracy at a distance, which is at most the largest distance of the curve, by linear
-    interpolation."""
+    """The accuracy at a distance within the range of the curve, by linear interpolation."""
     if eps in curve:
         return curve[eps]
     below, above = max(one for one in curve if one < eps), min(one for one in curve if one > eps)

@@ -12,8 +12,7 @@ from rbtools.records import answers, expr, results
 
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
-    """Maps each class to the number of its images that count in the metric's value, and to the number of all
-    its images.
+    """Maps each class to the number of its images that count in the metric, and of all its images.
 
     Raises MissingName if the metric is missing, NoAnswers if there are no answers for each image, and RbError
     if the answers are damaged.
@@ -32,8 +31,7 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
 
 
 def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """The field `per_class` of a record, which contains the accuracy of each class with its interval, and the
-    worst class.
+    """The field `per_class` of a record: the accuracy of each class with its interval, and the worst class.
 
     Raises the same errors as `counts`.
     """
@@ -47,7 +45,6 @@ def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def worst(record: Mapping[str, Any], metrics: Sequence[str]) -> float:
-    """The accuracy of the class with the lowest accuracy in a metric, which expressions call
-    `class.min(pgd20.8)`."""
+    """The lowest accuracy of a class in a metric, `class.min(pgd20.8)` in expressions."""
     (metric,) = metrics
     return min(right / n for right, n in counts(record, metric).values())

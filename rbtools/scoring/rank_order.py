@@ -1,5 +1,5 @@
-"""Ranks records by one or several numbers. Records with equal values have the same rank, and records without
-a rank are last."""
+"""Ranks records by one or several numbers. Records with equal values share a rank; unranked records are
+last."""
 
 from __future__ import annotations
 
@@ -70,8 +70,7 @@ def rank(
 
 
 def costs(values: Sequence[Any], higher: Sequence[bool]) -> Cost:
-    """Values in a form that is sorted with the best value first. Raises RbError if a value is not a
-    number."""
+    """Values in a form that sorts the best value first. Raises RbError if a value is not a number."""
 
     def cost(value: object, higher: bool) -> tuple[bool, float]:
         if value is None or value != value:
@@ -106,11 +105,10 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
 
 
 def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:
-    """For each point, whether the point is on the Pareto front: no other point is at least as good in all
+    """Whether each point is on the Pareto front, which means that no other point is at least as good in all
     numbers and better in one number.
 
-    A point that lacks a number is not on the front. Equal points are either all on the front or all not on
-    the front.
+    A point that lacks a number is not on the front. Equal points are all on the front or all off the front.
     """
     on = [False] * len(points)
     best: list[Cost] = []

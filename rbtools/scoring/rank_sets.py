@@ -1,9 +1,9 @@
 """Intervals of ranks, from tests of all pairs of numbers. The rank of a number is 1 plus the number of truly
 better numbers. If numbers are close, the ranks in bootstrap resamples do not form a valid interval. For
 example, each order of ten truly equal numbers is possible, but the first number in a resample is almost never
-the tenth (Hall and Miller, Ann. Stat. 37, 2009). Therefore, each number is compared with all other numbers at
-a simultaneous level of 5 %. The lower end of a rank's interval follows from the number of significantly
-better numbers, and the upper end from the number of significantly worse numbers (Mogstad, Romano, Shaikh and
+the tenth (Hall and Miller, Ann. Stat. 37, 2009). Therefore, all pairs of numbers are compared at a
+simultaneous level of 5 %. The lower end of a rank's interval follows from the number of significantly better
+numbers, and the upper end from the number of significantly worse numbers (Mogstad, Romano, Shaikh and
 Wilhelm, Rev. Econ. Stud. 91, 2024). Instead of their bootstrap, we use Bonferroni's bound, which is valid for
 any dependence between the numbers.
 """
@@ -21,13 +21,12 @@ _GRID = 200  # degrees of freedom at which Student's quantile is computed; other
 
 
 class Drawn(NamedTuple):
-    """Bootstrap samples (G, B) of numbers (G,), and the variance between the members of a group, which the
-    samples do not contain.
+    """Bootstrap samples (G, B) of numbers (G,), and the variance between the members of groups.
 
-    `between` (G,) is the variance of each number between its members, and `freedom` (G,) is the degrees of
-    freedom of this variance. `rarity` (G,) is 1 / n for n images behind a number, or 0 if n is large or
-    unknown. `joint` is true if the samples of different numbers are dependent. If `joint` is false, the
-    numbers are independent.
+    `between` (G,) is the variance of each number between its members, which the samples do not contain, and
+    `freedom` (G,) is the degrees of freedom of this variance. `rarity` (G,) is 1 / n for n images behind a
+    number, or 0 if n is large or unknown. `joint` is true if the samples of different numbers are dependent;
+    otherwise, the numbers are independent.
     """
 
     draws: np.ndarray
@@ -38,8 +37,7 @@ class Drawn(NamedTuple):
 
 
 def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest rank (G,) that each number may have; the two ranks are the ends of a 95 %
-    interval.
+    """The smallest and the largest rank (G,) of each number, which are the ends of a 95 % interval.
 
     If several numbers are truly equal, each of them has several true ranks, and the interval contains all of
     these ranks. Only close numbers are compared; other numbers are counted by sorting. For G numbers, this
@@ -80,8 +78,8 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Spread:
-    """Variances of differences between numbers. `moved` contains centred samples (G, B), whose squares add up
-    to variances."""
+    """Variances of differences between numbers. `moved` contains centred samples (G, B), with squares that
+    add up to variances."""
 
     def __init__(self, moved: np.ndarray, between: np.ndarray, freedom: np.ndarray, joint: bool) -> None:
         self.moved, self.between, self.freedom, self.joint = moved, between, freedom, joint
@@ -90,8 +88,7 @@ class _Spread:
         self.inverse = 1 / (moved.shape[1] - 1)  # 1 / degrees of freedom of the draws' variances
 
     def most(self) -> np.ndarray:
-        """For each number, the largest possible standard deviation (G,) of the difference from any other
-        number."""
+        """The largest possible standard deviation (G,) of a difference from each number."""
         deviation, between = np.sqrt(self.variance), self.between
         most: np.ndarray = np.sqrt((deviation + deviation.max()) ** 2 + between + between.max())
         return most

@@ -46,8 +46,7 @@ def union(record: Record, names: Sequence[str]) -> float:
 
 
 def common_union(record: Record, names: Sequence[str]) -> float:
-    """The same as `union`, but on the images that all parts have in common, which are the first images of the
-    longer lists."""
+    """Like `union`, but only on the images that all parts have in common, which are the first images."""
     return float(union_of(record, names, common=True).survived.mean())
 
 
@@ -99,8 +98,7 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
 
 
 def _is_share(record: Record, metric: str) -> bool:
-    """Whether a glob includes a metric, which must be a share of images according to its name or (with --as)
-    its entry."""
+    """Whether a glob includes a metric: its name or (--as) its entry must describe a share of images."""
     entry = results.last_entry(record, metric)
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
@@ -108,8 +106,7 @@ def _is_share(record: Record, metric: str) -> bool:
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
     """The fields in the entry of a union: value, interval, parts, and the answer for each image.
 
-    If `explain` is true, the fields also contain the images that each part breaks. Raises the same errors as
-    `union`.
+    If `explain` is true, the images that each part breaks are added. Raises the same errors as `union`.
     """
     assert expression.union is not None
     whole = union_of(record, expression.union, common=expression.text.startswith("union.common"))
@@ -138,8 +135,7 @@ def among(texts: Iterable[str]) -> list[expr.Expression]:
 
 def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
     """A copy of the record in which each union is a metric. The name of the metric is the expression, and the
-    metric has an interval and an answer for each image. Unions without a value are left out; if such a union
-    is evaluated, the error explains why."""
+    metric has an interval and an answer for each image. Unions without a value are left out."""
     for expression in expressions:
         if expression.text not in (record.get("metrics") or {}):
             try:
@@ -158,9 +154,8 @@ def explained(whole: Union) -> dict[str, Any]:
     """Describes which images each part of a union breaks.
 
     `broken` is the number of images that the part breaks. `only` is the number of images that no other part
-    breaks. `gain` lists the parts in an order in which each part breaks most of the remaining images, with
-    the number of these images. `smallest` is the smallest set of parts with the same union. `proven` is false
-    if the search for this set was stopped.
+    breaks. `gain` lists the parts in the greedy order of `gains`, with numbers of images. `smallest` is the
+    smallest set of parts with the same union. `proven` is false if the search for this set was stopped.
     """
     broken = ~whole.right
     alone = broken & (broken.sum(0) == 1)
@@ -175,8 +170,7 @@ def explained(whole: Union) -> dict[str, Any]:
 
 
 def gains(broken: np.ndarray) -> list[tuple[int, int]]:
-    """The parts in an order in which each part breaks most of the remaining images, as pairs of a part and
-    its number of images.
+    """The parts in greedy order, where each part breaks most of the remaining images: (part, images).
 
     `broken` is bool (P, N).
     """
@@ -191,8 +185,7 @@ def gains(broken: np.ndarray) -> list[tuple[int, int]]:
 
 
 def smallest_set(broken: np.ndarray) -> tuple[list[int], bool]:
-    """The smallest set of parts that together break all broken images, and whether this set is proven to be
-    the smallest.
+    """The smallest set of parts that together break all broken images, and whether this is proven.
 
     `broken` is bool (P, N). The set is the solution of an integer program, in which each kind of broken image
     must be broken by a chosen part.
