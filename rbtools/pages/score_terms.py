@@ -120,8 +120,8 @@ def _common(records: Sequence[Record]) -> list[PageTerm]:
 
 def _headlines(names: Sequence[str]) -> list[str]:
     """One metric for each curve. If an attack, a noise or a corruption was measured at several distances, the
-    metric is the one at 8/255, or else at the middle distance. If the mean over corruptions is known, it
-    replaces the single corruptions."""
+    metric at 8/255 is used, or else the metric at the middle distance. If the mean over corruptions is known,
+    it replaces the single corruptions."""
     families: dict[object, list[str]] = {}
     for name in names:
         parts = metric_name.parse(name)

@@ -69,7 +69,7 @@ def _plain(value: object) -> object:
 
 
 def _json(value: dict[str, Any], **_: object) -> str:
-    """JSON for a script element. The template filter `tojson` escapes it further."""
+    """JSON for a script element. The template filter `tojson` escapes this JSON further."""
     text = dumps(value).decode()  # `dumps` has escaped the control characters
     for letter in "\u2028\u2029":  # escaped here, because they are not marks of direction
         text = text.replace(letter, f"\\u{ord(letter):x}")

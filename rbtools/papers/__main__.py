@@ -111,7 +111,8 @@ def report(name: str, scale: str, records: Path) -> None:
 
 
 def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
-    """Check the option --jobs, the workers of every stage. Raises click.BadParameter for an invalid text."""
+    """Check the option --jobs, which sets the workers of all stages. Raises click.BadParameter for an invalid
+    text."""
     if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
         raise click.BadParameter(
             f"'{text}' is not a number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."

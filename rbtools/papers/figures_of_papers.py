@@ -4,8 +4,8 @@ with all of them.
 The folder reproduced/PAPER/ then contains figN.pdf and figN.png with all panels of the figure, tableN.md and
 tableN.tex with the printed values and ours, and index.html with captions and claims. For each item, the page
 also names the missing parts and the command that computes these parts. The module `items` lists the items. A
-file is not made again if it is newer than its records and was made by the same command, so an interrupted run
-resumes.
+file is not written again if the file is newer than its records and was made by the same command, so an
+interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class FigurePanel(Artist):
         panel.bbox_inches.set(panel.bbox_inches.translated(x, y))
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the panel with the renderer of the whole figure."""
+        """Draw the panel with the renderer of the complete figure."""
         assert self.figure is not None
         self.panel.set_dpi(self.figure.dpi)
         self.panel.draw(renderer)

@@ -63,7 +63,7 @@ def _data_set(
 
 
 def _transformers(setting: Setting) -> Iterator[NeededFile]:
-    """The weights of timm's networks in the cache of the Hub, the weights of ViT-S, and timm itself."""
+    """The weights of timm's networks in the cache of the Hugging Face Hub, the weights of ViT-S, and timm."""
     home = os.environ.get("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
     cache = os.environ.get("HF_HUB_CACHE", str(Path(home, "hub")))
     networks = [one for word in recipes.word("prbench", "vits", setting) for one in word.split(",")]

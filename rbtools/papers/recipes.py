@@ -9,7 +9,7 @@ A member is a command or a mapping. A mapping has the key `pipe`, which contains
 the key `group`, which contains other members. `at` lists the scales at which the member is used. If the text
 of `if` is empty, the member is not used. `for` and `in` repeat the member for each word of a text, and a name
 with a / splits each word. `words` contains further texts for placeholders. `words_of` contains further texts
-for those words of a loop that match a pattern.
+for placeholders if the word of a loop matches a pattern.
 
 `pipes` gives names to lists of stages or members, which can then be used in several places as "{name}".
 """
@@ -89,7 +89,7 @@ def _words(recipe: Mapping[str, Any], setting: Setting) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A reader of one recipe at one scale; `named` contains the lists that the recipe gives names to."""
+    """A reader of one recipe at one scale; `named` maps names to lists of stages or members."""
 
     scale: str
     named: Mapping[str, list[Any]]

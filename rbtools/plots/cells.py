@@ -64,9 +64,7 @@ class CellsPlot(Drawing):
         " by commas.  [default: score, else the metric that was evaluated last]",
         metavar="EXPR",
     )
-    top: int | None = param(
-        None, "Draw only the best cells, at most this number.  [default: all]", check="positive"
-    )
+    top: int | None = param(None, "Number of best cells to draw.  [default: all]", check="positive")
     view: str | None = param(
         None,
         "What to draw: counts of operations, a graph of each cell, a grid with a row for each cell"

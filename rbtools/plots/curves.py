@@ -224,7 +224,7 @@ def _history_words(name: str) -> str:
 
 
 def _quantities(known: list[str], metric: str | None) -> list[str]:
-    """The quantities of a training history to draw. By default, these are the accuracies in the history or,
+    """The quantities of a training history to draw. By default, the accuracies in the history are drawn or,
     without accuracies, the losses."""
     if metric is None:
         accuracies = [name for name in known if name.endswith("acc")]

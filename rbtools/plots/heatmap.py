@@ -47,7 +47,7 @@ class Heatmap(Drawing):
 
     @staticmethod
     def adopt(line: dict[str, Any]) -> bool:
-        """Whether this is a line of output from rb-corr, which is not a record but can be drawn."""
+        """Whether `line` is from the output of rb-corr, which contains no records but can be drawn."""
         return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:

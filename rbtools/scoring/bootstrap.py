@@ -232,7 +232,7 @@ def over_members(
     on images that other records share. The second result is the variance (G,) of each mean between its
     members, which is 0 for a single member. The third result is the degrees of freedom (G,) of this variance.
     The samples do not contain the variance between members, because resampling three members would
-    underestimate it by a third.
+    underestimate this variance by a third.
     """
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))

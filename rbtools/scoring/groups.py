@@ -51,8 +51,8 @@ class Groups:
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
     """The groups of records with the same values of the fields `names`; without fields, a single group.
 
-    Records that lack a field count as equal in this field. Raises UsageError, which names the option, if no
-    record has one of the fields.
+    Records that lack a field count as equal in this field. Raises UsageError, which names the option, if a
+    field is missing in all records.
     """
     columns: list[list[Any]] = []
     lacking: dict[str, int] = {}

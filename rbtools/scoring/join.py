@@ -62,7 +62,7 @@ class JoinedSets:
         """The columns of these items in all sets. An item that begins with LABEL: has columns only in the
         sets whose label matches.
 
-        Raises UsageError if no record has one of the items.
+        Raises UsageError if an item is missing in all records.
         """
         return list(dict.fromkeys(name for item in items for name in self._resolved(item)))
 

@@ -40,8 +40,8 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest rank (G,) of each number, which are the ends of a 95 % interval.
 
     If several numbers are truly equal, each of them has several true ranks, and the interval contains all of
-    these ranks. Only close numbers are compared; other numbers are counted by sorting. For G numbers, this
-    needs G log G steps, and one step for each close pair.
+    these ranks. Only close numbers are compared; other numbers are counted by sorting. The comparison of G
+    numbers needs G log G steps, and one step for each close pair.
     """
     count, size = drawn.draws.shape
     if count < 2:

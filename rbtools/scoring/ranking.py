@@ -61,7 +61,7 @@ def one_of_each_model(
 def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Contender]:
     """The means of the entries that differ only in the fields `over` (such as `seed`).
 
-    Raises UsageError if no record has one of the fields.
+    Raises UsageError if a field is missing in all records.
     """
     for name in over if contenders else ():
         if not any(same_model.has(one.record, name) for one in contenders):
@@ -79,7 +79,7 @@ def averaged_by(
     """The means of the entries that have the same values of the fields `names`, and the number of records
     that lack each field.
 
-    Raises UsageError, which names the `option`, if no record has one of the fields.
+    Raises UsageError, which names the `option`, if a field is missing in all records.
     """
     groups = grouped([one.record for one in contenders], names, option)
     means = [

@@ -1,7 +1,7 @@
 """The table of ranked records: its columns, numbers and digits.
 
-`build` makes the table, and `rbtools.scoring.render` writes it as CSV, Markdown or LaTeX. The table that
-`rb-rank` prints at a terminal is made from the same cells.
+`build` makes the table, and `rbtools.scoring.render` writes the table as CSV, Markdown or LaTeX. The table
+that `rb-rank` prints at a terminal is made from the same cells.
 """
 
 from __future__ import annotations

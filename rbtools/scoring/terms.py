@@ -14,8 +14,8 @@ from rbtools.registry import gathered
 
 
 class Term(NamedTuple):
-    """A metric, a glob or an expression, with its weight, and whether higher is better. The metric's name
-    decides about the direction if `higher` is None."""
+    """A metric, a glob or an expression, with its weight, and whether higher is better. If `higher` is None,
+    the metric's name determines the direction."""
 
     metric: str
     weight: float = 1.0

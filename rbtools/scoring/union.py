@@ -128,7 +128,7 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
 
 
 def among(texts: Iterable[str]) -> list[expr.Expression]:
-    """The texts that are expressions of unions; any other text may be the name of a metric."""
+    """The texts that are expressions of unions, since any other text may be the name of a metric."""
     expressions = [expr.Expression(text, any_name=True) for text in dict.fromkeys(texts)]
     return [one for one in expressions if one.union is not None]
 

@@ -7,7 +7,7 @@ DATA is cifar10, cifar100 or ImageNet16-120. The measure is accuracy, confidence
 attack or a corruption. An accuracy is a number if the key is "clean"; otherwise it is a list with one number
 for each distance or severity.
 
-The reader does not show the contents of confidence and cm. We assume that their values have the same
+The reader does not show the contents of confidence and cm. We assume that confidence and cm have the same
 structure as accuracies: one value for clean, and otherwise a list. A confidence may also be an object of such
 lists. The values are kept unchanged: "label", "argmax" and "prediction" of a confidence, as in the paper, and
 the matrix of a cm.

@@ -1,4 +1,4 @@
-"""Common code of the readers of published files: JSON, and the names of data sets and networks."""
+"""Code that all readers of published files use, for JSON and for the names of data sets and networks."""
 
 from __future__ import annotations
 
