@@ -1,4 +1,5 @@
-"""BibTeX of the methods behind a record's results. `methods.bib` contains the entries."""
+"""BibTeX entries of the methods that were used for a record's results. The file `methods.bib` contains the
+entries."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def entries() -> dict[str, str]:
 
 
 def of_record(record: Mapping[str, Any]) -> str:
-    """BibTeX of the methods in a record, each once: first for its results, then for its training."""
+    """BibTeX entries of the methods in a record, without duplicates; entries for the results are first, and
+    entries for the training follow."""
     keys: dict[str, None] = {}
     for entry in record.get("evals") or ():
         keys |= dict.fromkeys(_of_entry(entry))

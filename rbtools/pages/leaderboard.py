@@ -1,4 +1,4 @@
-"""leaderboard: one self-contained web page that sorts, filters and ranks the records."""
+"""The plot leaderboard: one self-contained web page on which users sort, filter and rank the records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Leaderboard:
-    """A page in one file, which a browser can show offline: a table to sort and to filter, sliders for the
-    weights of the composite score, curves of the selected rows, and the command line that reproduces each
-    row.
+    """A self-contained web page, which a browser can show offline. The page contains a table to sort and to
+    filter, sliders for the weights of the composite score, curves of the selected rows, and the command line
+    that reproduces each row.
 
-    If rb-score has scored the records, the page begins with this score, its metrics and its weights.
+    If rb-score has scored the records, the page initially shows this score with its metrics and weights.
 
-    Needs records with any metric.
+    Needs records with at least one metric.
     """
 
     name: ClassVar[str] = "leaderboard"
@@ -30,16 +30,16 @@ class Leaderboard:
     title: str = param("Leaderboard", "Title of the page.")
 
     def draw(self, records: Iterable[dict[str, Any]]) -> str:
-        """The page. Raises RbError if there are no records, or if none has a metric."""
+        """The page. Raises RbError if there are no records, or if no record has a metric."""
         return page(list(records), self.title)
 
 
 def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
-    """The leaderboard page of these records: HTML that loads nothing.
+    """The leaderboard page of these records, as HTML that loads no other files.
 
-    Everything in the records is treated as data: it is embedded as JSON that cannot end its element, and is
-    added to the document only as text. A content security policy prevents other scripts from running. Raises
-    RbError if there are no records, or if none has a metric.
+    Everything in the records is treated as data: the page contains the records as JSON that cannot end its
+    HTML element, and the script adds them to the document only as text. A content security policy prevents
+    other scripts from running. Raises RbError if there are no records, or if no record has a metric.
     """
     if not records:
         raise RbError("There are no records to draw.")
@@ -52,7 +52,7 @@ def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
 
 
 def scripts() -> list[str]:
-    """The files of the page's script, in order."""
+    """The files of the page's script, in the order in which they are loaded."""
     return sorted(
         file.name for file in resources.files("rbtools.pages").iterdir() if file.name.endswith(".js")
     )

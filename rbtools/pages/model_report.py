@@ -1,4 +1,5 @@
-"""The report on one model: results, curves, checks, command lines and references, in one HTML file."""
+"""The report on one model, which contains results, curves, checks, command lines and references in one HTML
+file."""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ _CURVES = (
 
 
 def page(record: Record, latex: str, title: str | None = None) -> str:
-    """The report as HTML that loads nothing and runs no script. Every text of the record is escaped.
+    """The report as HTML that loads no other files and runs no script. Every text from the record is escaped.
 
-    latex: the row of a table.
+    `latex` is the row of a LaTeX table.
     """
     data = short_dataset(str(record.get("dataset") or ""))
     name = title or ", ".join(str(part) for part in (at(record, ("arch", "name")), data) if part)
@@ -70,8 +71,8 @@ def _facts(record: Record) -> list[tuple[str, object]]:
 
 
 def _normalisation(arch: Record, train: Record) -> str | None:
-    """The normalisation of the network, from the architecture of a weights file or from the training; None if
-    it is unknown."""
+    """The normalisation of the network's inputs, from the architecture of a weights file or from the
+    training; None if the normalisation is unknown."""
     config = train.get("config")
     known = arch if "normalize" in arch else config if isinstance(config, Mapping) else {}
     if "normalize" not in known:
@@ -84,7 +85,7 @@ def _normalisation(arch: Record, train: Record) -> str | None:
 
 
 def _results(record: Record) -> list[tuple[object, ...]]:
-    """Each metric with its value, interval, number of images, and how it was measured."""
+    """Each metric with its value, its interval, its number of images, and the settings of its measurement."""
     entries = {str(entry.get("metric")): entry for entry in record.get("evals") or ()}
     rows: list[tuple[object, ...]] = []
     for name, value in (record.get("metrics") or {}).items():
@@ -105,7 +106,7 @@ def _said(field: str, entry: Mapping[str, Any]) -> str:
 
 
 def _eps_in_words(eps: float, norm: str) -> str:
-    """A distance as papers write it, such as `8/255` in L-infinity and `0.5` in other norms."""
+    """A distance in the notation of papers, such as `8/255` in L-infinity and `0.5` in other norms."""
     return f"{eps * 255:.4g}/255" if norm == "linf" else f"{eps:g}"
 
 
@@ -114,7 +115,7 @@ def _figure(value: object) -> str:
 
 
 def _curves(record: Record) -> list[tuple[str, str, str]]:
-    """For each curve, its title and its picture (SVG in base64), or the reason why there is none."""
+    """For each curve, the title and the picture (SVG in base64), or the reason why there is no picture."""
     curves = []
     names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
     for title, over, metric, what in _CURVES:
@@ -137,7 +138,7 @@ def _curves(record: Record) -> list[tuple[str, str, str]]:
 
 
 def _checklist(record: Record) -> list[Check]:
-    """The tests of attacks and outputs, each once."""
+    """The tests of attacks and outputs, without duplicates."""
     entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
     attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
     checks = [*_adaptive(record, entries, attacked), *_masking(entries), *_flags(attacked)]
@@ -148,8 +149,9 @@ def _checklist(record: Record) -> list[Check]:
 
 
 def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Record]) -> Iterator[Check]:
-    """Whether attacks were adaptive: whether they attacked through the stages before the network, which
-    gradients were replaced, and whether they averaged over the random draws of a randomised model."""
+    """Describes whether attacks were adaptive: whether they included the stages before the network, which
+    gradients were replaced, and whether the attacks averaged over the random samples of a randomised
+    model."""
     stages = dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)
     if stages:
         transfer = [entry for entry in attacked if "transfer" in str(entry.get("metric")).split(".")]
@@ -174,7 +176,7 @@ def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Reco
 
 
 def _masking(entries: Sequence[Record]) -> Iterator[Check]:
-    """The five tests of the last run of rb-attack check."""
+    """The results of the five tests in the last run of rb-attack check."""
     checked = [entry for entry in entries if str(entry.get("metric")).endswith(CHECK)]
     listed = checked[-1].get("tests") if checked else None
     tests = [test for test in listed if isinstance(test, Mapping)] if isinstance(listed, list) else []
@@ -203,5 +205,5 @@ def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
 
 
 def _is_autoattack(entry: Mapping[str, Any]) -> bool:
-    """Whether the whole AutoAttack ran, and not another ensemble of `rb-attack aa`."""
+    """Whether the complete AutoAttack was run, and not another ensemble of `rb-attack aa`."""
     return entry.get("attack") == "aa" and not entry.get("attacks")

@@ -1,4 +1,4 @@
-"""The columns of the leaderboard page: the group of a metric, and its heading."""
+"""The columns of the leaderboard page, which have a group and a heading for each metric."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ARCH_COUNTS = {"arch.params": "parameters", "arch.macs": "multiply-adds"}
 
 
 class PageColumn(NamedTuple):
-    """A metric as the page shows it."""
+    """A metric in the form in which the page shows it."""
 
     name: str
     title: str
@@ -54,7 +54,7 @@ class PageColumn(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Metrics that differ in one number of their name: one line of the chart."""
+    """Metrics that differ in one number of their names, which form one line of the chart."""
 
     title: str
     x: str
@@ -62,8 +62,8 @@ class Curve(NamedTuple):
 
 
 def columns(records: Sequence[Record]) -> list[PageColumn]:
-    """All metrics except the score, group by group. Metrics of a family are sorted by the number in their
-    names."""
+    """The columns of all metrics except the score, sorted by group. Metrics of the same family are sorted by
+    the number in their names."""
     names = [name for name in metric_name.names(records) if name != "score"]
     counted = [
         name
@@ -104,14 +104,14 @@ def _group(name: str, attacked: bool) -> str:
 
 
 def _is_attack(word: str) -> bool:
-    """Whether a word is an attack's name, possibly with a number of steps or a variant, such as `pgd20` or
-    `fab-t`."""
+    """Whether a word is the name of an attack, possibly with a number of steps or a variant, such as `pgd20`
+    or `fab-t`."""
     name = word.rstrip("0123456789")
     return name in _ATTACKS or name.partition("-")[0] in _ATTACKS
 
 
 def value(record: Record, name: str) -> float | None:
-    """The number of a column for a record, None if the record does not have one."""
+    """The number of a column for a record; None if the record does not have the number."""
     number = _count(record, name) if name in ARCH_COUNTS else (record.get("metrics") or {}).get(name)
     return number if is_number(number) else None
 
@@ -131,7 +131,7 @@ def _numbers(name: str) -> list[float]:
 
 
 def curves(names: Iterable[str]) -> list[Curve]:
-    """The curves of the chart: families with at least two metrics, PR over gamma first."""
+    """The curves of the chart, which are families with at least two metrics; PR over gamma is first."""
     families: dict[tuple[int, str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = metric_name.parse(name)

@@ -1,6 +1,6 @@
-"""The content of the leaderboard page: columns of numbers, and records in a short form. The page contains
-every number once. Values that many records share (protocols, command lines) are written once and referred to
-by numbers, so a browser opens a page of 6,466 records immediately."""
+"""The content of the leaderboard page, which consists of columns of numbers and of records in a short form.
+The page contains every number only once. Values that many records share (protocols, command lines) are stored
+once and are referred to by index, so a browser opens a page of 6,466 records without delay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "re
 
 
 class TextPool:
-    """Numbered texts, each stored once."""
+    """A list of texts without duplicates, in which each text has an index."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -35,7 +35,7 @@ class TextPool:
 
 
 def content(records: Sequence[Record], title: str) -> dict[str, Any]:
-    """All data of the page, for JSON. Raises RbError if no record has a metric."""
+    """All data of the page, which are then encoded as JSON. Raises RbError if no record has a metric."""
     ranked, score = metric_name.default_rank_key(records), score_terms.score(records)
     shown = board.columns(records)
     intervals = [_intervals(record) for record in records]
@@ -62,7 +62,8 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
 
 
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The fields in which records differ. A field that is the same in all records has no column."""
+    """The fields whose values differ between records. A field with the same value in all records has no
+    column."""
     fields = []
     for path, title in FIELDS.items():
         values = [_text(results.at(record, path.split("."))) for record in records]
@@ -103,7 +104,7 @@ def _intervals(record: Record) -> dict[str, Pair]:
 
 
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
-    """The possible groups in which metrics are scaled: for each choice of fields, the group of each
+    """The ways to group records before metrics are scaled: for each choice of fields, the group of each
     record."""
     scopes: list[dict[str, Any]] = []
     for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
@@ -115,7 +116,8 @@ def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, 
 
 
 def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The groups by their fields, and the group of each record. Records that lack a field agree in it."""
+    """The groups that are defined by fields, and the group of each record. Records that lack a field count as
+    equal in this field."""
     fields = [expr.compile(name) for name in names]
     numbers: dict[str, int] = {}
     keys: list[dict[str, Any]] = []
@@ -138,15 +140,16 @@ def _field(field: expr.Expression, record: Record) -> Any:
 
 
 def commands_of(record: Record) -> list[str]:
-    """The command lines that made the record, each once; empty if Python calls made the record."""
+    """The command lines that made the record, without duplicates; empty if the record was made by Python
+    calls."""
     sources = [record.get("train"), *(record.get("evals") or ())]
     lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
     return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))
 
 
 def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]:
-    """A record without its numbers: its other fields as text, its protocols, and the commands that made
-    it."""
+    """A record without its numbers, which contains its other fields as text, its protocols, and the command
+    lines that made the record."""
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
@@ -160,8 +163,8 @@ def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]
 
 
 def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
-    """An entry as the number of its protocol, with the entry's own fields if there are any. Value and
-    interval are in the columns."""
+    """An entry as the index of its protocol, and the fields that only this entry has, if any. The value and
+    the interval of the entry are in the columns."""
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
     if results.interval(shared) is not None:

@@ -1,4 +1,4 @@
-"""rb-plot report: a page on one model."""
+"""The command rb-plot report, which writes a page on one model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Record = dict[str, Any]
 
 
 def _latex(record: Mapping[str, Any]) -> str:
-    """The row of a LaTeX table. Clean accuracy is first; if the mean over corruptions exists, single
-    corruptions are left out."""
+    """The row of a LaTeX table. Clean accuracy is first. If the record contains the mean over corruptions,
+    single corruptions are left out."""
     parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
     means = "corrupt.mean" in parts
     single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}
@@ -33,14 +33,14 @@ def _latex(record: Mapping[str, Any]) -> str:
 @options.merging_sink_options
 @options.screen_options
 def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
-    """Write a report on one model, for a paper's appendix or a review: HTML in one file.
+    """Write a report on one model as a single HTML file, for example for a paper's appendix or a review.
 
-    It contains all results with intervals and settings, curves over eps, radius and severity, a checklist
-    (whether attacks were adaptive, which gradients were replaced, whether means over draws sufficed, the five
-    tests of rb-attack check, AutoAttack's flags), a row for a LaTeX table, the command lines that reproduce
-    the results, and BibTeX of the methods.
+    The report contains all results with intervals and settings, curves over eps, radius and severity, a
+    checklist (whether attacks were adaptive, which gradients were replaced, whether the means over random
+    samples were sufficient, the five tests of rb-attack check, AutoAttack's flags), a row for a LaTeX table,
+    the command lines that reproduce the results, and BibTeX entries of the methods.
 
-    Needs one record with any metric.
+    Needs one record with at least one metric.
 
     \b
     Examples:

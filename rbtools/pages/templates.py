@@ -1,4 +1,5 @@
-"""Pages from templates: HTML in one file that loads nothing. Every value is escaped as text."""
+"""Pages that are made from templates, as single HTML files that load no other files. Every value is escaped
+as text."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def page(template: str, sources: Mapping[str, str], values: Mapping[str, Any], *allowed: str) -> str:
-    """The page of a template with these values.
+    """The page that a template and these values produce.
 
-    sources: maps the directives of the content security policy, `style-src` and `script-src`, to the page's
-    own styles and scripts. Everything else is blocked, except for what the further directives in `allowed`
-    permit.
+    `sources` maps the directives of the content security policy, `style-src` and `script-src`, to the page's
+    own styles and scripts. Everything else is blocked, except for sources that the further directives in
+    `allowed` permit.
     """
     from markupsafe import Markup
 
@@ -39,7 +40,7 @@ def page(template: str, sources: Mapping[str, str], values: Mapping[str, Any], *
 
 
 def file(name: str) -> str:
-    """The text of a file of this folder."""
+    """The text of a file in the folder of this module."""
     return resources.files("rbtools.pages").joinpath(name).read_text("utf-8")
 
 
@@ -60,7 +61,7 @@ def _environment() -> Environment:
 
 
 def _plain(value: object) -> object:
-    """A template's value, with spaces for control characters other than line ends."""
+    """A value for a template, in which control characters other than line ends are replaced by spaces."""
     if hasattr(value, "__html__"):
         return value
     lines = str(value).encode(errors="replace").decode().split("\n")
@@ -68,7 +69,7 @@ def _plain(value: object) -> object:
 
 
 def _json(value: dict[str, Any], **_: object) -> str:
-    """JSON for a script element. The template filter `tojson` escapes it further."""
+    """JSON for a script element. The template filter `tojson` escapes this JSON further."""
     text = dumps(value).decode()  # `dumps` has escaped the control characters
     for letter in "\u2028\u2029":  # escaped here, because they are not marks of direction
         text = text.replace(letter, f"\\u{ord(letter):x}")

@@ -1,4 +1,4 @@
-"""`python -m rbtools.papers NAME`: reproduce a paper, or draw its figures and tables."""
+"""`python -m rbtools.papers NAME` reproduces a paper, or draws its figures and tables."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM
 
 
 def comparison(name: str) -> ModuleType:
-    """The module that compares a paper's numbers with ours."""
+    """The module that compares the printed values of a paper with ours."""
     return importlib.import_module(f"rbtools.papers.reproduce_{name.replace('-', '_')}")
 
 
 def missing(name: str, setting: Setting) -> str:
-    """A description of the files that the full scale lacks; empty if it lacks none."""
+    """The missing files of a reproduction at full scale, as a text; "" if no file is missing."""
     return needed_files.absent(name, setting) if setting.scale == "full" else ""
 
 
 def run(
     name: str, setting: Setting, folder: Path, into: IO[bytes] | None, *, dry: Path | None = None
 ) -> None:
-    """Run the pipe of a recipe. In a dry run, its stages write what they would do to the log `dry`. If
-    RB_STORE and RB_CONFIG are not set, the store is in `folder`, and no configuration is read. Raises RbError
-    if a tool fails."""
+    """Run the pipe of a recipe. In a dry run, each stage of the pipe writes to the log `dry` what the stage
+    would compute. If RB_STORE and RB_CONFIG are not set, the store is in `folder`, and no configuration is
+    read. Raises RbError if a tool fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
     own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
@@ -68,9 +68,10 @@ def run(
 
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
-    """Run a recipe, which resumes from the store, and print the paper's values and ours. Records are written
-    to a temporary file, which replaces the old file only if it is complete and differs, because figures
-    compare dates. Each shard has its own file; the last shard joins all files and prints.
+    """Run a recipe, which resumes from the store, and print the values of the paper beside ours. Records are
+    written to a temporary file, which replaces the old file only if the records are complete and differ,
+    because figures are drawn again if their records have a newer date. Each shard writes its own file, and
+    the last shard joins the files of all shards and prints the values.
     """
     if lacking := missing(name, setting):
         raise RbError(lacking)
@@ -97,7 +98,7 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
 
 
 def report(name: str, scale: str, records: Path) -> None:
-    """Print the paper's values and ours, and which of the paper's claims hold."""
+    """Print the values of the paper beside ours, and whether each claim of the paper holds."""
     module = comparison(name)
     with records.open("rb") as stream:
         rows = sidebyside.read(stream)
@@ -110,7 +111,8 @@ def report(name: str, scale: str, records: Path) -> None:
 
 
 def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
-    """The workers of every stage. Raises click.BadParameter for an invalid text."""
+    """Check the option --jobs, which sets the workers of all stages. Raises click.BadParameter for an invalid
+    text."""
     if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
         raise click.BadParameter(
             f"'{text}' is not a number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
@@ -121,44 +123,47 @@ def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("name", required=False, type=click.Choice(NAMES), metavar="[NAME]")
 @click.argument("item", required=False)
-@click.option("--scale", type=click.Choice(SCALES), default="mini", help="Of the experiments.")
+@click.option("--scale", type=click.Choice(SCALES), default="mini", help="The scale of the experiments.")
 @click.option(
     "--reproduced",
     "folder",
     default=str(item_listing.DEFAULT),
-    help="The folder of records, figures and tables.",
+    help="The folder where records, figures and tables are written.",
 )
-@click.option("--data", default="data", help="The folder of data sets.")
+@click.option("--data", default="data", help="The folder with the data sets.")
 @click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
 @click.option(
     "--jobs",
     default="2",
     callback=_jobs,
-    help="Trainings, or figures, at once; auto or ray[:HOST:PORT]: workers of every stage.",
+    help="Number of simultaneous training runs or figures; auto or ray[:HOST:PORT] is passed to all stages.",
 )
-@click.option("--shard", "part", default=None, help="I/N: a part of the records; auto: that of a Slurm task.")
-@click.option("--dataset", default="", help="Images of yours for reproduce-wci: imagefolder:PATH.")
-@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 to 11, with spaces.")
-@click.option("--vits", default=None, help="Networks of timm for PRBench's tables 8 and 9, with commas.")
-@click.option("--vit-s", default=None, help="The file of the weights of PRBench's ViT-S.")
+@click.option("--shard", "part", default=None, help="Shard I/N to compute, or auto for a Slurm task.")
+@click.option("--dataset", default="", help="Your own images for reproduce-wci, as imagefolder:PATH.")
+@click.option("--pairs", default=None, help="Space-separated pairs SET/NETWORK of PRBench's tables 9 to 11.")
+@click.option("--vits", default=None, help="Comma-separated networks of timm for PRBench's tables 8 and 9.")
+@click.option("--vit-s", default=None, help="The file with the weights of PRBench's ViT-S.")
 @click.option(
-    "--table", default=None, help="Records of rb-convert for reproduce-search; - for standard input."
+    "--table", default=None, help="The file of records from rb-convert for reproduce-search, or - for stdin."
 )
-@click.option("--runs", default=100, help="Repetitions of each search of reproduce-search.")
-@click.option("--where", default=None, help="Only some records for reproduce-search.")
+@click.option("--runs", default=100, help="The number of runs of each search in reproduce-search.")
+@click.option("--where", default=None, help="A condition on the records that reproduce-search uses.")
 @click.option("--width", default=items.WIDTH, help="The width of figures in inches.")
-@click.option("--only-draw", is_flag=True, help="Draw the records that are there, and run nothing.")
+@click.option("--only-draw", is_flag=True, help="Draw the existing records, and compute nothing.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Run nothing; each stage says what it would compute, and how long, and the last line the sum.",
+    help="Only print what each stage would compute, how long this would take, and the total.",
 )
-@click.option("--records", default=None, type=click.Path(exists=True), help="Compare these, and run nothing.")
+@click.option(
+    "--records", default=None, type=click.Path(exists=True), help="Compare this record file with the paper."
+)
 def main(
     name: str | None, item: str | None, folder: str, part: str | None, dry_run: bool, **options: Any
 ) -> None:
-    """Reproduce a paper, or draw its figures and tables. Without NAME, list the names; `list` is for the
-    figures and tables of all papers, and `show ITEM` for one of them, such as prbench.figure-2."""
+    """Reproduce a paper, or draw its figures and tables. Without NAME, the names of the reproductions are
+    listed. The name `list` prints the figures and tables of all papers, and `show ITEM` describes one item,
+    such as prbench.figure-2."""
     if name is None:
         click.echo("\n".join(NAMES))
         return

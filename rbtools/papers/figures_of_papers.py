@@ -1,10 +1,11 @@
-"""Every numbered figure and table of a paper, from the records of its reproduction, and a page with all of
-them.
+"""Draws every numbered figure and table of a paper from the records of its reproduction, and writes a page
+with all of them.
 
-The folder reproduced/PAPER/ then contains figN.pdf and figN.png with all panels of the paper's figure,
-tableN.md and tableN.tex with the printed values and ours, and index.html with captions and claims. For each
-item, the page also says what is missing and which command makes it. `items` lists the items. A file is not
-made again if it is newer than its records and was made by the same command, so an interrupted run resumes.
+The folder reproduced/PAPER/ then contains figN.pdf and figN.png with all panels of the figure, tableN.md and
+tableN.tex with the printed values and ours, and index.html with captions and claims. For each item, the page
+also names the missing parts and the command that computes these parts. The module `items` lists the items. A
+file is not written again if the file is newer than its records and was made by the same command, so an
+interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Made(NamedTuple):
 
     @property
     def ours(self) -> bool:
-        """Whether anything of it was reproduced: a table may have the paper's values alone."""
+        """Whether the item contains results of ours; a table may contain only the paper's values."""
         return self.done and (self.table is None or self.table.found)
 
 
@@ -79,7 +80,8 @@ MAKERS = {
 
 
 def reason(error: RbError) -> str:
-    """Why a panel was not drawn. The command for missing metrics replaces the list of existing metrics."""
+    """The reason why a panel was not drawn. If metrics are missing, the reason names the command that
+    computes them instead of the existing metrics."""
     head, *rest = re.split(r" Metrics: | They have: ", str(error), maxsplit=1)
     head = re.sub(r" Did you mean .*\?", "", head)
     if rest and " Measure it" in rest[0]:
@@ -90,7 +92,8 @@ def reason(error: RbError) -> str:
 
 
 def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) -> Figure:
-    """The figure of a panel. records: the file that its first call reads, if any; width: in inches.
+    """Draw the figure of a panel, `width` inches wide. The first call reads the file `records`, or no file if
+    `records` is None.
 
     Raises RbError if a tool fails."""
     files = [] if records is None else [str(records)]
@@ -112,7 +115,7 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
 class FigurePanel(Artist):
     """A finished figure whose lower left corner is at x, y (inches) in another figure.
 
-    matplotlib cannot move axes between figures; but all positions in a figure follow from its box in inches.
+    matplotlib cannot move axes between figures, but all positions in a figure follow from its box in inches.
     """
 
     def __init__(self, panel: Figure, x: float, y: float) -> None:
@@ -121,17 +124,16 @@ class FigurePanel(Artist):
         panel.bbox_inches.set(panel.bbox_inches.translated(x, y))
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the panel with the renderer of the whole figure."""
+        """Draw the panel with the renderer of the complete figure."""
         assert self.figure is not None
         self.panel.set_dpi(self.figure.dpi)
         self.panel.draw(renderer)
 
 
 def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
-    """One figure of this width (inches) with all panels and a letter above each. A row has as many panels as
-    fit. If several legends explain the same colours, one legend below the last of these panels replaces them.
-
-    panels: pairs of a letter and a figure.
+    """One figure of `width` inches that contains all panels, with a letter above each panel. Each row
+    contains as many panels as fit. If the legends of several panels explain the same colours, one legend
+    below the last of these panels replaces them. `panels` contains pairs of a letter and a figure.
     """
     rows: list[list[tuple[str, Figure]]] = []
     x = math.inf
@@ -162,8 +164,9 @@ def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
 
 
 def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
-    """Write the files of a figure. Returns a mapping of the letters of panels that cannot be drawn to the
-    reasons. folder: the folder of the paper's figures; width: the width of the whole figure in inches."""
+    """Write the files of a figure. Returns a mapping from the letter of each panel that cannot be drawn to
+    the reason. `folder` is the folder of the paper's figures, and `width` is the width of the complete figure
+    in inches."""
     records = folder / item.records if item.from_records else None
     missing: dict[str, str] = {}
     drawn = []
@@ -181,7 +184,7 @@ def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class FigureCall(Call):
-    """`draw` as a call that an engine runs."""
+    """The call of `draw` in a form that an engine can run."""
 
     item: Item
     folder: Path
@@ -210,7 +213,8 @@ def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that replaces `path` when it is complete, if it differs: figures compare dates."""
+    """A temporary file that replaces `path` if it is complete and differs from `path`, because figures
+    compare dates."""
     new = path.with_suffix(".new")
     with new.open("wb") as stream:
         yield stream
@@ -218,7 +222,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 class PaperRun:
-    """A paper's items at a scale: the records, the folder of the files, and the finished items."""
+    """The items of a paper at a scale, with their records, the folder of their files, and their results."""
 
     def __init__(self, name: str, scale: str, reproduced: Path, width: float) -> None:
         self.paper = items.paper(name, scale)
@@ -233,8 +237,9 @@ class PaperRun:
         return self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
 
     def read(self, of: str = "") -> list[dict[str, Any]]:
-        """The parts of a reproduction's records that figures and tables show. Details of evaluations may be a
-        thousand times as large, so they are written to a separate file for each figure that shows them."""
+        """Write the parts of a reproduction's records that figures and tables show. The details of
+        evaluations may be a thousand times as large as the other fields, so each figure that shows details
+        has a separate file of records."""
         if not self.whole(of).exists():
             return []
         found: list[dict[str, Any]] = []
@@ -279,7 +284,8 @@ class PaperRun:
                     self.tables[item.number] = side.bound_table(records, item.number, item.bound)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
-        """Maps the numbers of all items to their results. `jobs` figures are drawn at the same time."""
+        """Maps the numbers of all items to their results. At most `jobs` figures are drawn at the same
+        time."""
         made = {number: self.ready(item) for number, item in self.paper.items.items()}
         missing = [self.paper.items[number] for number, one in made.items() if one is None]
         run = Run.of(jobs=jobs, warn=lambda text: click.echo(text, err=True))
@@ -309,7 +315,7 @@ class PaperRun:
         return None
 
     def drawn(self, item: Item, missing: dict[str, str]) -> Made:
-        """The result of a figure that has just been drawn, without the missing panels."""
+        """The result of a figure that has just been drawn; missing panels are not yet included."""
         if not missing:
             self.known[item.stem] = self._key(item)
             with replacing(self.log) as stream:  # immediately, because the run may end at any time
@@ -320,11 +326,12 @@ class PaperRun:
         return [self.folder / f"{item.stem}.{ending}" for ending in ENDINGS]
 
     def _key(self, item: Item) -> str:
-        """The commands of a figure, which is drawn again when they change."""
+        """The commands that draw a figure; the figure is drawn again when these commands change."""
         return "\n".join(item.commands(self.folder, self.width).values())
 
     def table(self, item: Item) -> Made:
-        """Write a table or an excerpt. The result contains a reason if no part of it was reproduced."""
+        """Write a table or an excerpt. The result contains a reason if nothing in the table or excerpt was
+        reproduced."""
         made = self.tables.get(item.number)
         records = self.folder / item.records
         read = records if records.exists() else self.whole(item.of)
@@ -336,19 +343,19 @@ class PaperRun:
         return Made(True, {} if made.found else nothing, made)
 
     def _maker(self, item: Item) -> str:
-        """A text that names the command for the records of an item."""
+        """A sentence that names the command that computes the records of an item."""
         return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale} makes it."
 
 
 def page(run: PaperRun, made: Mapping[str, Made]) -> str:
-    """The page of a paper. It shows the other files in its folder."""
+    """Write the page of a paper, which shows the other files in the folder of the page."""
     style = {"style-src": templates.file("report.css")}
     values = {"run": run, "made": made, "bounds": side.THEORY}
     return templates.page("paper.html", style, values, "img-src 'self' file:")
 
 
 def draw_all(name: str, scale: str, reproduced: Path, width: float, jobs: int) -> None:
-    """Draw a paper's items, `jobs` at the same time, and write its page."""
+    """Draw a paper's items, at most `jobs` at the same time, and write the page of the paper."""
     run = PaperRun(name, scale, reproduced, width)
     run.load()
     made = run.make(jobs)

@@ -1,5 +1,4 @@
-"""Describe the items and claims of the papers: `python -m rbtools.papers list`, and `show NAME` for one of
-them."""
+"""Descriptions of the items and claims of papers, for `python -m rbtools.papers list` and `show NAME`."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ DEFAULT = Path("reproduced")
 
 
 def listed() -> str:
-    """A line for each item and claim of every paper: its name (such as PAPER.figure-3), caption and
+    """One line for each item and claim of every paper, with its name (such as PAPER.figure-3), caption and
     verdict."""
     lines = []
     for name, (_, text, fields) in _all("mini").items():
@@ -23,11 +22,11 @@ def listed() -> str:
 
 
 def shown(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width: float = items.WIDTH) -> str:
-    """The description of an item or a claim: what it shows, the command lines of its panels and of the recipe
-    for its records (or the reason why there are none), what is missing at this scale, and the verdict.
+    """The description of an item or a claim. It contains the caption, the command lines of the panels, the
+    recipe for the records (or the reason why there is none), the missing parts, and the verdict.
 
-    folder: of the records, figures and tables; width: of figures, in inches. Raises RbError if the name is
-    not in the list.
+    `folder` contains records, figures and tables; `width` is the width of figures in inches. Raises RbError
+    if no item or claim has this name.
     """
     found = _all(setting.scale, folder, width)
     if name not in found:

@@ -1,15 +1,16 @@
-"""The items of the papers: every numbered figure, table, theorem and algorithm. items/ has a file for each
-paper.
+"""The items of the papers: every numbered figure, table, theorem and algorithm. The folder items/ has one
+file for each paper.
 
-A file has the paper's `title`, the reproduction (reproduce_NAME.py) whose `records` are drawn, and the
-`items`. An item has a caption in our words. A figure has a `panel` or `panels`, and an item that is not made
-has a `reason`. An item with neither is a table of the reproduction. A panel is a call of a tool, such as
-`{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which reads the output of the previous
-one.
+A file contains the `title` of the paper, the reproduction (reproduce_NAME.py) that computes its `records`,
+and the `items`. Each item has a caption in our words. A figure has a `panel` or several `panels`. An item
+that cannot be reproduced has a `reason`. An item without panels and reason is a table of the reproduction. A
+panel is a call of a tool, such as `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which
+reads the output of the previous one.
 
 `columns` maps the columns of the paper's tables to metrics of our records. In any text, {NAME} is replaced by
-one of the file's `words`, which may contain previous words. A word or a metric may depend on the scale
-(`packaged`). Lists are joined by commas. An option or a column without a value is left out.
+the entry NAME in the file's `words`, and an entry may contain earlier entries. An entry of `words` or a
+metric may depend on the scale (`packaged`). Lists become texts separated by commas. An option or a column
+without a value is left out.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ NAMES = ("nas-robbench-201", "robustness-dataset", "prbench", "wci", "theory")
 
 
 def records_file(of: str) -> str:
-    """The file with the records that figures draw, from the paper's reproduction or another paper's."""
+    """The file of records that figures are drawn from, for this paper's reproduction or another paper's."""
     return f"records-{of}.jsonl" if of else "records.jsonl"
 
 
 class PanelCall(NamedTuple):
-    """A call of a tool: its name without rb-, its subcommand (`curves` of `rb-plot curves`), and its options.
-    The value of a switch is True."""
+    """A call of a tool. It consists of the tool's name without rb-, its subcommand (`curves` in `rb-plot
+    curves`), and its options. An option that is a switch has the value True."""
 
     tool: str
     words: list[str]
     options: Mapping[str, Any]
 
     def line(self) -> list[str]:
-        """The words of the command line."""
+        """The words of the call's command line."""
         words = [f"rb-{self.tool}", *self.words]
         for name, value in self.options.items():
             words += [f"--{name}"] if value is True else [f"--{name}", value]
@@ -52,12 +53,12 @@ class PanelCall(NamedTuple):
 class Item(NamedTuple):
     """A numbered figure, table, theorem or algorithm.
 
-    axes: the axes of the paper's item, or its rows and columns. verdict: "as in the paper", or what differs
-    and why. lacks: what is missing below full scale. note: a remark at every scale. The page adds a full stop
-    to these texts. of: the reproduction whose records are drawn, if it is another paper's. from_records:
-    whether records are drawn. columns: the number of panels in a row. maker: a text on how to make the
-    records of a table, if the reproduction alone does not make them. bound: the bound of `rb-measure bound`
-    that a theorem states, such as wci4.
+    `axes` describes the axes of the paper's figure, or the rows and columns of its table. `verdict` is "as in
+    the paper", or explains the difference. `lacks` lists the parts that are missing below full scale. `note`
+    is a remark for every scale. The page adds a full stop to these texts. `of` names another paper's
+    reproduction if its records are drawn. `from_records` is true if records are drawn. `columns` is the
+    number of panels in a row. `maker` explains how to compute the records of a table if the reproduction does
+    not compute all of them. `bound` is the bound of `rb-measure bound` that a theorem states, such as wci4.
     """
 
     number: str
@@ -81,13 +82,13 @@ class Item(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """The details of evaluations that a figure shows; empty if it shows none."""
+        """The kind of evaluation details that a figure shows; "" if the figure shows no details."""
         kinds = (calls[-1].words[0] for calls in self.panels.values())
         return next((kind for kind in kinds if kind in ("confidence", "confusion")), "")
 
     @property
     def records(self) -> str:
-        """The file from which the item is drawn, in the folder of the paper's figures."""
+        """The name of the file with the item's records, in the folder of the paper's figures."""
         if self.detail:
             return f"{self.number.replace(' ', '')}.jsonl"
         return records_file(self.of)
@@ -100,8 +101,8 @@ class Item(NamedTuple):
         return {letter: width / len(row) for row in rows for letter in row}
 
     def commands(self, folder: Path, width: float) -> dict[str, str]:
-        """Maps the letter of each panel to its command line. folder: the folder of the paper's figures;
-        width: the width of the whole figure in inches."""
+        """Maps the letter of each panel to its command line. `folder` is the folder of the paper's figures,
+        and `width` is the width of the complete figure in inches."""
         lines, widths = {}, self.widths(width)
         for letter, calls in self.panels.items():
             stages = [call.line() for call in calls]
@@ -113,9 +114,10 @@ class Item(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """A paper: its title, the reproduction (reproduce_NAME.py) with its records, the metric of our records
-    for each column of its tables, its items by number, and its claims: words, and comparisons of values in
-    columns or rows (see `sidebyside.tested`)."""
+    """A paper. `records` is the reproduction (reproduce_NAME.py) that computes its records. `columns` maps
+    each column of the paper's tables to a metric of our records, and `items` maps numbers to items. Each
+    claim consists of its words and of comparisons between values in columns or rows (see
+    `sidebyside.tested`)."""
 
     title: str
     records: str
@@ -126,7 +128,7 @@ class Paper(NamedTuple):
 
 @cache
 def paper(name: str, scale: str) -> Paper:
-    """A paper's items, with the words for a scale."""
+    """The title, items and claims of a paper, with the placeholder texts for a scale."""
     content = packaged.read(f"items/{name}.yaml")
     words: dict[str, str] = {}
     for word, value in packaged.at_scale(content.get("words", {}), scale).items():
@@ -140,7 +142,7 @@ def paper(name: str, scale: str) -> Paper:
 
 
 def _claim(fields: dict[str, Any], words: Mapping[str, str]) -> tuple[str, dict[str, list[str]]]:
-    """The words of a claim (by default its comparison), and its comparisons."""
+    """The text of a claim (by default its comparison), and the comparisons of the claim."""
     says = fields.pop("says", None)
     tests = {
         _filled(place, words): [_filled(one, words) for one in (test if isinstance(test, list) else [test])]
@@ -171,12 +173,13 @@ def _call(fields: Mapping[str, Any], words: Mapping[str, str]) -> PanelCall:
 
 
 def _filled(value: Any, words: Mapping[str, str]) -> str:
-    """The text of a value (a list is joined by commas), with its placeholders replaced by words."""
+    """The text of a value, with its placeholders replaced. A list becomes a text separated by commas."""
     texts = value if isinstance(value, list) else [value]
     return ",".join(str(text).format_map(words) for text in texts)
 
 
 def _quoted(word: str) -> str:
-    """A word, quoted for a shell. Expressions that contain texts are in double quotes."""
+    """A word of a command line, quoted for a shell. Expressions that contain string literals are in double
+    quotes."""
     plain = "'" in word and not re.search(r'["$`\\]|!(?!=)', word)
     return f'"{word}"' if plain else shlex.quote(word)

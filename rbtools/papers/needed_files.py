@@ -1,5 +1,5 @@
-"""The files that reproductions at full scale read: which of them are missing, where to get them, and their
-layout. needed_files.yaml lists the data sets.
+"""The files that reproductions at full scale read: which files are missing, where to get them, and their
+layout. The data sets are listed in needed_files.yaml.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rbtools.papers.recipes import Setting
 
 
 class NeededFile(NamedTuple):
-    """A file or folder: its expected path, its source, and its layout."""
+    """A file or folder, with its expected path, its source, and its layout."""
 
     path: str
     source: str
@@ -24,7 +24,8 @@ class NeededFile(NamedTuple):
 
 
 def absent(name: str, setting: Setting) -> str:
-    """A description of the files that a reproduction at full scale lacks; empty if it lacks none."""
+    """A description of the files that a reproduction at full scale needs and that are missing; "" if none is
+    missing."""
     lacking = [one for one in _needed(name, setting) if not Path(one.path).exists()]
     lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
     return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""
@@ -53,7 +54,7 @@ def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:
 def _data_set(
     name: str, folder: str, *, path: str, source: str, layout: str, mark: str = "", download: bool = False
 ) -> NeededFile:
-    """A published data set, in any of its possible places in `folder`."""
+    """A published data set, in any of the possible places in `folder`."""
     known: Any = DATASETS.load(name) if mark else None
     places = [Path(folder, one) for one in known.folders] if mark else []
     found = [place for place in places if any(place.glob(mark))]
@@ -62,7 +63,7 @@ def _data_set(
 
 
 def _transformers(setting: Setting) -> Iterator[NeededFile]:
-    """The weights of timm's networks in the cache of the Hub, the weights of ViT-S, and timm itself."""
+    """The weights of timm's networks in the cache of the Hugging Face Hub, the weights of ViT-S, and timm."""
     home = os.environ.get("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
     cache = os.environ.get("HF_HUB_CACHE", str(Path(home, "hub")))
     networks = [one for word in recipes.word("prbench", "vits", setting) for one in word.split(",")]

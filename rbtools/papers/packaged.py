@@ -1,6 +1,7 @@
-"""The data files of papers in this package: YAML in which a value may depend on the scale.
+"""The data files of papers in this package, which are YAML files whose values may depend on the scale.
 
-Such a value is a mapping {mini: ..., full: ..., tiny: ...}. A missing scale has the value of mini.
+A value that depends on the scale is a mapping {mini: ..., full: ..., tiny: ...}. A scale that is missing in
+the mapping has the value for mini.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def at_scale(values: Mapping[str, Any], scale: str) -> dict[str, Any]:
-    """Maps the names of values to the values at a scale."""
+    """Maps names to their values at a scale."""
     return {
         name: one.get(scale, one["mini"]) if isinstance(one, Mapping) else one for name, one in values.items()
     }

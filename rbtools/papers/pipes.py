@@ -1,9 +1,9 @@
 """Pipes of commands that run as processes without a shell, possibly with workers in every stage or as one
 shard.
 
-The records of a recipe are divided once: at the stage that trains them, or else at the stage that lists them.
-A record of another shard is replaced by a placeholder line, so the files of all shards have a line for each
-record, in the order of one process.
+The records of a recipe are divided into shards once, at the stage that trains networks or, without such a
+stage, at the stage that lists architectures. Each record of another shard is replaced by a placeholder line,
+so the files of all shards have one line for each record, in the same order as a single process would write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OTHER = dumps({"schema": SCHEMA, "error": {"tool": "rb-arch", "message": ELSEWH
 
 
 class Division(NamedTuple):
-    """A stage that passes the lines of one shard, and replaces each other line by a placeholder line."""
+    """A stage that passes the lines of one shard unchanged and replaces every other line by a placeholder."""
 
     number: int
     of: int
@@ -61,7 +61,8 @@ def commands(pipe: Sequence[object]) -> Iterator[Command]:
 
 
 def shown(pipe: Pipe, indent: str = "") -> list[str]:
-    """The lines of a shell script that does what the pipe does, with each group of several in parentheses."""
+    """The lines of a shell script that is equivalent to the pipe; groups of several pipes are in
+    parentheses."""
     stages = []
     for stage in pipe:
         if isinstance(stage, list):
@@ -78,10 +79,10 @@ def shown(pipe: Pipe, indent: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Workers:
-    """How the stages of a pipe run. jobs: "auto" or "ray[:ADDRESS]" gives every stage such workers. A number
-    has no effect here: it is the number of training runs, which the recipe contains, and all stages run at
-    the same time anyway. part: the shard I/N. dry: a log to which every stage writes what it would do; a
-    search does nothing."""
+    """How the stages of a pipe run. With `jobs` "auto" or "ray[:ADDRESS]", every stage has such workers. A
+    number in `jobs` has no effect here, because the recipe already contains the number of training runs, and
+    all stages run at the same time. `part` is the shard, I/N. If `dry` is a log file, every stage writes to
+    this file what the stage would compute, and searches are skipped."""
 
     jobs: str = "1"
     part: str | None = None
@@ -132,8 +133,8 @@ def run(
     running: list[subprocess.Popen[bytes]] | None = None,
 ) -> str | None:
     """Run all stages of a pipe at the same time; each stage reads the output of the previous one. Returns a
-    description of the command that failed, unless it only lost its reader. The pipes of a group run one after
-    another until one fails."""
+    description of the command that failed. A command whose reader has ended does not count as failed. The
+    pipes of a group run one after another until a pipe fails."""
     running = [] if running is None else running  # including the processes of enclosing groups
     between = [os.pipe() for _ in pipe[1:]]
     reads = [stdin, *(read for read, _ in between)]
@@ -170,7 +171,8 @@ def run(
 
 
 def planned(log: Path) -> str:
-    """A text with the numbers of stored and missing results, from the log of all stages of a dry run."""
+    """A summary of the numbers of stored and missing results, from the log that all stages of a dry run
+    wrote."""
     if not log.exists():
         return "no stage ran."
     with log.open("rb") as lines:  # the log has a line for each record of each stage
@@ -183,8 +185,8 @@ def planned(log: Path) -> str:
 
 
 def file_of(whole: Path, part: str, pipe: Pipe) -> Path:
-    """The file of a shard: NAME-SCALE.2-of-8.RECIPE.jsonl. RECIPE are eight digits of the recipe's hash, so
-    that shards of different recipes are not joined."""
+    """The path of a shard's file, NAME-SCALE.2-of-8.RECIPE.jsonl. RECIPE is eight digits of the recipe's
+    hash, so shards of different recipes are never joined."""
     number, of = shard(part)
     return whole.with_suffix(f".{number}-of-{of}.{digest({'recipe': pipe})[:8]}.jsonl")
 
@@ -196,9 +198,10 @@ def files_of(whole: Path, part: str, pipe: Pipe) -> list[Path]:
 
 
 def join(parts: Sequence[Path], into: Path) -> None:
-    """Write the records of all shards to one file, in the order of one process.
+    """Write the records of all shards to one file, in the same order as a single process would write.
 
-    Raises RbError if the files are not from one run: if no shard, or several shards, have a record.
+    Raises RbError if a record is in no shard or in several shards, because the files are then not from the
+    same run.
     """
     with contextlib.ExitStack() as files, into.open("wb") as out:
         streams = [files.enter_context(part.open("rb")) for part in parts]

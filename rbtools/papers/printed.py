@@ -1,8 +1,9 @@
-"""Values that papers print or show on their sites, with a file for each table in printed/.
+"""Values that papers print or show on their web pages; the folder printed/ has one file for each table.
 
-PAPER-table-N.tsv was typed from the paper, site-*.tsv from its web page. The first line of a file is `#` with
-the table and the unit. The names of columns and the rows follow, separated by tabs. An empty cell is not
-printed or not legible.
+PAPER-table-N.tsv was typed from the paper, and site-*.tsv from the paper's web page. The first line of a file
+starts with `#` and names the table and the unit. The second line contains the names of the columns, and each
+further line is a row; cells are separated by tabs. An empty cell means that the value is not printed or not
+legible.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ FOLDER = Path(__file__).with_name("printed")
 
 
 def read(name: str) -> dict[str, dict[str, float | None]]:
-    """Maps rows and columns to values. The columns before the first column of numbers, joined by commas, name
-    the row."""
+    """Maps each row and column to a value. The name of a row consists of the cells before the first column of
+    numbers, joined by commas."""
     head, *lines = (FOLDER / f"{name}.tsv").read_text().splitlines()
     columns, *rows = (line.split("\t") for line in lines)
     if not head.startswith("#") or any(len(row) != len(columns) for row in rows):
@@ -32,7 +33,7 @@ def read(name: str) -> dict[str, dict[str, float | None]]:
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell is a value or empty."""
+    """Whether the text of a cell is a number or empty."""
     try:
         float(cell or 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The publications with which `rb-rank --against` compares."""
+"""The publications whose values `rb-rank --against` compares with records."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ _IMAGENET16 = "imagenet16-120"
 
 
 def _leaderboard_key(record: Record) -> Key | None:
-    """The name of the model: NAME in --arch robustbench:NAME, or else the method of a converted record."""
+    """The name of a model in RobustBench: NAME in --arch robustbench:NAME, or the training method of a
+    converted record."""
     name = record.get("leaderboard") or (record.get("train") or {}).get("method")
     return (record.get("dataset"), name.rpartition("/")[2]) if isinstance(name, str) else None
 
 
 def _trained_key(record: Record) -> Key | None:
-    """Architecture, training method and its noise."""
+    """The architecture, the training method and the noise of the training method."""
     arch, train = record.get("arch") or {}, record.get("train") or {}
     noise = (train.get("config") or {}).get("noise") if train.get("method") == "corruption" else None
     return record.get("dataset"), arch.get("space"), arch.get("name"), train.get("method"), noise
 
 
 def _cell_key(record: Record) -> Key | None:
-    """The class of isomorphic cells. Data sets of NAS-Bench-201 list a class under its first index."""
+    """The isomorphism class of a NAS-Bench-201 cell. Published data sets of NAS-Bench-201 list a class under
+    its first index."""
     with contextlib.suppress(RbError):
         index = class_of(record.get("arch") or {})
         return None if index is None else (record.get("dataset"), index)
@@ -39,7 +41,7 @@ def _cell_key(record: Record) -> Key | None:
 
 
 def _shipped(wanted: set[Key]) -> Iterator[Unit]:
-    """The values of RobustBench's entries that rbtools can load, as units of its format."""
+    """The published values of all RobustBench entries that rbtools can load, as units of the format."""
     for unit in robustbench.shipped():
         if (unit.content.dataset, unit.content.model) in wanted:
             yield unit

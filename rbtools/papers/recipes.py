@@ -1,14 +1,15 @@
-"""The recipes of papers as pipes of commands, from the files of `recipes/`, at three scales: tiny (a test
-that takes seconds), mini (digits), full (the paper's).
+"""The recipes of papers as pipes of commands, read from the files in `recipes/`. There are three scales: tiny
+(a test of a few seconds), mini (the built-in digits), and full (as in the paper).
 
-A file contains `words`, the texts of placeholders {name}, which may depend on the scale (`packaged`), and
-`pipe`, a list of stages. A stage is a command, or a list of members that run one after another and write to
-the next stage. A member is a command or a mapping:
+A file has two entries. `words` contains the texts for placeholders {name}, which may depend on the scale
+(`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one after
+another and write to the next stage.
 
-    pipe, group     the stages of the member, or members that replace it
-    at, if          the scales at which it is used; a text that must not be empty
-    for, in         repeats it for each word; a name with a / splits each word
-    words, words_of further words inside it; the words of a loop that match a pattern
+A member is a command or a mapping. A mapping has the key `pipe`, which contains the stages of the member, or
+the key `group`, which contains other members. `at` lists the scales at which the member is used. If the text
+of `if` is empty, the member is not used. `for` and `in` repeat the member for each word of a text, and a name
+with a / splits each word. `words` contains further texts for placeholders. `words_of` contains further texts
+for placeholders if the word of a loop matches a pattern.
 
 `pipes` gives names to lists of stages or members, which can then be used in several places as "{name}".
 """
@@ -36,11 +37,12 @@ _VIT_L = "vit_large_patch16_224"  # not in PRBench's table 9
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of a recipe. scale: mini, full or tiny. data, weights: folders of data sets and of
-    NAS-Bench-201's published weights. jobs: the number of simultaneous training runs, or auto or ray. shard:
-    I/N, a part of the records. dataset: another data set for the curves of wci. pairs: further SET/NETWORK
-    pairs of PRBench. vits: networks of timm for PRBench's tables 8 and 9, with commas. vit_s: the file of
-    ViT-S's weights. None stands for the values of the scale; "" leaves these networks out."""
+    """The parameters of a recipe. `scale` is mini, full or tiny. `data` and `weights` are the folders of data
+    sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs, or auto
+    or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains further
+    pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9, separated by
+    commas. `vit_s` is the file of ViT-S's weights. If `pairs`, `vits` or `vit_s` is None, the value of the
+    scale is used; if it is "", the recipe omits these networks."""
 
     scale: str
     data: str = "data"
@@ -53,8 +55,8 @@ class Setting:
     vit_s: str | None = None
 
     def words(self) -> dict[str, str]:
-        """The user's texts for placeholders, which replace those in the file. Texts that may contain spaces
-        are quoted."""
+        """The texts for placeholders that the user chose, which replace the texts in the file. Names of
+        folders, files and networks are quoted for a shell."""
         names = {"data_folder": self.data, "weights_folder": self.weights}
         names |= {key: one for key in ("vits", "vit_s") if (one := getattr(self, key)) is not None}
         words = {
@@ -75,7 +77,7 @@ def pipe(name: str, setting: Setting) -> Pipe:
 
 
 def word(name: str, placeholder: str, setting: Setting) -> list[str]:
-    """The text of a placeholder in a recipe, split at spaces."""
+    """The text of a placeholder in a recipe, split into words."""
     return _command(f"{{{placeholder}}}", _words(packaged.read(f"recipes/{name}.yaml"), setting))
 
 
@@ -87,13 +89,13 @@ def _words(recipe: Mapping[str, Any], setting: Setting) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A recipe at a scale, and its named lists."""
+    """A reader of one recipe at one scale; `named` maps names to lists of stages or members."""
 
     scale: str
     named: Mapping[str, list[Any]]
 
     def stages(self, items: Any, words: Mapping[str, str]) -> Pipe:
-        """The stages of a pipe: commands, and groups of pipes."""
+        """The stages of a pipe, which are commands and groups of pipes."""
         found: Pipe = []
         for item in self._items(items):
             if isinstance(item, list):
@@ -118,7 +120,7 @@ class _Reader:
                     )
 
     def _turns(self, item: Mapping[str, Any], words: Mapping[str, str]) -> Iterator[dict[str, str]]:
-        """The words of each repetition of a loop; without a loop, there is one repetition."""
+        """The placeholder texts for each repetition of a loop; without a loop, there is one repetition."""
         names = item.get("for", "").split("/")
         for value in _filled(item["in"], words).split() if "for" in item else [""]:
             of = [more for pattern, more in item.get("words_of", {}).items() if fnmatchcase(value, pattern)]
@@ -138,8 +140,8 @@ class _Reader:
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:
-    """The text with its placeholders replaced by words. Words of the file may contain placeholders; a `{` in
-    a user's word is not a placeholder."""
+    """The text with its placeholders replaced. Replacement texts from the file may contain placeholders, but
+    a `{` in a user's text is not a placeholder."""
 
     def word(found: re.Match[str]) -> str:
         filled = words[found[1]]
@@ -149,8 +151,8 @@ def _filled(text: str, words: Mapping[str, str]) -> str:
 
 
 class _Given(str):
-    """A word from the user, or a repetition of a loop over such words. Placeholders in it are not
-    replaced."""
+    """A placeholder text that the user chose, or one part of such a text in a loop. Placeholders in such a
+    text are not replaced."""
 
 
 def _command(text: str, words: Mapping[str, str]) -> Command:

@@ -1,8 +1,10 @@
-"""The robustness dataset of NAS-Bench-201 (Jung et al. 2023) beside ours: its table 1, and its claims.
+"""The robustness dataset of NAS-Bench-201 (Jung et al. 2023), with our results beside the paper's: table 1,
+and the paper's claims.
 
-At full scale the published weights of all 6,466 architectures are evaluated on CIFAR-10, CIFAR-100 and
-ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C. mini and tiny train a few small networks
-without attacks on the built-in digits. These are easy, so a distance of 16/255 replaces the paper's 1/255.
+At full scale, the published weights of all 6,466 architectures are evaluated on CIFAR-10, CIFAR-100 and
+ImageNet16-120, and under corruptions on CIFAR-10-C and CIFAR-100-C. At the scales mini and tiny, a few small
+networks are trained without attacks on the built-in digits. The digits are easy, so a distance of 16/255
+replaces the paper's 1/255.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def metrics(scale: str) -> Mapping[str, str]:
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """Maps each architecture to its columns. The mean over corruptions leaves out missing severities."""
+    """Maps each architecture to its values by column. The mean over corruptions leaves out missing
+    severities."""
     for record in side.of_first_set(records):
         names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
         some = [record["metrics"][name] for name in names]
@@ -47,14 +50,14 @@ def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, f
 
 
 def under_attack(record: dict[str, Any]) -> float | None:
-    """The mean accuracy under the paper's attacks at all distances."""
+    """The mean accuracy over the paper's attacks and all their distances."""
     values = [value for name, value in record["metrics"].items() if name.partition(".")[0] in ATTACKS]
     return sum(values) / len(values) if values else None
 
 
 def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """The worst and the best mean accuracy under attack among networks with 18 kernel parameters, and among
-    networks with the same number of parameters, for the number with the largest difference."""
+    """The worst and the best mean accuracy under attack of two groups: all networks with 18 kernel
+    parameters, and the networks with that number of parameters for which worst and best differ most."""
     known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
     groups: dict[int, list[float]] = {}
     for record, value in known:
@@ -71,7 +74,8 @@ def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]
 
 
 def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | None]]:
-    """Maps an edge and an operation to the number of these cells that have it there."""
+    """Maps each pair of an edge and an operation to the number of cells that have this operation on this
+    edge."""
     return {
         f"edge {edge + 1}": {
             op: float(sum(cell[edge] == at for cell in best)) for at, op in enumerate(nasbench201.OPS)
@@ -81,8 +85,9 @@ def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | N
 
 
 def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Figure 7: the operations of the twenty networks with 18 kernel parameters that have the best mean
-    accuracy under attack, and how many of them stack convolutions. Empty if there are not more than twenty.
+    """Figure 7: the operations of the twenty networks with the best mean accuracy under attack among those
+    with 18 kernel parameters, and how many of these twenty networks stack convolutions. Returns an empty
+    result for twenty networks or fewer.
     """
     some = [one for one in side.of_first_set(records) if one["arch"].get("live_kernel_params") == 18]
     known = [(value, one["arch"]) for one in some if (value := under_attack(one)) is not None]
@@ -98,8 +103,8 @@ def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | No
 
 
 def changes(records: list[dict[str, Any]], scale: str) -> float | None:
-    """Figure 26: the number of different operations of the best networks on clean images and under
-    corruptions."""
+    """Figure 26: how many edges have different operations in the network that is best on clean images and in
+    the network that is best under corruptions."""
     names = [metrics(scale)[column] for column in ("clean", "CIFAR-10-C")]
     known = [one for one in side.of_first_set(records) if set(names) <= one["metrics"].keys()]
     if not known:
@@ -109,7 +114,8 @@ def changes(records: list[dict[str, Any]], scale: str) -> float | None:
 
 
 def kendall(records: list[dict[str, Any]], first: str, second: str) -> float | None:
-    """Kendall's rank correlation of two metrics; None for fewer than three records or a constant metric."""
+    """Kendall's rank correlation of two metrics; None if there are fewer than three records or if a metric is
+    constant."""
     from scipy import stats
 
     pairs = [
@@ -156,7 +162,7 @@ def chosen_by(rows: side.Rows, column: str) -> dict[str, float | None]:
 
 
 def optimum(rows: side.Rows) -> dict[str, float | None]:
-    """The best of each column."""
+    """The best value of each column."""
     return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
 
 
@@ -185,8 +191,8 @@ def _gap(high: float | None, low: float | None) -> float | None:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable | side.Excerpt]:
-    """Table 1, the excerpts in figures 10 to 12, the claims with numbers, correlations that another paper
-    gives for these columns, and one known architecture."""
+    """Table 1, the excerpts in figures 10 to 12, the claims with numbers, the correlations that another paper
+    reports for these columns, and the values of one known architecture."""
     rows = networks(records, scale)
     listed = list(rows.values())
     correlations = {pair: {"Spearman": side.correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
@@ -218,8 +224,8 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.Excerpt]:
-    """The excerpts of the data set's files in figures 10 to 12, from files that rb-convert writes for #0, or
-    for the first record if #0 is missing."""
+    """The excerpts in figures 10 to 12 of the data set's files. Our excerpts are from files that rb-convert
+    writes for architecture #0, or for the first record if #0 is missing."""
     if not records:
         return {name: side.PaperTable(name, {}, {}, ()) for name in ("figure 10", "figure 11", "figure 12")}
     written = FORMATS.build("jung2023")
@@ -239,7 +245,7 @@ def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.
 
 
 def _accuracies(files: Mapping[str, Any]) -> side.PaperTable:
-    """Figure 11: clean accuracy and accuracy under PGD of one architecture."""
+    """Figure 11: the accuracy of one architecture on clean images and under PGD."""
     ours: dict[str, dict[str, float | None]] = {}
     distances = [f"PGD {distance:g}" for distance in files["meta.json"]["epsilons"].get("pgd@Linf", ())]
     for name, key, columns in (("clean", "clean", ["clean"]), ("pgd@Linf", "pgd@Linf", distances)):
@@ -259,21 +265,23 @@ def _accuracies(files: Mapping[str, Any]) -> side.PaperTable:
 
 
 def _without_numbers(value: Any) -> Any:
-    """A JSON value in which one mark replaces the numbers of each list, as in the paper."""
+    """A JSON value in which a single mark replaces the numbers of each list, as in the paper."""
     if isinstance(value, dict):
         return {key: _without_numbers(one) for key, one in value.items()}
     return f"[{_without_numbers(value[0])}]" if isinstance(value, list) and value else "…"
 
 
 def _json(value: Any) -> str:
-    """JSON with a line for each field. A list is on one line, and marks have no quotes."""
+    """A JSON text with one line for each field. Each list is on one line, and marks are written without
+    quotes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
     return re.sub(r'"(\[*…\]*)"', r"\1", text)
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 1: the mean result of each search's runs on these networks, and the best value of each column."""
+    """Table 1: the mean result over the runs of each search on these networks, and the best value of each
+    column."""
     networks(records, scale)  # this adds the mean over corruptions
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}

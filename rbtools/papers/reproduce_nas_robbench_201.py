@@ -1,9 +1,9 @@
-"""NAS-RobBench-201 beside ours: tables 1 and 4 to 7, and the paper's claims.
+"""NAS-RobBench-201, with our results beside the paper's: tables 1 and 4 to 7, and the paper's claims.
 
-At full scale, all 6,466 architectures are trained three times on CIFAR-10. mini and tiny train a few
-architectures with each number of none edges on the built-in digits, with distances four times as large (12
-and 32 for 3 and 8). Results are averaged over seeds before anything is compared. The printed values are in
-printed/nas-robbench-201-table-*.tsv.
+At full scale, all 6,466 architectures are trained three times on CIFAR-10. At the scales mini and tiny, a few
+architectures for each number of none edges are trained on the built-in digits, with four times the distances
+(12 and 32 instead of 3 and 8). Results are averaged over seeds before they are compared. The printed values
+are in printed/nas-robbench-201-table-*.tsv.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ SIGNS = {
 
 
 def sample(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the sample, without the cells that searches derived for table 7."""
+    """The records of the sampled architectures, without the cells that searches derived for table 7."""
     return [record for record in records if "search" not in record]
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that figures show: one for each architecture and data set, with means over seeds."""
+    """The records that figures show, one for each architecture and data set, with means over seeds."""
     groups = defaultdict(list)
     for record in sample(records):
         groups[record.get("dataset"), record["arch"]["str"]].append(record)
@@ -69,7 +69,7 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
-    """For each architecture, the means over its seeds and its number of none edges."""
+    """For each architecture, the means over seeds and the number of none edges."""
     some = side.of_first_set(sample(records))
     corruptions = printed.read(f"{PRINTED}-6")
     wanted = {**metrics(scale), **{name: f"corrupt.{name}.5" for name in corruptions}}
@@ -95,8 +95,9 @@ def robust(one: Mapping[str, Any]) -> float:
 
 
 def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Figure 4: the operations of the ten networks with the best mean robust accuracy, and the number of
-    edges on which no operation is more frequent than 3x3 convolutions. Empty for up to ten networks."""
+    """Figure 4: the operations of the ten networks with the best mean robust accuracy, and on how many edges
+    3x3 convolutions are at least as frequent as any other operation. Returns an empty result for ten networks
+    or fewer."""
     if len(rows) <= 10:
         return {}
     cells = nasbench201.cells()
@@ -108,7 +109,7 @@ def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None
 
 
 def across_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
-    """Figure 3c: rank correlations of mean robust accuracy between data sets."""
+    """Figure 3c: for each pair of data sets, the rank correlation between the mean robust accuracies."""
     robust_by_class: dict[int, dict[str, Any]] = defaultdict(dict)
     some = sample(records)
     sets = list(dict.fromkeys(str(record.get("dataset")) for record in some))
@@ -123,8 +124,8 @@ def across_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | 
 
 
 def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> dict[str, dict[str, float | None]]:
-    """Figures 5 and 6: rank correlations of kernels with accuracies, and the means of all correlations for
-    the kernels of FGSM and of PGD."""
+    """Figures 5 and 6: rank correlations of the kernels' scores with accuracies, and the means of these
+    correlations for the kernels of FGSM and for the kernels of PGD."""
     found: dict[str, dict[str, float | None]] = {
         name: {column: side.correlation(rows, name, column) for column in COLUMNS_7} for name in kernels
     }
@@ -138,7 +139,7 @@ def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> dict[s
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on these networks and their tables."""
+    """The paper's claims, tested on these networks and on the tables of these networks."""
     rows = networks(records, scale)
     paper = items.paper("nas-robbench-201", scale)
     kernels = [name for name in paper.columns if "kernel" in name]
@@ -166,7 +167,8 @@ def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, floa
 
 
 def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
-    """The rows, with the (starred) columns of the robustness dataset for architectures that it contains."""
+    """The rows, with the (starred) columns of the robustness dataset for the architectures in that
+    dataset."""
     columns = {f"{name}*": jung.metrics(scale)[name] for name in ("clean", "PGD 8", "FGSM 8")}
     at = side.means(side.of_first_set(others), lambda record: record["arch"]["class"], columns)
     return [{**one, **at.get(one["class"], {})} for one in rows]
@@ -175,9 +177,9 @@ def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: 
 def tables(
     records: list[dict[str, Any]], scale: str, others: list[dict[str, Any]] | None = None
 ) -> dict[str, side.PaperTable]:
-    """Tables 1, 2, 4, 5, 6 and 7, if these records have the necessary metrics.
+    """Tables 1, 2, 4, 5, 6 and 7, as far as these records have the necessary metrics.
 
-    others: records of the robustness dataset of NAS-Bench-201, for the other half of table 1.
+    `others` contains records of the robustness dataset of NAS-Bench-201, for the second half of table 1.
     """
     rows = networks(records, scale)
     starred = across(rows, others or [], scale)
@@ -216,7 +218,8 @@ def tables(
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 2 for the records of the reproduction. The optimum has the best mean robust accuracy."""
+    """Table 2, computed from the records of the reproduction. The optimum is the network with the best mean
+    robust accuracy."""
     names = metrics(scale)
     columns = {
         column: names[name] for column, name in zip(reproduce_search.ROBBENCH.columns, COLUMNS_7, strict=True)
@@ -238,8 +241,8 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
 def criteria(
     rows: Sequence[dict[str, Any]], best: dict[str, dict[str, float | None]]
 ) -> dict[str, dict[str, float | None]]:
-    """Table 4: the signs of the best network for each number of none edges, and their shares of all
-    networks."""
+    """Table 4: for each order of columns in `SIGNS`, whether the best networks have this order, and the share
+    of all networks that have this order."""
     found: dict[str, dict[str, float | None]] = {}
     for words, columns in SIGNS.items():
         known = [sign for one in rows if (sign := has_sign(one, columns)) is not None]
@@ -251,7 +254,8 @@ def criteria(
 
 
 def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
-    """1 if no column is above the previous one, else 0; None if a column was not measured."""
+    """Returns 1 if no column has a higher value than the previous column, and otherwise 0; None if a column
+    was not measured."""
     known = {**one, "zero": 0.0}
     if any(known.get(name) is None for name in columns):
         return None
@@ -259,8 +263,8 @@ def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
 
 
 def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """Table 7: the network with the best training-free score among the given networks, the cells that
-    differentiable searches derived, and the cell of NAS-Bench-201's own DARTS-V1."""
+    """Table 7: the network with the best training-free score, the cells that differentiable searches derived,
+    and the cell of NAS-Bench-201's DARTS-V1."""
     metric_of = metrics(scale)
     columns = {name: metric_of[name] for name in COLUMNS_7}
     found: dict[str, dict[str, float | None]] = {}

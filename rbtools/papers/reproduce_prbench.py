@@ -1,13 +1,15 @@
-"""PRBench beside ours: tables 4, 5 and 8 to 12, the composite of figure 6, and the paper's claims.
+"""PRBench, with our results beside the paper's: tables 4, 5 and 8 to 12, the composite score of figure 6, and
+the paper's claims.
 
-At full scale, the network of tables 4, 5 and 12 is ResNet-18 on CIFAR-10, trained and evaluated as in the
-paper's public code, which produced its numbers. The other tables have 14 further pairs of data set and
-network. mini and tiny use a small network of NAS-Bench-201 on the built-in digits instead, and another such
-network and MNIST's SimpleCNN for the further pairs. Their radii are larger because digits are easy (32/255
-for 8/255 and .03, .3 .35 .4 for .08 .10 .12). At these scales the differences from the paper have no meaning,
-but the orderings may agree.
+At full scale, tables 4, 5 and 12 are about ResNet-18 on CIFAR-10, trained and evaluated as in the paper's
+public code, which produced the paper's numbers. The other tables contain 14 further pairs of a data set and a
+network. At the scales mini and tiny, a small network of NAS-Bench-201 on the built-in digits replaces
+ResNet-18, and the further pairs use another such network and MNIST's SimpleCNN. The radii at mini and tiny
+are larger because digits are easy: 32/255 instead of 8/255 and .03, and .3 .35 .4 instead of .08 .10 .12. At
+mini and tiny, the differences from the paper have no meaning, but the orderings of methods may agree.
 
-The printed values and those on the paper's site are files in `printed/`. They differ, so both are shown.
+The folder `printed/` contains the values in the paper and the values on the paper's web page, which differ,
+so the tables show both.
 """
 
 from __future__ import annotations
@@ -72,20 +74,20 @@ def fractions(name: str) -> dict[str, dict[str, float | None]]:
 
 
 def of_group(rows: side.Rows, prefix: str, kept: str = "") -> dict[str, dict[str, float | None]]:
-    """The rows whose names begin with `prefix`, which is replaced by `kept`."""
+    """The rows whose names begin with `prefix`; `kept` replaces the prefix."""
     return {
         kept + name.removeprefix(prefix): dict(one) for name, one in rows.items() if name.startswith(prefix)
     }
 
 
 def wanted(rows: side.Rows, chosen: Callable[..., bool]) -> dict[str, dict[str, float | None]]:
-    """The rows for which `chosen` holds. Its arguments are the parts of the name: data set, network and
-    method, or only the method."""
+    """The rows for which `chosen` is true. The arguments of `chosen` are the parts of a row's name: data set,
+    network and method, or only the method."""
     return {name: dict(one) for name, one in rows.items() if chosen(*name.split(", "))}
 
 
 def printed_rows() -> dict[str, dict[str, float | None]]:
-    """The printed values of ResNet-18 on CIFAR-10 in tables 4, 5 and 12, in one row for each method."""
+    """The printed values for ResNet-18 on CIFAR-10 in tables 4, 5 and 12, with one row for each method."""
     rows = fractions("prbench-table-4")
     for name, values in fractions("prbench-table-5").items():
         rows[name] = {**values, **rows.get(name, {})}
@@ -128,7 +130,8 @@ def row(record: dict[str, Any]) -> str | None:
 
 
 def network(record: dict[str, Any]) -> str:
-    """The name of a record's network. timm's networks for 32 pixels and patches of 4 have PRBench's names."""
+    """The name of a record's network. Networks of timm for 32 pixels and patches of size 4 have PRBench's
+    names."""
     arch = record.get("arch", {})
     name = str(arch.get("name"))
     at_32 = (arch.get("space"), arch.get("side"), arch.get("patch")) == ("timm", 32, 4)
@@ -136,23 +139,23 @@ def network(record: dict[str, Any]) -> str:
 
 
 def pair(record: dict[str, Any]) -> str:
-    """The beginning of a row's name: the data set and the network."""
+    """The prefix of a row's name, which consists of the data set and the network."""
     return f"{record.get('dataset')}, {network(record)}, "
 
 
 def first_pair(records: list[dict[str, Any]]) -> str:
-    """The data set and network of tables 4, 5 and 12: those of the first record."""
+    """The data set and the network of tables 4, 5 and 12, which are those of the first record."""
     return pair(records[0]) if records else ""
 
 
 def passes(record: dict[str, Any]) -> dict[str, float]:
-    """The number of forward passes for each image and step of the training."""
+    """The number of forward passes for each image in one step of the training."""
     forward = record.get("train", {}).get("passes", {}).get("forward")
     return {} if forward is None else {"passes": forward}
 
 
 def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """The columns of all tables, for each data set, network and method."""
+    """The values of all tables by column, for each data set, network and method."""
     found: dict[str, dict[str, float | None]] = {}
     for dataset in dict.fromkeys(record.get("dataset") for record in records):
         some = [
@@ -165,9 +168,9 @@ def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, fl
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that figures show, without those trained with the filter. If the training noise is not
-    uniform, its name is added to the method's name. For figure 2a, the metrics at each data set's own
-    distance have common names, `aa` and `pr.08`."""
+    """The records that figures show, without networks that were trained with the filter. If the training
+    noise is not uniform, its name is added to the method's name. For figure 2a, the metrics at the distance
+    that each data set uses have common names, `aa` and `pr.08`."""
     found = [record for record in records if row(record) in {*PAPER.values(), *WITH_NOISES}]
     for at_place, record in enumerate(found):
         names = [metrics(scale, record.get("dataset")) for scale in ("full", "mini", "tiny")]
@@ -186,7 +189,7 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
-    """The mean of the min-max scaled columns, for each row that has all of them."""
+    """The mean of the columns after min-max scaling, for each row that has values in all columns."""
     whole = {name: one for name, one in rows.items() if all(one.get(part) is not None for part in COMPOSITE)}
     scores = dict.fromkeys(whole, 0.0)
     for part, higher in COMPOSITE.items():
@@ -199,16 +202,16 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims on tables 4, 5 and 12, tested on the first pair of these records, and on figure 6,
-    whose scores are medians over all pairs."""
+    """The paper's claims, tested on our records. The claims on tables 4, 5 and 12 use the first pair of data
+    set and network, and the claims on figure 6 use medians over all pairs."""
     rows = rows_of(records, scale)
     pairs = dict.fromkeys(map(pair, records))
     return claims_of(of_group(rows, first_pair(records)), [of_group(rows, one) for one in pairs])
 
 
 def claims_of(rows: side.Rows, pairs: Sequence[side.Rows] = ()) -> list[side.Claim]:
-    """The claims, tested on the values of methods (rows) in columns, either printed values or ours. pairs:
-    the rows of each pair of data set and network, by default of one pair."""
+    """The claims, tested on printed values or on our values, with methods in rows. `pairs` contains the rows
+    of each pair of a data set and a network, by default of a single pair."""
     scores = medians(pairs or [rows])
     # The time is measured in one run only, so the number of passes is used if it is known.
     by = "passes" if any(at(rows, name, "passes") is not None for name in rows) else "s/epoch"
@@ -224,8 +227,8 @@ def at(rows: side.Rows, name: str, column: str) -> float | None:
 
 
 def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
-    """The median of each method's composite score over pairs of data set and network, as in figure 6. AT-PR
-    is left out, as in the figure."""
+    """The median of each method's composite score over the pairs of a data set and a network, as in figure 6.
+    AT-PR is omitted, as in the figure."""
     every: dict[str, list[float]] = {}
     for rows in pairs:
         shown = {name: one for name, one in rows.items() if name in PAPER.values() and name != "AT-PR"}
@@ -235,7 +238,7 @@ def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
 
 
 def show(column: str, value: float) -> str:
-    """A cell as the paper prints it."""
+    """A value formatted as in the paper."""
     if column in ("s/epoch", "passes"):
         return f"{value:.1f}"
     return side.plain(value) if column == "score" else side.percent(value)
@@ -243,7 +246,7 @@ def show(column: str, value: float) -> str:
 
 def by_noise(rows: side.Rows) -> dict[str, dict[str, float | None]]:
     """Table 5: for each method and noise, a row with PR at four radii and the generalisation error at the
-    first."""
+    first radius."""
     columns = ("Acc", *RADII, NOISE_GE)
     return {
         f"{name}, {noise}": {
@@ -277,7 +280,8 @@ def in_table_12(method: str) -> bool:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 has only the site's values."""
+    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 contains only values from the paper's web
+    page."""
     ours = rows_of(records, scale)
     first = first_pair(records)
     here = of_group(ours, first)
@@ -345,7 +349,8 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables, the claims tested on our records, and how many claims hold for the printed tables."""
+    """The tables, the claims tested on our records, and the number of claims that are true for the printed
+    tables."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values() if table.ours]
     further = [f"table {number}" for number in (8, 9, 10, 11)]

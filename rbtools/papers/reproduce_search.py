@@ -1,10 +1,11 @@
-"""Searches on a published table, compared with the papers (NAS-RobBench-201's table 2, Jung et al.'s table
-1).
+"""Runs searches on a published table and compares the results with the papers (NAS-RobBench-201's table 2,
+Jung et al.'s table 1).
 
-The table comes from rb-convert, and its metrics show to which paper it belongs. Any other table of
-NAS-Bench-201 is searched by its own metrics, without published values. Repeated queries count, as in NASLib,
-whose settings the papers used, as far as they report them. Our random numbers differ from those of the
-papers, so single values differ by about the spread of a run divided by the square root of the number of runs.
+The table of accuracies is converted by rb-convert, and the metrics in the table determine the paper. Any
+other table of NAS-Bench-201 is searched by the table's own metrics, and no published values are shown.
+Repeated queries count towards the budget, as in NASLib. As far as the papers report their settings, they used
+the settings of NASLib. Our random numbers differ from those of the papers, so a value may differ by about the
+standard deviation of single runs divided by the square root of the number of runs.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "banana
 
 
 class SearchTable(NamedTuple):
-    """The table of a paper: its columns with their metrics, the metrics of the searches, the number of
-    queries, and the file of printed values, which are fractions or percentages."""
+    """The search table of a paper: its columns with their metrics, the metrics that searches optimise, the
+    number of queries, and the file of printed values, which are fractions or percentages."""
 
     name: str
     columns: Mapping[str, str]
@@ -72,7 +73,7 @@ def printed_values(paper: SearchTable) -> dict[str, dict[str, float | None]]:
 
 
 def paper_of(names: Sequence[str]) -> SearchTable:
-    """The paper to which a table with these metrics belongs, or one without rows."""
+    """The search table of the paper that has these metrics, or a search table without printed rows."""
     for paper in (ROBBENCH, JUNG):
         if set(paper.objectives.values()) <= set(names):
             return paper
@@ -83,9 +84,9 @@ def paper_of(names: Sequence[str]) -> SearchTable:
 def rows(
     paper: SearchTable, records: list[dict[str, Any]], algorithms: Sequence[str], **options: object
 ) -> dict[str, Any]:
-    """For each row and column, the mean of the metric over the results of searches, and the optimum.
+    """For each row and column, the mean of the metric over the results of the searches, and the optimum.
 
-    options: further options of rb-search. Raises RbError if a search fails.
+    `options` contains further options for rb-search. Raises RbError if a search fails.
     """
     found: dict[str, Any] = {}
     options = {"budget": paper.budget, "charge_repeats": True, "table": records, **options}
@@ -106,7 +107,7 @@ def columns_of(paper: SearchTable, values: Mapping[str, float]) -> dict[str, flo
 
 
 def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[side.Claim]:
-    """The papers' claims on the searches: local search is the best, random search the worst."""
+    """The papers' claims on searches: local search is the best, and random search is the worst."""
     made = []
     for label, metric in paper.objectives.items():
         column = next(name for name, one in paper.columns.items() if one == metric)
@@ -119,10 +120,11 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
 def on_records(
     paper: SearchTable, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
 ) -> side.PaperTable:
-    """The paper's table for searches on the records of the first data set.
+    """The search table, computed on the records of the first data set.
 
-    columns: maps columns to metrics. At full scale there are 100 runs with the paper's budget. At other
-    scales there are ten runs of ten queries, without BANANAS, which trains networks between its queries.
+    `columns` maps columns to metrics. At full scale, each search has 100 runs with the paper's budget. At
+    other scales, each search has ten runs of ten queries, and BANANAS is omitted because it trains networks
+    between queries.
     """
     shown = printed_values(paper)
     some = [
@@ -142,7 +144,7 @@ def on_records(
 
 
 def report(table: str, runs: str = "100", where: str | None = None) -> str:
-    """The searches on the records of a file or of standard input ("-"), compared with the paper's."""
+    """Search the records of a file or of standard input ("-"), and compare the results with the paper."""
     with sys.stdin.buffer if table == "-" else streamed(table) as stream:
         records = list(side.each(stream))
     paper = paper_of(list(dict.fromkeys(name for record in records for name in record.get("metrics", {}))))

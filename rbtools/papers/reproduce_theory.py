@@ -1,11 +1,12 @@
-"""The theory of NAS-RobBench-201 on the networks that it describes: its bounds, compared with the results of
-training.
+"""The theory of NAS-RobBench-201, tested on the networks that the theory describes: its bounds, compared with
+the results of training.
 
-Residual networks of fcnn (theorems 1 and 2) and rescnn (corollary 1) are trained with algorithm 1 on two
-classes of images that are scaled to norm 1. The network's f is the difference of its two logits. The
-adversary is that of definition 1: on the sphere, at an L2 distance of at most rho. The errors of training are
-shown with the bounds, which leave out the theorem's constants. The paper prints no values. make
-reproduce-prbench and make reproduce-wci also print the bounds of their papers.
+Residual networks fcnn (theorems 1 and 2) and rescnn (corollary 1) are trained with algorithm 1 on two classes
+of images, which are scaled to norm 1. The function f of the theory is the difference of the network's two
+logits. The adversary of definition 1 moves an image on the sphere by an L2 distance of at most rho. The
+tables show the errors of training beside the bounds, in which the constants of the theorem are omitted. The
+paper prints no values. `make reproduce-prbench` and `make reproduce-wci` also print the bounds of the two
+other papers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ METRICS = {
 
 
 def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
-    """The columns of a theorem's table for one network."""
+    """The values of one network in a theorem's table, by column."""
     found: dict[str, float | None] = {}
     metrics = record.get("metrics", {})
     for column, start in METRICS[theorem].items():
@@ -48,14 +49,14 @@ def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
 
 
 def training(record: dict[str, Any]) -> dict[str, float | None]:
-    """The settings with which algorithm 1 ran, and which of its iterates it returned."""
+    """The settings of algorithm 1, and which iterate the algorithm returned."""
     train = record.get("train", {})
     output, rates = train.get("output", {}), train.get("history", {}).get("lr") or [None]
     return dict(zip(ALGORITHM_1, (rates[0], output.get("of"), output.get("step")), strict=True))
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """A table for each theorem, for the corollary and for the algorithm, with a row for each network."""
+    """One table for each theorem, for the corollary and for the algorithm, with one row for each network."""
 
     def table(title: str, columns: Sequence[str], space: str, values: Any) -> side.PaperTable:
         some = [one for one in records if one["arch"]["space"] in space.split()]
@@ -80,8 +81,8 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """Whether errors are below the bounds of theorem 1, and eigenvalues above the bounds of theorem 2, if the
-    bounds are not vacuous."""
+    """Whether errors are below the bounds of theorem 1 and eigenvalues above the bounds of theorem 2; vacuous
+    bounds are skipped."""
     rows = {f"{number} {name}": row for number, one in made.items() for name, row in one.ours.items()}
     told = {
         name: {column: _told(name, column, value) for column, value in row.items()}
@@ -96,7 +97,8 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
 
 
 def _told(number: str, column: str, value: float | None) -> float | None:
-    """A value of a table; None for a vacuous bound: at least 1 for an error, at most 0 for an eigenvalue."""
+    """A value of a table; None if the bound is vacuous, which means at least 1 for an error and at most 0 for
+    an eigenvalue."""
     if value is None or not column.endswith("bound"):
         return value
     vacuous = value <= 0 if number.startswith("theorem 2") else value >= 1
@@ -104,7 +106,7 @@ def _told(number: str, column: str, value: float | None) -> float | None:
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables, the bounds with their inputs for each space, and the claims."""
+    """The tables, the bounds with their inputs for each search space, and the claims."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values()]
     for space in dict.fromkeys(record["arch"]["space"] for record in records):

@@ -1,11 +1,12 @@
-"""The Weight-Curvature Index and the robust gaps during adversarial training.
+"""The Weight-Curvature Index (WCI) and the robust generalisation gaps during adversarial training.
 
-The paper prints curves but no numbers, so our numbers have no counterpart: Spearman's rho of the index (and
-of the trace in it) with the robust gaps (test minus train, under PGD), over the measured epochs of each
-training run and of all runs together, with 95 % bootstrap intervals. The epochs of a training run are not
-independent, so the intervals are too narrow. The full scale is the paper's setting, PreActResNet-18 on
-CIFAR-10. mini trains a small network on the built-in digits with radius 32/255 for 24 epochs; the learning
-rate falls after 14 and 20. Lemmas 1 to 3 and theorem 4 follow, evaluated for the last weights.
+The paper prints curves but no numbers, so our numbers cannot be compared with printed values. Our numbers are
+Spearman's rho between the index (or the trace in the index) and the robust gaps, test minus train under PGD.
+The correlations are over the measured epochs of each training run and over all runs, with 95 % bootstrap
+intervals. The epochs of a training run are not independent, so the intervals are too narrow. The full scale
+is the paper's setting, PreActResNet-18 on CIFAR-10. At the scale mini, a small network is trained for 24
+epochs on the built-in digits with radius 32/255, and the learning rate falls after epochs 14 and 20. The
+report ends with lemmas 1 to 3 and theorem 4, evaluated for the final weights.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Moments = list[dict[str, float]]
 
 
 def moments(record: dict[str, Any]) -> Moments:
-    """The measurements, with a row for each measured epoch."""
+    """The measurements during training, with one row for each measured epoch."""
     history = record["train"]["history"]
     return [
         {"epoch": epoch + 1, **{name: history[name][epoch] for name in SHOWN}}
@@ -36,13 +37,13 @@ def moments(record: dict[str, Any]) -> Moments:
 
 
 def spearman(rows: Moments) -> Any:
-    """rho of the index and its trace (rows) with the gaps (columns)."""
+    """Spearman's rho between the index or its trace (rows) and the gaps (columns)."""
     numbers = np.array([[row[name] for name in (*INDEX, *GAPS)] for row in rows], float)
     return correlate.matrix("spearman", (*INDEX, *GAPS), numbers, INDEX, GAPS, bootstrap=RESAMPLES)
 
 
 def cells(found: Any) -> list[str]:
-    """A cell for each pair: a correlation and its interval."""
+    """The text of a correlation and its interval, for each pair."""
     texts = []
     for value, low, high in zip(*(one.ravel() for one in (found.value, found.low, found.high)), strict=True):
         interval = "" if np.isnan(low) else f" [{low:.2f}, {high:.2f}]"
@@ -51,7 +52,7 @@ def cells(found: Any) -> list[str]:
 
 
 def follows(words: str, found: Any, gap: int) -> side.Claim:
-    """The claim that the index correlates positively with a gap."""
+    """The claim that the index is positively correlated with a gap."""
     value, low, high = (float(one[0, gap]) for one in (found.value, found.low, found.high))
     if np.isnan(value) or np.isnan(low):
         return side.Claim(words, None, "too few epochs")
@@ -60,8 +61,8 @@ def follows(words: str, found: Any, gap: int) -> side.Claim:
 
 
 def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
-    """Maps the regularisation of each training run (and its data set, if there are several) to its
-    measurements."""
+    """Maps the regularisation of each training run to the measurements of the run; if there are several data
+    sets, the key also contains the data set."""
     rows: dict[str, Moments] = {}
     several = len({record.get("dataset") for record in records}) > 1
     for record in records:
@@ -72,13 +73,14 @@ def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
 
 
 def pooled(records: list[dict[str, Any]]) -> dict[str, Moments]:
-    """The measurements of each training run, and of all runs together."""
+    """The measurements of each training run, and the measurements of all runs together."""
     rows = trainings(records)
     return {**rows, "all": [row for found in rows.values() for row in found]}
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records with their regularisation as one text, possibly `none`, by which figures choose records."""
+    """The records with a text that describes the regularisation, by which figures select records; the text is
+    `none` without regularisation."""
     shown = []
     for record in records:
         train = record["train"]
@@ -88,12 +90,12 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """The paper prints no values."""
+    """Returns no tables, because the paper prints no values."""
     return {}
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on these trainings."""
+    """The paper's claims, tested on these training runs."""
     correlations = {name: spearman(rows) for name, rows in pooled(records).items()}
     return [
         follows(f"{name}: {words}", found, GAPS.index(tests["wci"][0].removeprefix("rises with ")))
@@ -103,7 +105,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
-    """A summary of the curves, the correlations, and the tested claims of the paper."""
+    """A summary of the curves, the correlations, and the verdict on each claim of the paper."""
     rows = trainings(records)
     lines = [f"| training | epoch | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 2) + "|"]
     for name, found in rows.items():

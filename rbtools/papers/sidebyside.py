@@ -1,6 +1,6 @@
-"""Shared code of the reproductions: comparison with a paper's numbers, tests of its claims.
+"""Code that compares our values with a paper's values and tests the paper's claims.
 
-A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into `table`s and `told` claims.
+A reproduction (`reproduce_NAME.py`) converts the records of its recipe to tables and to tested claims.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rows = Mapping[str, Mapping[str, float | None]]
 
 
 class Claim(NamedTuple):
-    """A paper's claim, whether it holds (None: these records do not show it), and the found values."""
+    """A claim of a paper, whether the claim is true (None if undecided), and the values that were found."""
 
     words: str
     holds: bool | None
@@ -33,7 +33,7 @@ class Claim(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """A text that says whether the claim holds."""
+        """A text that says whether the claim is true."""
         return {True: "holds", False: "FAILS", None: "cannot be told"}[self.holds]
 
 
@@ -44,7 +44,7 @@ _WITH_INTERVALS = ("pr", "probacc", "ge")
 
 
 def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
-    """The records of a stream, one by one. Failed records are left out, and stderr gives their number."""
+    """The records of a stream, one by one. Failed records are left out and counted on stderr."""
     count = failed = 0
     for line in stream:
         if line.strip():
@@ -59,9 +59,9 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
-    """The parts of a record that a figure or a table shows, about a tenth of a record with 90 entries. The
-    history of a training is kept if something was measured during it. confidences: also keep the confidences
-    on clean images."""
+    """A copy of a record with only the fields that figures and tables show, which is about a tenth as large
+    for a record with 90 entries. The history of a training run is kept if metrics were measured during
+    training. If `confidences` is true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
     if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
@@ -77,12 +77,13 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
 
 
 def read(stream: Iterable[str | bytes]) -> list[dict[str, Any]]:
-    """The parts of the records of a stream that figures and tables show."""
+    """The fields that figures and tables show, for each record of a stream."""
     return [essential(record) for record in each(stream)]
 
 
 def put(new: Path, old: Path) -> None:
-    """Replace the file `old` if `new` differs. An equal file keeps its date, which figures compare."""
+    """Replace the file `old` with the file `new` if the contents of the files differ. A file with the same
+    content keeps its date, because figures are drawn again if a date changes."""
     if old.exists() and filecmp.cmp(old, new, shallow=False):
         new.unlink()
     else:
@@ -90,14 +91,15 @@ def put(new: Path, old: Path) -> None:
 
 
 def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the first data set. A table has only one data set, at full scale CIFAR-10."""
+    """The records of the first data set. Tables contain only one data set, CIFAR-10 at full scale."""
     return [record for record in records if record.get("dataset") == records[0].get("dataset")]
 
 
 def means(
     records: Iterable[Mapping[str, Any]], row: Callable[[Any], str | None], columns: Mapping[str, str]
 ) -> dict[str, dict[str, float | None]]:
-    """The mean of each column's metric (column -> metric) over the records of each row."""
+    """For each row, the mean of each column's metric over the records of the row. `columns` maps columns to
+    metrics."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         name = row(record)
@@ -121,7 +123,7 @@ def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> floa
 
 
 def percent(value: float) -> str:
-    """A fraction in percent, as papers print it: 53.15."""
+    """A fraction as a percentage, in the form that papers print, such as 53.15."""
     return f"{100 * value:.2f}"
 
 
@@ -131,8 +133,8 @@ def plain(value: float) -> str:
 
 
 class PaperTable(NamedTuple):
-    """The values that a paper prints, those on its web page (`site`), and ours. show: returns the text of a
-    column's value."""
+    """A table that compares the values that a paper prints, the values on the paper's web page (`site`), and
+    ours. `show` returns the text of a column's value."""
 
     title: str
     printed: Rows
@@ -142,22 +144,23 @@ class PaperTable(NamedTuple):
     site: Mapping[str, Mapping[str, float | None]] = {}
 
     def sides(self) -> dict[str, Rows]:
-        """Maps the names of the sides to their values, ours last. A paper's side without values is left
-        out."""
+        """Maps the name of each source (`printed`, `site` or `ours`) to its values, with ours last. The paper
+        and its web page are omitted if they have no values."""
         paper = {"printed": self.printed, "site": self.site}
         return {**{name: rows for name, rows in paper.items() if rows}, "ours": self.ours}
 
     @property
     def found(self) -> bool:
-        """Whether any value is ours."""
+        """Whether the table contains any value of ours."""
         return bool(self.ours)
 
     def rows(self) -> list[str]:
-        """The rows of all sides, those of the paper first."""
+        """The names of the rows in all sources, with the paper's rows first."""
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
     def cell(self, row: str, column: str) -> tuple[str, ...]:
-        """The value of each side, and ours minus that of the first other side. A missing value is a dash."""
+        """The text of the value in each source, and of the difference between our value and the value in the
+        first other source. A missing value is a dash."""
         *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
         texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
         first = next((value for value in paper if value is not None), None)
@@ -165,7 +168,8 @@ class PaperTable(NamedTuple):
         return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """Markdown with a line for each row. A cell contains the values of the sides, and the difference."""
+        """The table in Markdown, with one line for each row. Each cell contains all values and the
+        difference."""
         lines = [f"{self.title}: {' / '.join(self.sides())} / difference", ""]
         lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
         for row in self.rows():
@@ -175,8 +179,9 @@ class PaperTable(NamedTuple):
         return "\n".join([*lines, ""])
 
     def beside(self) -> Table:
-        """The table for Markdown and LaTeX files. Each column of the paper becomes one column for each side,
-        ours last. A side is left out if it only repeats the values of previous sides in this column."""
+        """The content of the table for Markdown and LaTeX files. Each column of the paper becomes one column
+        for each source, with ours last. In each column, a source is omitted if its values are the same as
+        those of earlier sources."""
         named = ["" if side == "ours" else f" ({side})" for side in self.sides()]
         cells = {(row, column): self.cell(row, column) for row in self.rows() for column in self.columns}
         shown = [
@@ -203,14 +208,14 @@ class PaperTable(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """The part of our file that corresponds to an excerpt in a paper."""
+    """An excerpt of a file in a paper, and the same part of our file."""
 
     title: str
     lines: str
 
     @property
     def found(self) -> bool:
-        """Whether the excerpt contains anything."""
+        """Whether our excerpt contains anything."""
         return bool(self.lines)
 
     def rows(self) -> list[str]:
@@ -231,12 +236,12 @@ Tables = Mapping[str, Any]
 
 
 def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
-    """The claim that comparisons of values in a table hold.
+    """The claim that all comparisons of values in a table are true.
 
-    `{"AA": ["PGD,MART > ERM"]}` compares rows in a column, `{"CVaR": ["PGD20 > CW20 by 0.1"]}` columns in a
-    row. `>=` also allows equal values. `<= 0.02` requires a value of at most 0.02. Several names are
-    separated by commas, and a name may be a pattern that matches rows. A number on either side is compared as
-    a number.
+    `{"AA": ["PGD,MART > ERM"]}` compares rows in the column AA, and `{"CVaR": ["PGD20 > CW20 by 0.1"]}`
+    compares columns in the row CVaR. `>=` is also true for equal values. `<= 0.02` is true for a value of at
+    most 0.02. Several names are separated by commas, and a name may be a pattern with wildcards that matches
+    rows. A number on the left or on the right stands for itself.
     """
     pairs, lacking = [], 0
     for place, comparisons in tests.items():
@@ -277,13 +282,13 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def _named(text: str, rows: Rows) -> list[str]:
-    """The names in a list, in which patterns are replaced by the rows that they match."""
+    """The names in a list; each pattern is replaced by the rows that the pattern matches."""
     names = [fnmatch.filter(rows, name) if "*" in name else [name] for name in text.split(",")]
     return [name for some in names for name in some]
 
 
 def _value(name: str, place: str, rows: Rows) -> float | None:
-    """The number that `name` is, or the value of a row in a column; either name may be the row."""
+    """The number `name`, or the value in a row and a column, which are `name` and `place` in either order."""
     if _NUMBER.fullmatch(name):
         return float(name)
     row, column = (name, place) if name in rows else (place, name)
@@ -291,8 +296,8 @@ def _value(name: str, place: str, rows: Rows) -> float | None:
 
 
 def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -> PaperTable:
-    """The table of a theorem: the least and largest value of its bound (such as wci4) for each attack and the
-    number of vacuous bounds. The paper prints none."""
+    """The table of a theorem: for each attack, the smallest and the largest value of the theorem's bound
+    (such as wci4), and the number of vacuous bounds. The paper prints no values for such a table."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
         for entry in record.get("evals") or ():
@@ -339,7 +344,7 @@ THEORY = ("bound", "formula", "least", "largest", "inputs of the least", "vacuou
 
 
 def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
-    """`theory` in Markdown; empty if no record has a bound."""
+    """The table of `theory` in Markdown; "" if no record has a bound."""
     rows = theory(records)
     if not rows:
         return ""
@@ -349,7 +354,7 @@ def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def told(claims: Sequence[Claim]) -> str:
-    """The claims, one on each line, whether they hold or fail, and the number of claims that hold."""
+    """One line for each claim with its verdict, and a line with the number of claims that are true."""
     lines = ["Claims of the paper:", ""]
     lines += [f"- {claim.words}: {claim.verdict} ({claim.found})" for claim in claims]
     known = [claim for claim in claims if claim.holds is not None]

@@ -1,4 +1,5 @@
-"""The complete training recipes of papers. If a paper's sources disagree, the choice is ours."""
+"""The complete training settings of papers. If the sources of a paper contradict each other, the setting is
+our choice."""
 
 from __future__ import annotations
 

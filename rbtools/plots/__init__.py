@@ -1,7 +1,8 @@
-"""Figures and pages made from records: one file for each kind, and one line here.
+"""Figures and pages made from records. Each kind of figure has its own file and one line here.
 
-A kind is a frozen dataclass of its options. `draw` takes records and returns a matplotlib Figure or, for text
-formats, a text. `base.encode` returns the bytes of the file for both.
+A kind of figure is a frozen dataclass with the options of the kind. `draw` takes records and returns a
+matplotlib Figure or, for text formats, a text. `base.encode` converts a Figure or a text to the bytes of a
+file.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Plot(Protocol):
     endings: ClassVar[tuple[str, ...]]
 
     def draw(self, records: Iterable[dict[str, Any]]) -> Figure | str:
-        """The Figure, or the text of the file.
+        """Returns the Figure, or the text of the file.
 
-        Raises RbError without records, or if they lack the data to draw.
+        Raises RbError if there are no records, or if the records lack the data to draw.
         """
         ...

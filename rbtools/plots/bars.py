@@ -1,4 +1,4 @@
-"""bars: values with their intervals, or composite scores under several weightings."""
+"""The plot bars: values with their intervals, or composite scores under several weightings."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ _NAMED = 4  # the most metrics that the axis lists
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
-    """The values of the metrics in --metric, with 95 % intervals, for the records that are best by the first
-    of these metrics. Without --metric, or with --weightings, --preset, --within or a weight in --metric:
-    composite scores (see rb-score), one bar for each weighting of the metrics.
+    """Bars for the metrics in --metric, with 95 % intervals, for the records that are best in the first of
+    these metrics. Without --metric, or with --weightings, --preset, --within or a weight in --metric, the
+    bars are composite scores (see rb-score), with one bar for each weighting of the metrics.
 
-    With --group, bars are the means of the groups, and lines the standard deviations of their records.
+    With --group, bars are the means of the groups, and error bars are the standard deviations over the
+    records of a group.
 
-    Needs the metrics in --metric, or those of a score (from rb-score or --preset).
+    Needs the metrics in --metric, or the metrics of a composite score (from rb-score or --preset).
     """
 
     name: ClassVar[str] = "bars"
 
-    top: int = param(20, "Number of records to draw: the best by the first weighting.", check="positive")
+    top: int = param(
+        20, "Number of records to draw, which are the best records by the first weighting.", check="positive"
+    )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self._as_values:
@@ -54,7 +57,7 @@ class Bars(weightings.Composed):
 
     @property
     def _as_values(self) -> bool:
-        """Whether --metric names values to draw, not the terms of a score."""
+        """Whether --metric contains values to draw and not the terms of a score."""
         of_score = (self.preset, self.weightings, self.within) != (None, None, None)
         return (
             self.metric is not None and not of_score and ":" not in self.metric and self.missing == "refuse"
@@ -79,11 +82,11 @@ class Bars(weightings.Composed):
 
 
 def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:
-    """The bars of each row, with a colour for each title. With one title and without error bars, numbers are
-    written beside the bars.
+    """The bars of each row, where each title has its own colour. With one title and without error bars,
+    numbers are written beside the bars.
 
-    ends: (2, rows, titles), the distances from a value to the lower and the upper end of its interval; NaN
-    without an interval.
+    `ends` (2, rows, titles) contains the distances from a value to the lower and the upper end of its
+    interval; NaN without an interval.
     """
     count = len(rows.names)
     thick = 0.8 / len(titles)

@@ -1,4 +1,4 @@
-"""The common part of all figures: their options, and the bytes of their files."""
+"""The common part of all figures, which contains their options and converts them to the bytes of a file."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ class Drawing:
     detail: ClassVar[str] = ""  # the part of the details of evaluations that the figure shows
 
     width: float = param(
-        6.5, "Width of the figure in inches; a column of a paper is about 3.3 wide.", check="positive"
+        6.5, "Width of the figure in inches; a column of a paper is about 3.3 inches wide.", check="positive"
     )
     title: str = param("", "Title of the figure.")
     label: str = param(
         "",
-        "Labels to use for metrics, families of metrics, methods and data sets: 'pgd20.8=PGD; erm=standard'.",
+        "Labels that replace the names of metrics, families of metrics, methods and data sets:"
+        " 'pgd20.8=PGD; erm=standard'.",
         metavar="NAME=WORDS;...",
     )
 
@@ -53,7 +54,7 @@ class Drawing:
     def draw(self, records: Iterable[Record]) -> Figure:
         """A matplotlib Figure of these records, on the Agg canvas.
 
-        Raises RbError without records, or if they lack the data to draw.
+        Raises RbError if there are no records, or if the records lack the data to draw.
         """
         held = list(records)
         if not held:
@@ -62,12 +63,12 @@ class Drawing:
             return renderer.render(self.spec(held), self.width, self.title)
 
     def spec(self, records: Sequence[Record]) -> renderer.FigureSpec:
-        """The description of the figure of the records."""
+        """A description of the figure for these records."""
         raise NotImplementedError
 
 
 def encode(drawn: Figure | str, ending: str) -> bytes:
-    """The bytes of a file: a Figure as "png", "svg" or "pdf", or a text in UTF-8."""
+    """The bytes of a file, which is a Figure as "png", "svg" or "pdf", or a text in UTF-8."""
     if isinstance(drawn, str):
         return drawn.encode()
     stream = io.BytesIO()

@@ -1,4 +1,4 @@
-"""search: the best value found by searches, over their queries."""
+"""The plot search: the best value that searches have found after each query."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MOST_LINES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlot(Drawing):
-    """The best value so far over the queries of searches (rb-search), with a line for each algorithm.
+    """The best value that searches (rb-search) have found after each query, with a line for each algorithm.
 
-    Lines are means over the runs, and bands are their 95 % intervals. A dotted line is the optimum of the
-    table.
+    Lines are means over the runs, and bands are their 95 % intervals. A dotted line shows the optimum in the
+    table of results.
 
-    Needs the field search, which rb-search writes, with one objective.
+    Needs the field search, which rb-search writes for a search with one objective.
     """
 
     name: ClassVar[str] = "search"
 
-    log_x: bool = param(False, "Logarithmic horizontal axis, to show the first queries.")
+    log_x: bool = param(False, "Use a logarithmic horizontal axis, which shows the first queries better.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         written = ("search", "trajectory", "mean")
@@ -77,7 +77,8 @@ def _objective(search: dict[str, Any]) -> str:
 
 
 def _names(searches: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of the algorithms. A name that occurs several times is followed by the configuration."""
+    """The names of the algorithms. If a name occurs several times, the name is followed by the configuration
+    of the search."""
     names = [str(search.get("algorithm")) for search in searches]
     if len(set(names)) == len(names):
         return names

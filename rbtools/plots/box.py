@@ -1,4 +1,4 @@
-"""box: accuracy by attack and distance, or by corruption and severity, over all records."""
+"""The plot box: accuracy by attack and distance, or by corruption and severity, over all records."""
 
 from __future__ import annotations
 
@@ -32,34 +32,38 @@ Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 @dataclass(frozen=True, kw_only=True)
 class Box(weightings.Composed):
     """Distributions of metrics over records, with a panel for each attack or corruption. A box shows the
-    middle half of the records, the line in it their median. Whiskers reach the last record within 1.5 times
-    the height of the box. Five records or fewer are shown as points.
+    middle half of the records, and the line in the box shows their median. Whiskers end at the last record
+    within 1.5 times the height of the box. Five or fewer records are shown as points.
 
-    With --group each metric has a panel, with a box for each group of records. With --weightings each
-    weighting of the composite score (see rb-score) has a panel: PRBench's figure 6 is --preset prbench
-    --weightings prbench --within dataset,arch.name.
+    With --group, each metric has a panel that contains a box for each group of records. With --weightings,
+    each weighting of the composite score (see rb-score) has a panel. For example, PRBench's figure 6 is
+    --preset prbench --weightings prbench --within dataset,arch.name.
 
-    Needs one metric or more: the accuracies under attacks and corruptions, or the metrics in --metric.
+    Needs at least one metric: the accuracies under attacks and corruptions, or the metrics in --metric.
     """
 
     name: ClassVar[str] = "box"
 
     metric: str | None = param(
         None,
-        "Metrics, globs and expressions, separated by commas; with --weightings, those of the score, as for"
-        " rb-score.  [default: acc, and all accuracies under attacks and corruptions]",
+        "Metrics, globs and expressions, separated by commas; with --weightings, the metrics of the"
+        " score, as in rb-score.  [default: acc, and all accuracies under attacks and corruptions]",
         metavar="EXPR",
     )
     group: str | None = param(
         None,
-        "Draw a box for each group of records that agree in this field, such as train.method.  [default:"
-        " train.method with --weightings]",
+        "Draw a box for each group of records with the same value of this field, such as"
+        " train.method.  [default: train.method with --weightings]",
         metavar="EXPR",
     )
-    facet: str | None = param(None, "Panels for groups of records that share these fields.", metavar="LIST")
+    facet: str | None = param(
+        None, "Separate panels for records that differ in these fields.", metavar="LIST"
+    )
     together: bool = param(False, "Draw one panel for all metrics, not one for each attack or corruption.")
     n_classes: int | None = param(
-        None, "Number of classes, for the line of chance.  [default: the data set's]", check="positive"
+        None,
+        "Number of classes, which determines the line for random guessing.  [default: the data set's]",
+        check="positive",
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
@@ -117,7 +121,7 @@ class Box(weightings.Composed):
 def _by_group(
     groups: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[float | None]]
 ) -> Iterator[Boxes]:
-    """A panel for each metric or score, with a box for each group of records."""
+    """The panels, one for each metric or score, with a box for each group of records."""
     colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
         boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
@@ -126,8 +130,8 @@ def _by_group(
 
 
 def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) -> Iterator[Boxes]:
-    """Families in order of first occurrence, each sorted by distance. Single metrics come first; with
-    `together`, all metrics are treated as single metrics."""
+    """The families of metrics in order of first occurrence, each sorted by distance. Single metrics are
+    first. If `together` is true, all metrics are treated as single metrics."""
     found = {} if together else words.families(columns)
     found = {family: members for family, members in found.items() if len(members) > 1}
     several = {name for members in found.values() for _, name in members}
@@ -173,7 +177,7 @@ def _box(axes: Axes, column: Sequence[float], place: int, colour: str) -> None:
 
 
 def classes(records: Sequence[dict[str, Any]]) -> int | None:
-    """The number of classes of the records' data set; None if it is unknown or data sets differ in it."""
+    """The number of classes of the data sets; None if the number is unknown or differs between data sets."""
     counts = {_classes_of(record) for record in records}
     return counts.pop() if len(counts) == 1 else None
 
@@ -191,5 +195,5 @@ def _classes_of(record: dict[str, Any]) -> int | None:
 
 
 def _plain(name: str) -> str:
-    """A data set's name for comparison: `cifar10` is also written CIFAR-10."""
+    """A normalised name of a data set, because `cifar10` is also written CIFAR-10."""
     return name.lower().replace("-", "").replace("_", "")

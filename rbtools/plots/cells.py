@@ -1,5 +1,5 @@
-"""cells: operations on the edges of the best NAS-Bench-201 cells, cells as graphs, or the network around a
-cell."""
+"""The plot cells: operations on the edges of the best NAS-Bench-201 cells, cells as graphs, or the network
+around a cell."""
 
 from __future__ import annotations
 
@@ -44,28 +44,32 @@ _SHRINK = (9, 9, 9, 9, 19, 9)
 
 @dataclass(frozen=True, kw_only=True)
 class CellsPlot(Drawing):
-    """Cells of NAS-Bench-201: the operations on each edge of the best cells, or single cells as graphs.
+    """Cells of NAS-Bench-201, as counts of the operations on each edge of the best cells or as graphs of
+    single cells.
 
-    One record is drawn as a graph, several as a count of operations. Edges that are not on a path from input
-    to output are pale. With several expressions in --by, the best cell by each is drawn as a graph, with its
-    edit distances (numbers of different edges) to the other cells below it.
+    A single record is drawn as a graph, and several records are drawn as counts of operations. Edges that are
+    not on a path from input to output are pale. With several expressions in --by, the best cell for each
+    expression is drawn as a graph, and the edit distances to the other cells (numbers of different edges) are
+    written below each graph.
 
-    Needs architectures of NAS-Bench-201, and with --top or several expressions in --by also their metrics.
+    Needs architectures of NAS-Bench-201 and, with --top or several expressions in --by, the metrics in these
+    options.
     """
 
     name: ClassVar[str] = "cells"
 
     by: str | None = param(
         None,
-        "With --top: metric or expression that ranks the cells, or several with commas.  [default: score,"
-        " else the metric that was evaluated last]",
+        "With --top, the metric or expression that ranks the cells; several expressions are separated"
+        " by commas.  [default: score, else the metric that was evaluated last]",
         metavar="EXPR",
     )
-    top: int | None = param(None, "Draw only this number of best cells.  [default: all]", check="positive")
+    top: int | None = param(None, "Number of best cells to draw.  [default: all]", check="positive")
     view: str | None = param(
         None,
-        "What to draw: counts of operations, a graph of each cell, a grid with a row for each cell and a"
-        " column for each edge, or the network around the cells.  [default: graph for one record]",
+        "What to draw: counts of operations, a graph of each cell, a grid with a row for each cell"
+        " and a column for each edge, or the network around the cells.  [default: graph for one"
+        " record]",
         choices=("operations", "graph", "grid", "network"),
     )
 
@@ -101,7 +105,7 @@ class CellsPlot(Drawing):
 
 
 def _operations(cells: Sequence[Record]) -> FigureSpec:
-    """For each edge, the share of the cells with each operation."""
+    """For each edge and operation, the share of cells with this operation on this edge."""
     ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
 
     def draw(axes: Axes) -> None:
@@ -129,7 +133,7 @@ def _operations(cells: Sequence[Record]) -> FigureSpec:
 
 
 def _grid(cells: Sequence[Record]) -> FigureSpec:
-    """A row for each cell, by its index and class, a column for each edge."""
+    """A grid with a row for each cell, named by its index and class, and a column for each edge."""
     if len(cells) > MOST_ROWS:
         raise RbError(
             f"There are {len(cells):,} cells, and {MOST_ROWS} rows fit. Choose with --top {MOST_ROWS} or"
@@ -157,7 +161,7 @@ def _grid(cells: Sequence[Record]) -> FigureSpec:
 
 
 def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
-    """The best cell by each expression, with its edit distances to the others."""
+    """The best cell for each expression, with the edit distances to the other cells."""
     ops = [nasbench201.ops_of(record["arch"]) for record in cells]
     numbers = [nasbench201.index_by_ops()[cell] for cell in ops]
     titles = [f"#{number}, best by {words.label(text)}" for number, text in zip(numbers, by, strict=True)]
@@ -170,7 +174,7 @@ def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
 
 
 def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str] | None = None) -> FigureSpec:
-    """Each cell as a graph with an arrow for each edge, a title above and a text below."""
+    """Each cell as a graph with an arrow for each edge, with a title above the graph and a text below it."""
     if len(cells) > MOST_GRAPHS:
         raise RbError(
             f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
@@ -188,7 +192,7 @@ def _stroke(op: int) -> Any:
 
 
 def _graph(axes: Axes, ops: Sequence[int]) -> None:
-    """Nodes 0 to 3 and an arrow for each edge; dead edges are pale."""
+    """The nodes 0 to 3 of a cell, and an arrow for each edge; edges without effect are pale."""
     from matplotlib.patches import FancyArrowPatch
 
     axes.set(xlim=(-0.35, 4.1), ylim=(-0.95, 1.15), frame_on=False, xticks=[], yticks=[])
@@ -224,7 +228,7 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
 
 
 def _network(record: Record, width: float) -> FigureSpec:
-    """The stages of the network around a cell, from the image to the logits, in rows."""
+    """The stages of the network around a cell, drawn in rows from the image to the logits."""
     arch = record["arch"]
     channels = int(arch.get("channels", nasbench201.CHANNELS))
     cell = f"{int(arch.get('cells', nasbench201.CELLS))} × cell"

@@ -1,4 +1,4 @@
-"""confidence: the confidences of networks in correct and wrong predictions, and for each class."""
+"""The plot confidence: the confidences of networks in correct and wrong predictions, and for each class."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of t
 class Confidence(Drawing):
     """Confidences of evaluations with --detail, as medians and middle 80 % over the records.
 
-    Over the distance: the mean largest probability of correct and of wrong predictions. By prediction: these
-    two means against each other, with a point for each distance, which is written above it. By class, for
-    each evaluation in --metric (by default the last one): the mean probability of each class over its images
-    (label), the mean probability of each class over the images that are predicted as this class (argmax), and
-    the largest probability of correct and of wrong predictions (prediction). By label, over the distance: the
-    mean probability of every class over the images of one class (--class).
+    The view distance shows how the mean largest probability of correct and of wrong predictions depends on
+    the distance. The view prediction draws the mean for wrong predictions over the mean for correct
+    predictions, with a point for each distance and the distance above the point. The view class shows three
+    parts for each evaluation in --metric (by default the last evaluation): the mean probability of each class
+    over the images of the class (label), the mean probability of each class over the images that are
+    predicted as this class (argmax), and the largest probability of correct and of wrong predictions
+    (prediction). The view label shows how the mean probability of every class over the images of one class
+    (--class) depends on the distance.
 
-    Needs evaluations of rb-attack --detail.
+    Needs evaluations of rb-attack with --detail.
     """
 
     name: ClassVar[str] = "confidence"
     detail: ClassVar[str] = "confidence"
 
     metric: str | None = param(
-        None, "Metrics and globs, separated by commas.  [default: all with details]", metavar="LIST"
+        None, "Metrics and globs, separated by commas.  [default: all metrics with details]", metavar="LIST"
     )
     view: str = param(
         "distance",
@@ -52,7 +54,7 @@ class Confidence(Drawing):
         choices=("distance", "prediction", "class", "label"),
     )
     image_class: int = param(
-        0, "With --view label: the class number, from 0.", name="class", check="non-negative"
+        0, "With --view label, the number of the class, starting at 0.", name="class", check="non-negative"
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
@@ -60,7 +62,7 @@ class Confidence(Drawing):
         return self._by_class(by_metric) if self.view == "class" else self._over(by_metric)
 
     def _over(self, by_metric: details.Details) -> FigureSpec:
-        """A panel for each attack or corruption."""
+        """The panels, one for each attack or corruption."""
         families = words.families(by_metric)
         if not families:
             raise RbError(
@@ -117,7 +119,7 @@ class Confidence(Drawing):
 
 
 def _places(distances: set[float]) -> dict[float, float]:
-    """Maps distances to places on an axis with equal steps; empty if an axis of the distances is legible."""
+    """Maps distances to positions with equal steps; empty if an axis with the distances is legible."""
     ordered = sorted(distances)
     if len(ordered) < 3 or ordered[-1] < _FAR * ordered[-2]:
         return {}
@@ -125,7 +127,7 @@ def _places(distances: set[float]) -> dict[float, float]:
 
 
 def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
-    """The mean probabilities (records, classes, classes) by label or by argmax."""
+    """The mean probabilities by label or by argmax, shape (records, classes, classes)."""
     found = [row["confidence"].get(scheme) or [] for row in rows]
     if len({len(matrix) for matrix in found}) > 1 or not found[0]:
         raise RbError(
@@ -136,10 +138,11 @@ def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
 
 
 def _labels(axes: Axes, steps: Steps, label: int) -> None:
-    """For each class, its mean probability over the images of class `label`: the median over the records.
+    """Draws each class's mean probability over the images of class `label`, as the median over records.
 
-    The class itself has a thick line and a band of the middle 80 % of the records. If there are more than ten
-    other classes, the ten whose probability increases most are named, and the rest are grey.
+    The class `label` has a thick line and a band that contains the middle 80 % of the records. If there are
+    more than ten other classes, the ten classes whose probability increases most are named, and all further
+    classes are grey.
     """
     xs = [x for x, _ in steps]
     classes = _matrices([row for _, details in steps for row in details], "label").shape[1]
@@ -161,7 +164,7 @@ def _labels(axes: Axes, steps: Steps, label: int) -> None:
 def _quantiles(
     axes: Axes, steps: Sequence[tuple[float, list[Any]]], look: dict[str, Any], label: str
 ) -> None:
-    """Median and middle 80 % over the records that have correct (or wrong) images."""
+    """The median and the middle 80 % over all records that have correct (or wrong) images."""
     found = [
         (x, np.quantile(known, (0.1, 0.5, 0.9))) for x, values in steps if (known := [v for v in values if v])
     ]
@@ -171,8 +174,9 @@ def _quantiles(
 
 
 def _against(axes: Axes, steps: Steps) -> None:
-    """The mean largest probability of wrong predictions over that of correct predictions, with a point for
-    each distance. Points are medians over the records that have both, with the middle 80 % of these records.
+    """Draws the mean largest probability of wrong predictions over the same mean for correct predictions,
+    with a point for each distance. Points are medians over the records that have both means, with the middle
+    80 % of these records.
     """
     points, names = [], []
     for distance, rows in steps:
@@ -191,14 +195,14 @@ def _against(axes: Axes, steps: Steps) -> None:
 
 
 def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
-    """The mean probability of each class over its images (label), or images predicted as it (argmax)."""
+    """Draws each class's mean probability over its images (label) or the images predicted as it (argmax)."""
     diagonal = np.diagonal(_matrices(rows, scheme), axis1=1, axis2=2)
     counts = np.array([row.get("images", {}).get(scheme, [1] * diagonal.shape[1]) for row in rows])
     return list(np.where(counts > 0, diagonal, np.nan).T)
 
 
 def _spread(axes: Axes, columns: Sequence[np.ndarray], colour: str) -> None:
-    """Draw the median and the middle 80 % of each column at 0, 1 ...; NaN is left out."""
+    """Draw the median and the middle 80 % of each column at the positions 0, 1, ...; NaN is ignored."""
     for place, column in enumerate(columns):
         known = column[~np.isnan(column)]
         if len(known):

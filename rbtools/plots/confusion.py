@@ -1,4 +1,4 @@
-"""confusion: confusion matrices."""
+"""The plot confusion: confusion matrices."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LEAST = 2.2  # inches of a matrix
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion(Drawing):
-    """Confusion matrices of evaluations with --detail, summed over the records.
+    """Confusion matrices of evaluations with --detail, as sums over the records.
 
-    Rows are true classes. Colours and numbers are shares of a row, so the diagonal contains the accuracy for
-    each class.
+    Each row contains the images of a true class. Colours and numbers are shares of the images in a row, so
+    the diagonal contains the accuracy for each class.
 
-    Needs evaluations of rb-attack --detail.
+    Needs evaluations of rb-attack with --detail.
     """
 
     name: ClassVar[str] = "confusion"
@@ -36,10 +36,11 @@ class Confusion(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics and globs, separated by commas; a matrix for each.  [default: the last with details]",
+        "Metrics and globs, separated by commas; each metric has its own matrix.  [default: the last"
+        " metric with details]",
         metavar="LIST",
     )
-    counts: bool = param(False, "Show numbers of images, not shares of each row.")
+    counts: bool = param(False, "Show the numbers of images instead of shares of each row.")
     labels: str | None = param(None, "Names of the classes, separated by commas.", metavar="LIST")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:

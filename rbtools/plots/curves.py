@@ -1,4 +1,4 @@
-"""curves: metrics over the noise radius, the tolerated failure rate, the distance, the severity or epoch."""
+"""The plot curves: metrics over radius, tolerated failure rate, distance, severity or training epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAKERS = {
 
 
 class Point(NamedTuple):
-    """One value of a curve with its 95 % interval or its standard deviation, if it has one."""
+    """One point of a curve, with the 95 % interval or the standard deviation of the value, if known."""
 
     x: float
     y: float
@@ -44,7 +44,7 @@ Lines = dict[int, list[Point]]  # maps the place of a record to its points, sort
 
 
 class LineGroup(NamedTuple):
-    """The lines of a panel: one family of metrics over a quantity (a key of words.AXES), for one facet."""
+    """The lines of a panel: one family of metrics over a quantity (a key of words.AXES) for one facet."""
 
     title: str
     over: str
@@ -53,7 +53,7 @@ class LineGroup(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The records that have lines: their places, and the name and look of each."""
+    """The records that are drawn as lines, with the place, the name and the line style of each record."""
 
     places: list[int]
     names: list[str]
@@ -64,34 +64,36 @@ class Names(NamedTuple):
 class CurvesPlot(Drawing):
     """A line for each record, such as PR over gamma, ProbAcc over rho, or accuracy over eps.
 
-    Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). If a panel
-    has more than 16 records, their median and middle 80 % are shown.
+    Shaded bands are 95 % intervals, and error bars are standard deviations of means (rb-rank --aggregate). A
+    panel with more than 16 records shows their median and their middle 80 %.
 
-    Needs a metric with two points or more: pr.*, probacc.*, an attack at several eps, a corruption at several
-    severities, or train.history.
+    Needs a metric with at least two points: pr.*, probacc.*, an attack at several eps, a corruption at
+    several severities, or train.history.
     """
 
     name: ClassVar[str] = "curves"
 
     over: str = param(
         "gamma",
-        "Quantity along the horizontal axis; epoch draws the history of training runs.",
+        "Quantity on the horizontal axis; epoch draws the history of training runs.",
         choices=("gamma", "rho", "eps", "severity", "epoch"),
     )
     metric: str | None = param(
         None,
-        "Metrics and globs, separated by commas, such as 'ge.pr.*'; with --over epoch, fields of the history"
-        " such as loss,val_acc.  [default: pr.*, probacc.* ... depending on --over]",
+        "Metrics and globs, separated by commas, such as 'ge.pr.*'; with --over epoch, fields of the"
+        " history such as loss,val_acc.  [default: pr.*, probacc.* ... depending on --over]",
         metavar="LIST",
     )
-    facet: str | None = param(None, "Panels for groups of records that share these fields.", metavar="LIST")
+    facet: str | None = param(
+        None, "Separate panels for records that differ in these fields.", metavar="LIST"
+    )
     right: str | None = param(
         None,
         "Metrics to draw as dashed lines with a separate axis on the right, such as the gap with --over epoch"
         " --metric wci.",
         metavar="LIST",
     )
-    same_scale: bool = param(False, "With --right: use the scale of the left axis.")
+    same_scale: bool = param(False, "With --right, use the scale of the left axis for both axes.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         keys = [""] * len(records)
@@ -115,7 +117,7 @@ class CurvesPlot(Drawing):
         )
 
     def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[LineGroup]:
-        """The lines of these metrics for each facet and family; facets are in order of first occurrence."""
+        """The lines of these metrics for each facet and family, with facets in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
         groups = [
             LineGroup(title, over, key, {place: line for place, line in lines.items() if keys[place] == key})
@@ -139,8 +141,8 @@ class CurvesPlot(Drawing):
             layout.whole_numbers(axes.xaxis)
 
     def _beside(self, axes: Axes, groups: Sequence[LineGroup], names: Names) -> None:
-        """Draw the metrics of --right in dashes on a second axis; the legend names them if there are
-        several."""
+        """Draw the metrics of --right as dashed lines on a second axis; the legend contains the names if
+        there are several metrics."""
         right = axes if self.same_scale else axes.twinx()
         several = len(groups) > 1
         for number, group in enumerate(groups):
@@ -166,7 +168,7 @@ class CurvesPlot(Drawing):
         return _history_words(metric + beside)
 
     def _curves(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
-        """Maps (family, quantity along the axis) to lines. ProbAcc has a family for each gamma or rho."""
+        """Maps each family and quantity on the axis to lines. ProbAcc has a family for each gamma or rho."""
         known = [record.get("metrics") or {} for record in records]
         intervals = [record_values.intervals(record) for record in records]
         deviations = [record_values.deviations(record) for record in records]
@@ -184,7 +186,7 @@ class CurvesPlot(Drawing):
         }
 
     def _names(self, records: Sequence[Record], metric: str | None) -> list[str]:
-        """The metrics of a list that depend on the quantity; by default those on test images."""
+        """The metrics in a list that depend on the quantity; by default all such metrics on test images."""
         try:
             names = expr.select(metric_name.names(records), metric or _DEFAULT[self.over])
         except RbError as wrong:
@@ -222,8 +224,8 @@ def _history_words(name: str) -> str:
 
 
 def _quantities(known: list[str], metric: str | None) -> list[str]:
-    """The quantities of a training history to draw. By default they are its accuracies or, without
-    accuracies, its losses."""
+    """The quantities of a training history to draw. By default, the accuracies in the history are drawn or,
+    without accuracies, the losses."""
     if metric is None:
         accuracies = [name for name in known if name.endswith("acc")]
         return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
@@ -236,7 +238,7 @@ def _is_drawn(value: object) -> bool:
 
 
 def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[LineGroup]) -> Names:
-    """Names and looks of all drawn records; records in different facets may have the same."""
+    """Names and line styles of all drawn records, which may be equal in different facets."""
     shown = sorted({place for group in groups for place in group.lines})
     at: dict[str, list[int]] = {}
     for number, place in enumerate(shown):
@@ -249,7 +251,7 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Line
 
 
 def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> None:
-    """A line for each record, with the same look in every panel except for the settings in `look`."""
+    """A line for each record. All panels have the same line styles, except for the settings in `look`."""
     several = len(set(names.names)) > 1 and len(group.lines) <= MOST_LINES
     for place, name, own in zip(*names, strict=True):
         points = group.lines.get(place)
@@ -265,7 +267,8 @@ def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> 
 
 
 def _crowd(axes: Axes, lines: Lines) -> None:
-    """The median over all records that have a value at a place, in front of grey lines or of their range."""
+    """The median over all records that have a value at an x position, in front of the single lines or the
+    range of all lines in grey."""
     import pandas
 
     table = pandas.DataFrame(

@@ -17,20 +17,20 @@ Details = dict[str, list[dict[str, Any]]]  # maps a metric to the details of the
 
 
 def _are_shares(values: object, count: int) -> bool:
-    """Whether this is a list of `count` numbers that can be drawn."""
+    """Whether `values` is a list of `count` numbers that can be drawn."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(value) in (int, float) and 0 <= value < 2**53 for value in values)
 
 
 def _are_square(matrix: object) -> bool:
-    """Whether this is a square matrix."""
+    """Whether `matrix` is a square matrix of numbers that can be drawn."""
     return isinstance(matrix, list) and all(_are_shares(row, len(matrix)) for row in matrix) and matrix != []
 
 
 def _has_confidence(detail: dict[str, Any]) -> bool:
-    """Whether the details contain the means of correct and wrong predictions, and either both matrices by
-    class or none."""
+    """Whether the details contain the means of correct and wrong predictions, and either both or none of the
+    matrices by class."""
     confidence, images = detail.get("confidence"), detail.get("images") or {}
     if not isinstance(confidence, dict) or not isinstance(images, dict):
         return False
@@ -48,10 +48,10 @@ _WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "con
 
 
 def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record:
-    """The record with `key` of the details that are in the store, where evaluations put large details. This
-    is done for the metrics in a list, by default for all.
+    """A copy of the record with the part `key` of the details; large details are read from the store, where
+    evaluations put them. Only the metrics in a list are read, by default all metrics.
 
-    Raises RbError if the store does not contain them.
+    Raises RbError if the store does not contain the details.
     """
     entries = list(record.get("evals") or ())
     names = [str(entry.get("metric")) for entry in entries]
@@ -73,9 +73,10 @@ def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record
 
 
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
-    """The details of the metrics of a list (by default all with details), from records that have `key`.
+    """The details of the metrics in a list, by default of all metrics with details, from the records that
+    have the part `key` of the details.
 
-    Raises RbError if no record has `key`, or if no record has details of a metric in the list.
+    Raises RbError if no record has the part `key`, or if no record has details of a metric in the list.
     """
     by_metric: Details = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""heatmap: rank correlations between metrics."""
+"""The plot heatmap: rank correlations between metrics."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, value
 class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr.
 
-    Grey cells have no correlation, because one of the metrics has the same value in all records.
+    A cell is grey if one of the metrics has the same value in all records, so there is no correlation.
 
-    Needs two metrics or more in three records or more, or the output of rb-corr.
+    Needs at least two metrics in at least three records, or the output of rb-corr.
     """
 
     name: ClassVar[str] = "heatmap"
 
     metric: str = param(
         "*",
-        "Metrics, globs and expressions, separated by commas; --rows and --cols choose a part of them.",
+        "Metrics, globs and expressions, separated by commas; --rows and --cols select the rows and"
+        " columns from them.",
         metavar="EXPR",
     )
-    rows: str | None = param(None, "Metrics of the rows.  [default: --metric]", metavar="EXPR")
-    cols: str | None = param(None, "Metrics of the columns.  [default: --metric]", metavar="EXPR")
-    kind: str | None = param(None, "Rank correlation.  [default: spearman]", choices=("spearman", "kendall"))
+    rows: str | None = param(None, "Metrics in the rows.  [default: --metric]", metavar="EXPR")
+    cols: str | None = param(None, "Metrics in the columns.  [default: --metric]", metavar="EXPR")
+    kind: str | None = param(
+        None, "The rank correlation to compute.  [default: spearman]", choices=("spearman", "kendall")
+    )
 
     @staticmethod
     def adopt(line: dict[str, Any]) -> bool:
-        """Whether this is a line of rb-corr, which is not a record but can be drawn."""
+        """Whether `line` is from the output of rb-corr, which contains no records but can be drawn."""
         return line.get("tool") == "rb-corr" and {"row", "col", "value", "kind"} <= line.keys()
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
@@ -95,8 +98,8 @@ class Heatmap(Drawing):
 
 
 def _names(names: Sequence[str], width: float) -> list[str]:
-    """The words for metrics. If there are so many that names would be illegible, only families are named,
-    each at its first metric. The words for SET:NAME of rb-corr contain the set."""
+    """The labels of metrics along an axis. If labels of all metrics would be illegible, only families of
+    metrics are named, each at its first metric. The label of SET:NAME from rb-corr contains the set."""
     if len(names) * layout.line_height(layout.SMALLEST) <= 0.75 * width:
         return [words.label(name) for name in names]
     families = []

@@ -1,4 +1,4 @@
-"""hist: histograms of metrics over records."""
+"""The plot hist: histograms of metrics over records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BINS = 60
 class Histogram(Drawing):
     """Histograms of metrics over records. Several metrics share the same bins.
 
-    Needs one metric or more.
+    Needs at least one metric.
     """
 
     name: ClassVar[str] = "hist"

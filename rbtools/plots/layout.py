@@ -1,4 +1,4 @@
-"""Text that fits into its space, and the numbers and names along axes."""
+"""Functions that fit text into its space and write the numbers and names along axes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def line_height(size: float) -> float:
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """The text, broken into lines that fit a width in inches, between words if possible."""
+    """Breaks the text into lines that fit a width in inches; lines are broken between words if possible."""
     text = words.tidy(text)
     letters = int(1.3 * width * len(text) / (text_width(text, size) or 1)) + 1
     while True:
@@ -50,7 +50,7 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
-    """The text, shortened in the middle (or at the end) if it does not fit."""
+    """Shortens the text in the middle (or at the end) if the text is too wide."""
     most = len(text)
     while most > 3 and text_width(text, size) > width:
         most -= 1
@@ -59,8 +59,8 @@ def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
 
 
 def apart(names: Sequence[str], width: float, size: float) -> list[str]:
-    """Names that fit a width in inches. Names that would be equal without their middles lose their common
-    beginning instead."""
+    """Shortens names to a width in inches. If shortened names would be equal, their common prefix is removed
+    instead of the middle."""
     texts = [fitted(name, width, size) for name in names]
     for text in {text for text in texts if texts.count(text) > 1}:
         alike = {name for name, other in zip(names, texts, strict=True) if other == text}
@@ -73,9 +73,9 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
 
 
 def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = _LONGEST) -> None:
-    """Write names at the places 0, 1, ... of an axis ("x" or "y") that is `room` inches long; each name has
-    at most `most` inches. Names below an axis are horizontal if they fit, else vertical. Empty names, and
-    names that would overlap previous ones, are left out."""
+    """Write names at the positions 0, 1, ... of an axis ("x" or "y") that is `room` inches long; each name
+    may be at most `most` inches long. Names below an axis are horizontal if they fit, and otherwise vertical.
+    Empty names, and names that would overlap an earlier name, are left out."""
     slot = room / max(len(names), 1)
     level = which == "x" and widest(names, style.SMALL) + 0.06 <= slot
     size = style.SMALL if level else max(SMALLEST, min(style.SMALL, slot / line_height(1)))
@@ -91,7 +91,7 @@ def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most:
 
 
 def short_number(value: float, _: object = None) -> str:
-    """The number of a tick, such as 1.2M, 350k or 0.05. Powers of ten are not used, because they need
+    """The label of a tick, such as 1.2M, 350k or 0.05. Powers of ten are not used, because they need
     superscripts."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
@@ -100,7 +100,7 @@ def short_number(value: float, _: object = None) -> str:
 
 
 def plain_numbers(axis: Axis) -> None:
-    """Write large numbers along this axis in the short form, and other numbers as matplotlib does."""
+    """Write large numbers along this axis in short form, and leave other numbers to matplotlib."""
     from matplotlib.ticker import FuncFormatter
 
     low, high = axis.get_view_interval()
@@ -109,7 +109,8 @@ def plain_numbers(axis: Axis) -> None:
 
 
 def whole_numbers(axis: Axis, steps: Sequence[float] | None = None) -> None:
-    """Put the ticks of a linear axis only at whole numbers. `steps` are those of matplotlib's MaxNLocator."""
+    """Place the ticks of a linear axis only at integers. `steps` has the same meaning as in matplotlib's
+    MaxNLocator."""
     from matplotlib.ticker import MaxNLocator
 
     locator = axis.get_major_locator()

@@ -1,4 +1,4 @@
-"""Elements of several kinds of figures: lines with intervals, and matrices of numbers."""
+"""Elements that several kinds of figures contain, which are lines with intervals and matrices of numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def line(
     intervals: Sequence[Interval | None] = (),
     marked: int = MARKED,
 ) -> None:
-    """A line through points, with markers if there are few, and a band for the points with an interval."""
+    """A line through points. The line has markers if there are few points, and a band where points have an
+    interval."""
     x, y = zip(*points, strict=True)
     shown = {"markersize": 3.5, **look}
     if len(points) > marked:
@@ -45,8 +46,8 @@ def matrix(
     is_dark: Callable[[float], bool] = bool,
     **colours: Any,
 ) -> None:
-    """A matrix (rows, columns) as coloured cells, with numbers if they fit when all columns have `room`
-    inches. NaN is grey."""
+    """A matrix (rows, columns) as coloured cells. The cells contain numbers if there is space for them when
+    all columns together are `room` inches wide. Cells with NaN are grey."""
     axes.set(facecolor="#BDBDBD", frame_on=bool(np.isnan(table).any()))
     axes.imshow(table, aspect="auto", interpolation="nearest", **colours)
     axes.grid(visible=False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def output_param() -> Any:
-    """The field of --output."""
+    """The field for the option --output."""
     text = "The file to write; its extension determines the format."
     return param(REQUIRED, text, metavar="FILE", flags=("--output", "-o"))
 
@@ -32,7 +32,7 @@ class PlotOptions:
 
 
 def save(drawn: Figure | str, file: Path, ending: str) -> None:
-    """Write the whole file."""
+    """Write the figure or page to the file."""
     from rbtools.plots.base import encode
     from rbtools.store.files import user_output
 
@@ -42,7 +42,7 @@ def save(drawn: Figure | str, file: Path, ending: str) -> None:
 
 
 def ending_of(file: str, endings: tuple[str, ...]) -> str:
-    """The extension of the file. Raises UsageError if the plot has no such format, or if the path is a
+    """The file extension. Raises UsageError if the plot does not have this format, or if the path is a
     folder."""
     from rbtools.store.files import check_folder_of
 
@@ -57,7 +57,7 @@ def ending_of(file: str, endings: tuple[str, ...]) -> str:
 
 
 def refuse_to_overwrite(source: shared.RecordSource, file: str) -> None:
-    """Raise UsageError if the file is also an input."""
+    """Raise UsageError if the output file is also an input file."""
     for name in source.files:
         if os.path.exists(file) and os.path.exists(name) and os.path.samefile(name, file):
             raise UsageError(f"{name} is both read and written. Write elsewhere.")

@@ -1,4 +1,4 @@
-"""rb-plot: figures and pages from records."""
+"""The command rb-plot: figures and pages from records."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def main(
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
-    """Draw records as a figure: PNG, SVG or PDF, by the file extension.
+    """Draw records as a figure in PNG, SVG or PDF; the file extension determines the format.
 
-    Reads all records before it draws. The same records give the same file, byte for byte.
+    All records are read before the figure is drawn. The same records give the same file, byte for byte.
 
     \b
     Examples:
@@ -68,8 +68,8 @@ def main(
 
 
 def _ending(output: str, endings: tuple[str, ...]) -> str | None:
-    """The extension of the file, which must be in `endings`; None if a program takes the figure and needs no
-    file."""
+    """The file extension, which must be in `endings`. Returns None if a Python program receives the figure
+    and needs no file."""
     needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
     return None if needs_no_file else ending_of(output, endings)
 
@@ -78,9 +78,10 @@ def _ending(output: str, endings: tuple[str, ...]) -> str | None:
 @shared.takes("typed", ContactSheet)
 @options.image_options
 def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
-    """Draw one image of a data set under one corruption, under a list with commas, or under all.
+    """Draw one image of a data set under one corruption, under several corruptions separated by commas, or
+    under all corruptions.
 
-    The image is the first one that rb-corrupt evaluates, with the same corruption. No records are read.
+    The image is the first image that rb-corrupt evaluates, with the same corruption. No records are read.
 
     Needs a data set; records and metrics are not needed.
 

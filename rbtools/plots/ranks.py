@@ -1,4 +1,4 @@
-"""ranks: metrics over ordered records, and how ranks change between metrics."""
+"""The plot ranks: metrics over ordered records, and how ranks change between metrics."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MARKED = 40  # the points of more records are not joined by a line
 class Ranks(Drawing):
     """Values of metrics over the records, in sorted order.
 
-    `view=shared`: all metrics in the order of --by, to show which metrics agree with it; many records are
-    drawn as points with a running median. `view=own`: each metric in its own order. `view=changes`: the ranks
-    themselves, with a line for each record from metric to metric.
+    With `view=shared`, all metrics are drawn in the order of the metric in --by; many records are drawn as
+    points with a running median. With `view=own`, each metric is drawn in its own order. With `view=changes`,
+    the ranks are drawn, with a line for each record from metric to metric.
 
-    With --join, sets of records are compared in one metric, for example the same architectures on several
-    data sets. The rank of each record in the other sets is drawn over its rank in the first set.
+    With --join, sets of records are compared in one metric, such as the same architectures on several data
+    sets. Then the rank of each record in the other sets is drawn over the record's rank in the first set.
 
-    Needs one metric or more, and several records; with --join, two sets of records.
+    Needs at least one metric and several records; with --join, two sets of records.
     """
 
     name: ClassVar[str] = "ranks"
@@ -47,16 +47,22 @@ class Ranks(Drawing):
         metavar="EXPR",
     )
     by: str | None = param(
-        None, "With --view shared: the metric to sort by.  [default: the first of --metric]", metavar="EXPR"
+        None,
+        "With --view shared, the metric that determines the order.  [default: the first of --metric]",
+        metavar="EXPR",
     )
     view: str = param(
-        "shared", "One order for all metrics, own orders, or changes.", choices=("shared", "own", "changes")
+        "shared",
+        "One order for all metrics, a separate order for each metric, or changes of ranks between metrics.",
+        choices=("shared", "own", "changes"),
     )
 
     join: str | None = param(
-        None, "Join sets of records by this field (arch.index), and rank in each set.", metavar="EXPR"
+        None,
+        "Join sets of records by this field (such as arch.index), and rank the records in each set.",
+        metavar="EXPR",
     )
-    sets: str = param("dataset", "With --join: the field that distinguishes the sets.", metavar="EXPR")
+    sets: str = param("dataset", "With --join, the field that distinguishes the sets.", metavar="EXPR")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         names = self._names(records)
@@ -97,8 +103,8 @@ class Ranks(Drawing):
         return [*(["acc"] if "acc" in accuracies else []), *last]
 
     def _joined(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
-        """The rank of each record in the other sets over its rank in the first set, for records that are in
-        all sets."""
+        """Draws the rank of each record in the other sets over its rank in the first set, for records that
+        are in all sets."""
         name = names[0] if self.metric is None else names[-1]
         if self.metric is not None and len(names) > 1:
             raise RbError(f"--join compares sets in one metric, and --metric names {len(names)}. Name one.")
@@ -166,8 +172,8 @@ class Ranks(Drawing):
 
 
 def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Sequence[str]) -> None:
-    """Numbers over the ranks 1, 2, ... For the lines in `smooth` with many records, the points and their
-    running median are drawn."""
+    """Draws numbers over the ranks 1, 2, ... If there are many records, the lines in `smooth` are drawn as
+    points and their running median."""
     for name, look in style.look([*lines]).items():
         known = [(rank, value) for rank, value in enumerate(lines[name], start=1) if value is not None]
         if len(known) > _MARKED and name in smooth:
@@ -190,8 +196,8 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
 
 
 def _ranks(values: Any, name: str) -> Any:
-    """The ranks in each column, 1 for the best. Equal values share a rank, as in rb-rank; NaN if there is no
-    value."""
+    """The rank of each number in its column, where 1 is the best. Equal values have the same rank, as in
+    rb-rank; a missing value has the rank NaN."""
     import pandas
 
     table = values if isinstance(values, pandas.DataFrame) else pandas.Series(values, dtype=float)
@@ -199,8 +205,8 @@ def _ranks(values: Any, name: str) -> Any:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:
-    """Write the names of the records at the ends of their lines, at most `most` inches wide. Records of equal
-    rank share a line of text."""
+    """Write the names of the records at the ends of their lines; each name is at most `most` inches wide.
+    Records of equal rank are named in the same line of text."""
     at: dict[float, list[str]] = {}
     for rank, tag in zip(last, tags, strict=True):
         if rank == rank:

@@ -1,4 +1,5 @@
-"""The renderer of all figures: panels in a grid, labels at its edges, one legend, and all sizes."""
+"""The renderer of all figures, which arranges panels in a grid, with labels at the edges and one legend, and
+chooses all sizes."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ _LEGEND = 0.5  # inches of the line of a legend entry and of the gap after its n
 
 
 class Panel(NamedTuple):
-    """A pair of axes: what draws on them, and the words around them.
+    """A pair of axes, with a function `draw` that draws on the axes, and the texts around the axes.
 
-    columns, rows: names of the places 0, 1, ... along x and y, if these are not numbers. Everything that
-    `draw` draws with a `label` is in the legend of the figure, once for all panels.
+    `columns` and `rows` are names for the positions 0, 1, ... along x and y, if the axes do not show numbers.
+    Everything that `draw` draws with a `label` is in the legend of the figure, which is common to all panels.
     """
 
     draw: Callable[[Axes], object]
@@ -40,16 +41,17 @@ class Panel(NamedTuple):
 
 
 def shaped(share: float, most: float) -> Callable[[float], float]:
-    """A function from the width of axes to their height: `share` of the width, and at most `most` inches."""
+    """A function that maps the width of axes to their height, which is `share` of the width and at most
+    `most` inches."""
     return lambda width: min(max(1.15, share * width), most)
 
 
 class FigureSpec(NamedTuple):
-    """A figure of panels.
+    """A figure that consists of panels.
 
-    height: maps the width of a panel's axes to their height, in inches. least: the least width of a panel.
-    alike: whether all vertical axes have the same scale. bar: the label of a colour bar for the image or the
-    points of the last panel, at the side `bar_at`.
+    `height` maps the width of a panel's axes to their height, in inches. `least` is the smallest width of a
+    panel. `alike` is true if all vertical axes have the same scale. `bar` is the label of a colour bar for
+    the image or the points in the last panel, and `bar_at` is the side of the colour bar.
     """
 
     panels: Sequence[Panel]
@@ -61,7 +63,8 @@ class FigureSpec(NamedTuple):
 
 
 def blank(width: float) -> Figure:
-    """An empty Figure of a width in inches, on the Agg canvas. To be called only inside `style.applied`."""
+    """An empty Figure that is `width` inches wide, on the Agg canvas. Call this function only inside
+    `style.applied`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -71,7 +74,8 @@ def blank(width: float) -> Figure:
 
 
 def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
-    """The Figure of a specification, of a width in inches. To be called only inside `style.applied`."""
+    """Draws the Figure of a specification, `width` inches wide. Call this function only inside
+    `style.applied`."""
     count = len(spec.panels)
     if count > MOST_PANELS:
         raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
@@ -112,8 +116,8 @@ def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
 
 
 def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
-    """One legend for everything with a label in any panel: in the free places of the last row if it fits
-    there, else at the lower edge."""
+    """One legend for everything with a label in any panel. The legend is in the free cells of the last row if
+    there is enough space, and otherwise at the lower edge."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -127,8 +131,8 @@ def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
 def _add_legend(
     figure: Figure, entries: Mapping[str, Any], where: str, free: float = 0.0, height: float = 0.0
 ) -> Legend:
-    """A legend of names and handles, in a free place of `free` x `height` inches if it fits there, else at
-    `where`."""
+    """A legend of names and handles. The legend is in the free space of `free` x `height` inches if it fits,
+    and otherwise at `where`."""
     room = figure.get_figwidth() - 0.15
     # Many names in one column would be too high, so even the longest name leaves room for two columns.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
@@ -142,9 +146,9 @@ def _add_legend(
 
 
 def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None, list[Figure]]:
-    """One legend for the parts of a figure that explain a colour in the same way as another part, and these
-    parts. Their own legends are removed, and their content then begins at 0 of their box. To be called only
-    inside `style.applied`."""
+    """A common legend for those parts of a figure that explain a colour in the same way as another part, and
+    the list of these parts. The separate legends of these parts are removed, and the lower edge of their
+    content is moved to 0 in their box. Call this function only inside `style.applied`."""
     explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
     met = Counter(key for _, entries in explained for key in entries)
     sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]
@@ -158,7 +162,7 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
 
 
 def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
-    """Maps the names and colours of a legend to its handles."""
+    """Maps each name and colour in a legend to the handle."""
     from matplotlib.colors import to_rgba_array
 
     entries = {}
@@ -170,7 +174,8 @@ def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
 
 
 def _columns(names: Sequence[str], room: float) -> int:
-    """The most columns with which the names of a legend fit into a width in inches; 0 if they do not fit."""
+    """The largest number of columns for which the names of a legend fit into a width in inches; 0 if the
+    names never fit."""
     widths = [text_width(name, style.SMALL) + _LEGEND for name in names]
     tables = (
         [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(widths) + 1)
@@ -179,8 +184,8 @@ def _columns(names: Sequence[str], room: float) -> int:
 
 
 def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, columns: int) -> None:
-    """Break lines of text and choose the height of the figure for the current size of the axes. This is
-    repeated, because the text, the height and the size of the axes depend on each other."""
+    """Break texts into lines and choose the height of the figure, given the current size of the axes. These
+    steps are repeated, because the texts, the height and the size of the axes depend on each other."""
     engine = figure.get_layout_engine()
     assert engine is not None  # the style sets a layout engine
     widths = [(figure.get_figwidth() - _SIDE) / columns - 0.15] * len(drawn)
@@ -208,11 +213,11 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
 
 
 def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
-    """Keep the layout, with rounded positions, so that the same records make the same bytes, and then find
-    the places of a legend in the last row and of the names beside points.
+    """Fix the layout with rounded positions, and place the legend in the last row and the names beside
+    points.
 
-    matplotlib's solver orders its constraints by memory address, so the last digits of its solution differ
-    from run to run.
+    Positions are rounded so that the same records give the same bytes: matplotlib's solver orders its
+    constraints by memory address, so the last digits of its solution differ between runs.
     """
     from matplotlib.transforms import Bbox
 
@@ -242,7 +247,8 @@ _NAME = "_beside"  # matplotlib's legends leave out what begins with _
 
 
 def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequence[str]) -> None:
-    """Write names beside points. When the size of the figure is fixed, names without room are hidden."""
+    """Write names beside points. When the size of the figure is fixed, names without enough space are
+    hidden."""
     from matplotlib import patheffects
 
     for point, name in zip(points, names, strict=True):
@@ -255,8 +261,8 @@ def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequen
 
 
 def _place_names(axes: Axes) -> None:
-    """Put each name at the first place beside its point where it is inside the axes and does not cover
-    another name."""
+    """Place each name at the first position beside its point where the name is inside the axes and does not
+    overlap another name."""
     taken: list[Any] = []
     frame = axes.get_window_extent()
     for text in (text for text in axes.texts if text.get_label() == _NAME):

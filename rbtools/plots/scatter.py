@@ -1,4 +1,4 @@
-"""scatter: two metrics against each other, coloured by a third."""
+"""The plot scatter: two metrics against each other, coloured by a third metric."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMED = 20  # the most points with names beside them
 
 
 class Points(NamedTuple):
-    """The records that have both values."""
+    """The indices and values of the records that have both values."""
 
     records: list[Record]
     x: list[float]
@@ -34,34 +34,38 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Drawing):
-    """Two metrics against each other, coloured by a third, with the Pareto front.
+    """Two metrics against each other, coloured by a third metric, with the Pareto front.
 
-    `neighbours=13714` marks one architecture of NAS-Bench-201 and those that differ from it in one edge.
-    Colour and shape show the other operation on this edge, and the number beside a point shows the edge (1:
-    0→1, 2: 0→2, 3: 1→2, 4: 0→3, 5: 1→3, 6: 2→3).
+    `neighbours=13714` marks one architecture of NAS-Bench-201 and all architectures that differ from this
+    architecture in one edge. Colour and shape show the operation that is different, and the number beside a
+    point shows the edge of this operation (1: 0→1, 2: 0→2, 3: 1→2, 4: 0→3, 5: 1→3, 6: 2→3).
 
     Needs two metrics or fields: --x and --y.
     """
 
     name: ClassVar[str] = "scatter"
 
-    x: str = param("acc", "Metric or expression along the horizontal axis.", metavar="EXPR")
+    x: str = param("acc", "Metric or expression on the horizontal axis.", metavar="EXPR")
     y: str | None = param(
         None,
-        "Metric or expression along the vertical axis.  [default: score, else the last evaluated metric]",
+        "Metric or expression on the vertical axis.  [default: score, else the last evaluated metric]",
         metavar="EXPR",
     )
     colour: str | None = param(
-        None, "Metric, expression or text field (train.method) for the colour.", metavar="EXPR"
+        None,
+        "Metric, expression or text field (such as train.method) that determines the colour.",
+        metavar="EXPR",
     )
     highlight: str | None = param(
-        None, "Mark records that meet this condition: 'live_kernel_params == 18'.", metavar="EXPR"
+        None, "Mark records that meet this condition, such as 'live_kernel_params == 18'.", metavar="EXPR"
     )
-    pareto: bool = param(False, "Mark the Pareto front: records that no other record beats in both.")
+    pareto: bool = param(
+        False, "Mark the Pareto front, which contains the records that no other record beats in both metrics."
+    )
     neighbours: str | None = param(
         None, "Mark the neighbours of this architecture (index, name or string).", metavar="ARCH"
     )
-    log_x: bool = param(False, "Logarithmic horizontal axis, for parameters and times.")
+    log_x: bool = param(False, "Use a logarithmic horizontal axis, for example for parameters and times.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         colouring = ("colour", "neighbours", "highlight")
@@ -146,8 +150,8 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
 
 
 def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **look: Any) -> None:
-    """A dot for each record, or for the records at some places. The more dots there are, the smaller they
-    are."""
+    """Draws a dot for each record, or for each of the records at `places`. Dots are smaller if there are more
+    dots."""
     places = range(len(points.x)) if places is None else places
     count = len(places)
     size = 16 if count <= 200 else 6 if count <= 2000 else 3
@@ -166,7 +170,7 @@ def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
 
 
 def _highlighted(axes: Axes, points: Points, condition: str) -> None:
-    """Draw the records for which a condition holds in colour, in front of the others in grey."""
+    """Draw the records that meet a condition in colour, in front of all other records in grey."""
     try:
         compiled = expr.compile(condition)
         holds = [compiled.holds(record) for record in points.records]
@@ -194,8 +198,8 @@ def _at_2_and_5(value: float, _: object = None) -> str:
 
 
 def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
-    """Draw the architecture and its neighbours, found through the indices of their classes, and all others in
-    grey."""
+    """Draw the architecture and its neighbours in colour, and all other records in grey. Neighbours are found
+    by the indices of their isomorphism classes."""
     at: dict[int, list[int]] = {}
     classes, indices = nasbench201.classes(), nasbench201.index_by_ops()
     for place, record in enumerate(points.records):

@@ -1,4 +1,4 @@
-"""A contact sheet: one image under corruptions, with a row for each corruption and a column for each
+"""The plot corruptions: one image under corruptions, with a row for each corruption and a column for each
 severity."""
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ _HALF = 0.48  # half a tile, as a share of its place
 
 @dataclass(frozen=True, kw_only=True)
 class ContactSheet(base.Drawing):
-    """The options of a sheet of corrupted images, as the user typed them. The caller provides the images."""
+    """The options of a figure of corrupted images, as the user typed them. The caller provides the images."""
 
     names: str = param("all", "", metavar="[NAME,...]", positional=True)
     output: str = output_param()
     severity: str = severity_param()
 
     def of(self, clean: np.ndarray, rows: Mapping[str, Images], severities: Sequence[int]) -> Figure:
-        """The Figure of an image, uint8 (H, W, C), and of its corrupted versions, one for each severity."""
+        """The Figure of an image, uint8 (H, W, C), and of its corrupted versions, one version for each
+        severity."""
         with words.own(self.label):
             rows = {words.label(name).replace("_", " "): tiles for name, tiles in rows.items()}
         blocks = max(1, min(math.ceil(len(rows) / 3), int(self.width / _BLOCK)))
@@ -55,7 +56,7 @@ class ContactSheet(base.Drawing):
 
 
 def _tiles(axes: Axes, rows: Sequence[Images], down: int) -> None:
-    """Draw an image for each row and column, with room for `down` rows."""
+    """Draw an image for each row and column, with space for `down` rows."""
     for row, images in enumerate(rows):
         for column, image in enumerate(images):
             shown = image.repeat(3, 2) if image.shape[2] == 1 else image

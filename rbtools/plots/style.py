@@ -1,4 +1,5 @@
-"""The style of all figures, which ignores the user's matplotlibrc; colours are safe for the colour-blind."""
+"""The style of all figures, which ignores the user's matplotlibrc. The colours can be distinguished by
+colour-blind readers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 class MethodLook(NamedTuple):
-    """A training method in every figure: its name in words, and its own colour, dashes and marker."""
+    """The style of a training method in every figure, with the method's label, colour, dashes and marker."""
 
     words: str
     color: str
@@ -88,8 +89,8 @@ _SETTINGS: dict[str, Any] = {
 
 @contextlib.contextmanager
 def applied() -> Iterator[None]:
-    """Use matplotlib with only this style, without the user's settings. Needed to draw and to write
-    figures."""
+    """Use matplotlib with only this style, without the user's settings. This style is needed when figures are
+    drawn and when they are written."""
     from matplotlib import style
 
     with warnings.catch_warnings(), style.context(["default", _SETTINGS], after_reset=True):
@@ -99,7 +100,8 @@ def applied() -> Iterator[None]:
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour and dashes of the n-th line. Neighbours differ in both; there are 44 combinations."""
+    """Colour and dashes of line `number`. Consecutive lines differ in colour and dashes, and there are 44
+    combinations."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(number % len(COLOURS) + number // len(COLOURS)) % len(DASHES)],
@@ -107,8 +109,8 @@ def line(number: int) -> dict[str, Any]:
 
 
 def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour, dashes and marker of each name. A training method has the same look in all figures; other names
-    get colours that no method among the names has."""
+    """Colour, dashes and marker of each name. A training method has the same style in all figures. Other
+    names have colours that no training method in `names` has."""
     taken = {METHODS[name].color for name in names if name in METHODS}
     free = [number for number, colour in enumerate(COLOURS) if colour not in taken] or [*range(len(COLOURS))]
     looks: dict[str, dict[str, Any]] = {}
@@ -124,9 +126,10 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
-    """Colour, dashes and marker of lines that differ in these parts. The training method, or else the last
-    part, decides the colour. The other parts, and the number of the line among equal ones, decide the dashes.
-    If there are not enough colours or dashes, the position of the line decides."""
+    """Colour, dashes and marker of lines whose names differ in these parts. The colour is determined by the
+    training method or, without a training method, by the last part. The dashes are determined by the other
+    parts, and by the number of the line among lines with equal parts. If there are not enough colours or
+    dashes, the index of the line determines the style."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]

@@ -1,4 +1,4 @@
-"""Composite scores under several weightings, one for each record or group of records."""
+"""Composite scores under several weightings, for each record or group of records."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 class Rows(NamedTuple):
-    """Named rows of numbers (rows, columns): the means over the records of each group, and the sample
-    standard deviations. A mean without records and a deviation of fewer than two records are NaN."""
+    """Named rows of numbers (rows, columns), which are the means over the records of each group and the
+    sample standard deviations. Means over no records and deviations over fewer than two records are NaN."""
 
     names: list[str]
     means: np.ndarray
@@ -47,9 +47,9 @@ _OF_FEW = {
 
 @dataclass(frozen=True)
 class Own:
-    """The scores in the records, used instead of scores that are computed over the drawn records.
+    """The scores that the records contain, which are used instead of scores computed over the drawn records.
 
-    scaled: (records, terms), the metrics on the scale of the score; NaN if a record does not have the metric.
+    `scaled` (records, terms) contains the metrics on the scale of the score; NaN if a metric is missing.
     """
 
     terms: list[terms.Term]
@@ -57,7 +57,7 @@ class Own:
 
     @staticmethod
     def of(records: Sequence[Record]) -> Own | None:
-        """The scores, if rb-score scored all records with the same metrics and weights; else None."""
+        """The scores if rb-score computed all of them with the same metrics and weights; otherwise None."""
         entries = [results.last_entry(record, "score") for record in records]
         found = [terms.of_entry(entry) if entry.get("tool") == "rb-score" else [] for entry in entries]
         if not found[0] or any(own != found[0] for own in found):
@@ -69,7 +69,7 @@ class Own:
         return Own(found[0], shares * total / np.where(weights > 0, weights, np.nan))
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores with these weights of `terms`, each over the metrics that the record has."""
+        """The scores with these weights of `terms`, each computed over the metrics of the record."""
         total = (~np.isnan(self.scaled) * np.array(weights)).sum(1)
         scores = np.nansum(self.scaled * weights, 1) / np.where(total > 0, total, np.nan)
         return [None if np.isnan(score) else float(score) for score in scores]
@@ -77,7 +77,7 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class Composed(Drawing):
-    """The options for a composite score, as in rb-score."""
+    """The options for a composite score, which are the same as in rb-score."""
 
     metric: str | None = param(
         None,
@@ -85,20 +85,25 @@ class Composed(Drawing):
         " :WEIGHT and :lower or :higher.  [default: all metrics that every record has]",
         metavar="EXPR",
     )
-    preset: str | None = param(None, "Use the metrics of a preset of rb-score: prbench.", metavar="NAME")
+    preset: str | None = param(
+        None, "Use the metrics of a preset of rb-score, such as prbench.", metavar="NAME"
+    )
     weightings: str | None = param(
         None,
-        "Weightings, with names and weights: 'equal; robust: pgd20.8=3, pr.*=2; fast: seconds_per_epoch=5'."
-        " Other metrics have the weight in --metric, else 1. prbench: the six weightings of PRBench's figure"
-        " 6.  [default: equal]",
+        "Weightings, each with a name and weights: 'equal; robust: pgd20.8=3, pr.*=2; fast:"
+        " seconds_per_epoch=5'. Metrics without a weight have the weight in --metric, or else 1. The name"
+        " prbench selects the six weightings of PRBench's figure 6.  [default: equal]",
         metavar="LIST",
     )
     group: str | None = param(
-        None, "Draw means over groups of records that agree in this field: train.method.", metavar="EXPR"
+        None,
+        "Draw means over groups of records with the same value of this field, such as train.method.",
+        metavar="EXPR",
     )
     within: str | None = param(
         None,
-        "Scale in groups of records that agree in these fields: dataset,arch.name.  [default: over all]",
+        "Scale metrics within groups of records with the same values of these fields, such as"
+        " dataset,arch.name.  [default: over all]",
         metavar="LIST",
     )
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
@@ -106,7 +111,7 @@ class Composed(Drawing):
     def scored(self, records: Sequence[Record]) -> Composite | Own:
         """The composite score of the records.
 
-        Without options, these are the scores from rb-score, if all records have one with the same terms.
+        Without options, the scores from rb-score are used if all records have a score with the same terms.
         """
         options = (self.metric, self.preset, self.within, self.missing)
         if options == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
@@ -121,10 +126,10 @@ class Composed(Drawing):
 
 
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
-    """Parse `equal; robust: pgd20.8=3, pr.*=2`: a weight for each metric, by default the `usual` one.
+    """Parse `equal; robust: pgd20.8=3, pr.*=2`. A metric without a weight has its weight in `usual`.
 
-    A name in `PRESETS` stands for its weightings, which need the same number of metrics in the same order.
-    Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`.
+    A name in `PRESETS` selects a list of weightings, which require the same number of metrics in the same
+    order. Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`.
     """
     names = list(usual)
     if text in PRESETS:
@@ -171,7 +176,7 @@ def _weight(text: str, item: str) -> float:
 
 
 def together(records: Sequence[Record], within: str | None, score: Composite | Own) -> str:
-    """A remark for the axis if several data sets, or too few records, were scaled together; else empty."""
+    """A remark for the axis label if several data sets or too few records were scaled together; else ""."""
     if within is not None:
         return ""
     sets = {str(record.get("dataset")) for record in records}
@@ -180,7 +185,7 @@ def together(records: Sequence[Record], within: str | None, score: Composite | O
 
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
-    """The columns averaged over records that agree in `group`, or of single records without a `group`."""
+    """Averages the columns over records with the same value of `group`, or over single records."""
     import pandas
 
     names = words.tags(records)
@@ -193,8 +198,8 @@ def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]]
 
 
 def best(rows: Rows, top: int, *, higher: bool = True) -> Rows:
-    """The `top` rows that are highest (or lowest) in their first column. Rows that lack a number are last,
-    because a score over one of four metrics is not comparable to a score over all four."""
+    """The `top` rows whose first column is highest (or lowest). Rows that lack a number are last, because a
+    score over some of the metrics is not comparable with a score over all metrics."""
     first = -rows.means[:, 0] if higher else rows.means[:, 0]
     order = np.lexsort((first, np.isnan(rows.means).sum(1)))[:top]
     return Rows([rows.names[row] for row in order], rows.means[order], rows.deviations[order])

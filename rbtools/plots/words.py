@@ -1,4 +1,4 @@
-"""The words in figures: labels for the names of metrics and methods, and names of records for legends."""
+"""The texts in figures, which are labels of metrics and methods, and names of records in legends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyTyp
 
 @contextlib.contextmanager
 def own(labels: str) -> Iterator[None]:
-    """Use the user's words, NAME=WORDS; ..., instead of those of `label`. Raises RbError for another form."""
+    """Use the labels of the user, NAME=WORDS; ..., instead of the labels in this module. Raises RbError if
+    the text has another form."""
     pairs = [text.partition("=") for text in labels.split(";") if text.strip()]
     if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
@@ -66,9 +67,9 @@ def own(labels: str) -> Iterator[None]:
 
 
 def label(name: object) -> str:
-    """The words for a metric, a training method, a data set, or several of these with commas, such as
-    `Corr_U` for `corruption` and `PGD-20, ε = 8/255` for `pgd20.8`. Other names and expressions are
-    unchanged, on one line."""
+    """The label of a metric, a training method, a data set, or several of these separated by commas. For
+    example, the label of `corruption` is `Corr_U`, and the label of `pgd20.8` is `PGD-20, ε = 8/255`. Other
+    names and expressions are unchanged, but on one line."""
     text = tidy(name)
     return _OWN.get().get(text) or _words(text)
 
@@ -90,21 +91,23 @@ def _words(text: str) -> str:
 
 
 def family(name: str, over: str) -> str:
-    """The words for all metrics that differ from this one only in the quantity `over`, such as `PGD-20`."""
+    """The label of all metrics that differ from this metric only in the quantity `over`, such as `PGD-20`."""
     known, words = metric_name.parse(name).family, _words(name).split(", ")
     kept = [part for part in words if not part.startswith(_SYMBOLS[over])]
     return _OWN.get().get(known) or (", ".join(kept) if len(kept) < len(words) else known)
 
 
 def with_number(name: str) -> metric_name.MetricName | None:
-    """The parts of a metric that has a distance, severity or radius; None for others, and for measures."""
+    """The parts of a metric's name that contains a distance, severity or radius. Returns None for other
+    metrics."""
     parts = metric_name.parse(name)
     return parts if parts.over and {"ge", *metric_name.SPLITS}.issuperset(parts.prefixes) else None
 
 
 def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
-    """Groups metrics that differ only in a number, or only in one quantity ("eps", "gamma", "rho",
-    "severity"). Maps the words for a group and its key in AXES to its numbers and metrics, sorted."""
+    """Groups metrics that differ only in a number, or only in one quantity ("eps", "gamma", "rho" or
+    "severity"). Maps each group, which is a label and a key in AXES, to the sorted numbers and names of its
+    metrics."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = with_number(name)
@@ -116,7 +119,8 @@ def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list
 
 
 def axis(names: Sequence[str]) -> str:
-    """The label of an axis for one metric, or for the common quantity of several, with the unit."""
+    """The label of an axis with its unit, for one metric, or for the quantity that several metrics have in
+    common."""
     if len(names) > 1:
         return quantity(names)
     parts, text = metric_name.parse(names[0]), label(names[0])
@@ -129,7 +133,8 @@ def axis(names: Sequence[str]) -> str:
 
 
 def quantity(names: Sequence[str]) -> str:
-    """The common quantity of metrics, for their axis, such as accuracy or PR; "value" if there is none."""
+    """The quantity that metrics have in common, such as accuracy or PR, for the label of an axis; "value" if
+    there is no such quantity."""
     kinds = {_quantity(name) for name in names}
     return kinds.pop() if len(kinds) == 1 else "value"
 
@@ -150,17 +155,17 @@ def _quantity(name: str) -> str:
 
 
 def is_share(names: Sequence[str]) -> bool:
-    """Whether all these metrics are shares of images, for which guessing has a known accuracy."""
+    """Whether all these metrics are shares of images, for which the accuracy of random guessing is known."""
     return all(_quantity(name) == "accuracy" for name in names)
 
 
 def tidy(text: object) -> str:
-    """Untrusted text on one line, without unprintable characters."""
+    """Untrusted text on one line, in which unprintable characters are replaced by spaces."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text)).strip()
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """A long name without its middle."""
+    """Shortens a long name by removing its middle."""
     if len(text) <= most:
         return text
     half = (most - 1) // 2
@@ -168,8 +173,8 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def method(record: Record) -> str | None:
-    """The training method of a record. The name of corruption training is followed by its noise if this is
-    not uniform."""
+    """The training method of a record. If the noise of corruption training is not uniform, the name of the
+    noise is added."""
     name, noise = (at(record, ("train", *path)) for path in (("method",), ("config", "noise")))
     return f"{name} {noise}" if name == "corruption" and noise not in (None, "uniform") else name
 
@@ -194,10 +199,10 @@ def _parts(record: Record) -> tuple[str | None, ...]:
 def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[tuple[str | None, ...], str]]:
-    """For each record, the parts that differ among the records, and a short name made from them. Equal names
-    get numbers.
+    """For each record, the parts of its name that differ among the records, and a short name that consists of
+    these parts. Equal names are numbered.
 
-    apart: sets of places of records; only records in the same set are compared.
+    `apart` contains sets of record indices, and only records in the same set are compared.
     """
     rows = [_parts(record) for record in records]
     sets = [range(len(rows))] if apart is None else list(apart)
@@ -218,10 +223,10 @@ def told_apart(
 
 
 def tags(records: Sequence[Record]) -> list[str]:
-    """A short name for each record; see `told_apart`."""
+    """A short name for each record (see `told_apart`)."""
     return [name for _, name in told_apart(records)]
 
 
 def counted(number: int, noun: str = "record") -> str:
-    """A number with its noun, such as `6,466 records`."""
+    """A number and a noun, such as `6,466 records`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

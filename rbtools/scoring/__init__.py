@@ -1,3 +1,3 @@
-"""Scores, ranks and tables. These modules turn numbers into numbers or text, without torch."""
+"""Scores, ranks and tables. These modules compute numbers and texts from numbers, and do not need torch."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conditions that records must meet, such as `aa.8 >= .4`, judged by the ends of confidence intervals."""
+"""Conditions that records must meet, such as `aa.8 >= .4`, tested with the ends of confidence intervals."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NO_XML = re.compile(
 
 @dataclass(frozen=True)
 class Assertion:
-    """A metric, a field or an expression that must be at least, or at most, `limit`.
+    """A metric, a field or an expression, whose value must be at least (or at most) `limit`.
 
-    point: whether the value itself is compared instead of an end of its interval. relative: whether the limit
-    is added to the reference's value of the same metric (`aa.8 >= reference - .01`).
+    If `point` is true, the value is compared instead of an end of its interval. If `relative` is true, the
+    limit is added to the reference's value of the same metric (`aa.8 >= reference - .01`).
     """
 
     text: str
@@ -38,10 +38,10 @@ class Assertion:
     relative: bool = False
 
     def problem(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> str | None:
-        """The reason, as a sentence, why the record does not meet the condition; None if it does.
+        """A sentence on why the record does not meet the condition; None if the record meets the condition.
 
-        A record that lacks the metric or (unless `point`) its interval does not meet the condition. A field
-        of the record, such as arch.params, needs no interval.
+        A record does not meet the condition if the metric is missing, or if (unless `point`) the interval is
+        missing. A field of the record, such as arch.params, needs no interval.
         """
         comparison = record.get("paired") or {}
         if self.relative and comparison and "metrics" not in comparison:
@@ -63,7 +63,7 @@ class Assertion:
         )
 
     def _of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
-        """The problem in a comparison of the values themselves. Raises RbError if they are missing."""
+        """The problem if values are compared without intervals. Raises RbError if a value is missing."""
         name, value = self.value.text, self._value(record)
         if not self.relative:
             held = _HOLDS[self.sign](value, self.limit)
@@ -84,7 +84,7 @@ class Assertion:
         return value
 
     def _measured(self, record: Mapping[str, Any]) -> tuple[str, float, Sequence[float] | None]:
-        """The name of the value, the value, and its interval (None for an exact value). Raises RbError."""
+        """The name, the value, and the interval of the value (None for an exact value). Raises RbError."""
         name, value = self.value.text, self._value(record)
         # Only metrics have a sampling error; fields of the record are exact.
         metrics = record.get("metrics") or {}
@@ -109,7 +109,7 @@ class Assertion:
         return f"{name} is", value, ends
 
     def _compared(self, comparison: Mapping[str, Any]) -> tuple[str, float, Sequence[float]]:
-        """The difference to the reference: its name, value and paired interval. Raises RbError."""
+        """The difference from the reference: its name, value and paired interval. Raises RbError."""
         name = self.value.text
         found = comparison.get("metrics", {}).get(name)
         if found is None:
@@ -121,7 +121,7 @@ class Assertion:
 
 
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
-    """Parse `aa.8 >= .4`. Raises UsageError that names the option."""
+    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if the text is invalid."""
     try:
         signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:
@@ -149,7 +149,7 @@ def assertion(text: str, option: str = "--assert", *, point: bool = False) -> As
 
 
 class Verdict(NamedTuple):
-    """Whether the record of this name meets an assertion; `problem` is the reason if it does not."""
+    """Whether the record `name` meets an assertion; if not, `problem` is the reason."""
 
     record: str
     assertion: str
@@ -157,7 +157,7 @@ class Verdict(NamedTuple):
 
 
 def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:
-    """The verdicts in JUnit's XML: a test case for each record (`classname`) and assertion (`name`)."""
+    """The verdicts in JUnit's XML: one test case for each record (`classname`) and assertion (`name`)."""
     from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
     cases = TestSuite(suite)

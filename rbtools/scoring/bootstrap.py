@@ -1,15 +1,17 @@
-"""Uncertainty of a ranking: draw values as if for other test images, and compare them (`rank_sets`).
+"""Uncertainty of a ranking: values are sampled as for other test images and compared (`rank_sets`).
 
-A record's accuracy is resampled from its own images if their outcomes are stored. Records of one data set get
-the same image weights, so that two networks which fail on the same images stay close. Otherwise, the accuracy
-is drawn from the distribution given by its value and n, or from a normal distribution as wide as its
-interval. Such metrics of one record, or of the members of a group, were measured on the same images. They are
-drawn as fully correlated, so that the interval of a mean is never too narrow.
+A record's accuracy is resampled from the record's own images if their outcomes are stored. Records of the
+same data set use the same image weights, so networks that fail on the same images have correlated samples. If
+outcomes are not stored, the accuracy is sampled from the distribution given by its value and n, or from a
+normal distribution as wide as its interval. In this case, we assume that the metrics of a record, or of the
+members of a group, were measured on the same images, and sample them with full correlation. The interval of a
+mean is then never too narrow.
 
-Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981). Every record gets one more
-image, which is correct with probability 1/2; without it, a network that is correct on all images would have
-no uncertainty. If k of n images are correct, this draws from Beta(k + 1, n - k) or Beta(k, n - k + 1), whose
-middle 95 % are the mid-P interval of a proportion (Berry and Armitage, The Statistician 44, 1995).
+Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981). One more image, which is correct
+with probability 1/2, is added to every record; without this image, a network that is correct on all images
+would have no uncertainty. If k of n images are correct, the samples have the distribution Beta(k + 1, n - k)
+or Beta(k, n - k + 1), whose middle 95 % are the mid-P interval of a proportion (Berry and Armitage, The
+Statistician 44, 1995).
 """
 
 from __future__ import annotations
@@ -37,18 +39,19 @@ _MOST = 2**53  # numbers of images and weights must be smaller, to be exact as f
 
 
 class Interval(NamedTuple):
-    """The 95 % interval of a number, and the 95 % interval of its rank."""
+    """The 95 % interval of a number, and the 95 % interval of the number's rank."""
 
     value: tuple[float, float] | None
     rank: tuple[int, int] | None
 
 
 class BootstrapDraws:
-    """`size` draws of the numbers of records, as if for other test images.
+    """Draws `size` samples of the numbers of records, as if other test images had been used.
 
-    shares: returns the contribution of each image to a value, and whether it counts, float32 (N,) each; None
-    if unknown. `sources` contains the source of each record's draws, and `images` the smallest number of
-    images behind them, if known. The draws of a record depend on `seed` and the record, not on other records.
+    `shares` returns the contribution of each image to a value, and whether the image counts, float32 (N,)
+    each; None if unknown. `sources` contains the source of each record's samples, and `images` the smallest
+    number of images that the samples of a record depend on, if known. The samples of a record depend on
+    `seed` and on the record, and not on other records.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:
@@ -58,10 +61,10 @@ class BootstrapDraws:
         self._samples: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
-        """Draws (size,) of a metric or an expression; NaN if the record has no such number.
+        """Samples (size,) of a metric or an expression; NaN if the record has no such number.
 
-        whose: the name of the mean to which the number contributes. All numbers of one mean share the
-        additional image; without a name, each number has its own.
+        `whose` is the name of the mean to which the number contributes. All numbers in a mean share the same
+        additional image; without a name, each number has a separate additional image.
         """
         metrics = record.get("metrics") or {}
         if text in metrics:
@@ -83,7 +86,7 @@ class BootstrapDraws:
     def _evaluated(
         self, compiled: expr.Expression, record: Record, every: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Draws (size,) of an expression, from the draws of its metrics."""
+        """Samples (size,) of an expression, computed from the samples of its metrics."""
         listed = {name: values.tolist() for name, values in every.items()}
         draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
@@ -93,8 +96,8 @@ class BootstrapDraws:
         return draws
 
     def _alike(self, record: Record, draws: np.ndarray) -> np.ndarray:
-        """The draws in an order that is the same for all metrics of a record. They stay unchanged if they
-        come from its images, because the metrics share their weights."""
+        """The samples in an order that is the same for all metrics of a record. Samples from a record's
+        images are already in the same order, because all metrics share the weights of the images."""
         if not self.sources.get(id(record)):
             return draws
         order = self._generator(f"order {_model(record)}").permutation(self.size)
@@ -141,8 +144,8 @@ class BootstrapDraws:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of the images, float32 (size, n), equal for all records with these images; and their
-        sums (size,)."""
+        """The weights of the images, float32 (size, n), which are equal for all records with these images,
+        and the sums (size,) of the weights."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
@@ -155,9 +158,9 @@ class BootstrapDraws:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
     def composite(self, records: Sequence[Record], whose: Sequence[str | None]) -> np.ndarray:
-        """Draws (N, size) of the score from rb-score: its metrics are drawn, then scaled and weighted.
+        """Samples (N, size) of the score from rb-score. The metrics are sampled, then scaled and weighted.
 
-        NaN for a record without a score. whose: one name for each record, see `number`.
+        Records without a score have NaN. `whose` contains one name for each record (see `number`).
         """
         draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
@@ -177,9 +180,10 @@ class BootstrapDraws:
         return draws
 
     def _composite(self, members: Sequence[tuple[Record, list[Term], str]], *, worst: bool) -> np.ndarray:
-        """The draws (G, size) of one group. members: records with their terms and `whose` (see `number`).
+        """Samples (G, size) of the scores in one group.
 
-        worst: a missing metric counts as the lowest.
+        `members` contains records with their terms and with `whose` (see `number`). If `worst` is true, a
+        missing metric counts as the lowest value.
         """
         total, weight = np.zeros((2, len(members), self.size))
         for number, term in enumerate(members[0][1]):
@@ -206,14 +210,14 @@ def _model(record: Record) -> str:
 
 
 def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """The weighted share (B,) of correct images, with one more image that is correct or wrong."""
+    """The weighted share (B,) of correct images, with one more image that is correct or wrong at random."""
     weight = rng.standard_exponential(len(right))
     share: np.ndarray = (right + weight * rng.integers(2, size=len(right))) / (right + wrong + weight)
     return share
 
 
 def _terms(record: Record) -> list[Term]:
-    """The terms of the record's score; empty if there is no score that can be drawn."""
+    """The terms of the record's score; empty if the record has no score that can be sampled."""
     terms = of_entry(results.last_entry(record, "score"))
     return terms if all(0 < term.weight < _MOST for term in terms) else []
 
@@ -221,12 +225,14 @@ def _terms(record: Record) -> list[Term]:
 def over_members(
     drawn: np.ndarray, members: Sequence[Sequence[int]], alone: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws (G, B) of the means of groups, from the draws (N, B) of records, and how much the members vary.
+    """Samples (G, B) of the means of groups, from the samples (N, B) of records, and the variance between
+    members.
 
-    members: the rows of each group. alone: bool (N,), whether a record's draws come from no images shared
-    with others. Also returns the variance (G,) of each mean between its members, 0 for a single member, and
-    its degrees of freedom (G,). It is not part of the draws: resampling three members would underestimate it
-    by a third.
+    `members` contains the rows of each group. `alone` is bool (N,), true if a record's samples do not depend
+    on images that other records share. The second result is the variance (G,) of each mean between its
+    members, which is 0 for a single member. The third result is the degrees of freedom (G,) of this variance.
+    The samples do not contain the variance between members, because resampling three members would
+    underestimate this variance by a third.
     """
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))
@@ -248,9 +254,9 @@ def over_members(
 
 
 def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
-    """The 95 % intervals of numbers and of their ranks among each other.
+    """The 95 % intervals of numbers, and of the ranks of these numbers.
 
-    A row with missing draws has no intervals, and the other rows are ranked without it.
+    A row with missing samples has no intervals and is ignored in the ranks of other rows.
     """
     result = [Interval(None, None)] * len(drawn.draws)
     whole = np.flatnonzero(~np.isnan(drawn.draws).any(1))
@@ -275,7 +281,7 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
 
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
-    """The intervals of records that are ranked by a key. members: for each, the records that it averages."""
+    """The intervals of ranked entries. For each entry, `members` lists the records that are averaged."""
     every = [record for some in members for record in some]
     if not every:
         return []

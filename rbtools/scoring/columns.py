@@ -1,4 +1,4 @@
-"""The numbers of records, with a column for each metric, expression or field."""
+"""Columns of numbers from records: metrics, expressions or fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ABSENT = float("nan")
 
 
 class Columns:
-    """Columns with one place per record; NaN where a record has no such number.
+    """Columns with one number for each record; NaN if a record does not have the number.
 
     `metrics` lists the metrics of the records, in order of first occurrence.
     """
@@ -41,8 +41,8 @@ class Columns:
         return ABSENT if number is None else float(number)
 
     def resolve(self, item: str) -> list[str]:
-        """The columns of an item: the item itself, or all metrics that a glob matches. Raises UsageError if
-        no record has the item, or if none has a number there.
+        """The columns of an item, which are the item itself or, if the item is a glob, all metrics that
+        match. Raises UsageError if no record has the item, or if the item is not a number in any record.
         """
         if item in self.metrics:
             return [item]
@@ -61,7 +61,7 @@ class Columns:
 
 
 def unknown(name: str, known: Iterable[str]) -> UsageError:
-    """The error for a metric, a glob or an expression that no record has."""
+    """The error that is raised if no record has the requested metric, glob or expression."""
     known = list(known)
     listed = expr.nearest(name, known) if known else "no metrics at all: evaluate them, as with rb-attack"
     if expr.is_bare(name):

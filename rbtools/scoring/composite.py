@@ -1,6 +1,7 @@
-"""The composite score: the mean of chosen metrics, each scaled to [0, 1] over the compared records.
+"""The composite score: the mean of chosen metrics, after each metric is scaled to [0, 1] over the compared
+records.
 
-PRBench figure 6.
+The source of the score is PRBench, figure 6.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Scored(NamedTuple):
     """A record's score in [0, 1], and the contribution of each term.
 
     The contributions are in the order of the terms and sum to the score. The contribution of a missing metric
-    is None; a record without any of the metrics has the score None.
+    is None. The score is None if the record has none of the metrics.
     """
 
     score: float | None
@@ -36,12 +37,13 @@ def scores(
     missing: str = "refuse",
     ranges: Sequence[Sequence[float] | None] | None = None,
 ) -> list[Scored]:
-    """Score every record: sum of weight * n over sum of weights, n = (v - min) / (max - min).
+    """Compute the score of every record, which is the weighted mean of n = (v - min) / (max - min).
 
-    n becomes 1 - n if lower is better, and .5 for all records if all are equal. columns: one for each term;
-    values may be negative, and None or NaN means missing. ranges: minimum and maximum of each term, by
-    default those of its column. `missing`: what to do with a record that lacks a metric. "refuse" raises
-    RbError, "renormalise" scores it by its other metrics, "worst" sets n = 0.
+    If lower is better, n is replaced by 1 - n. If all values are equal, n is .5 for all records. `columns`
+    contains one column for each term, in which values may be negative, and None or NaN means missing.
+    `ranges` contains the minimum and the maximum of each term, by default of the term's column. `missing`
+    decides about records that lack a metric: "refuse" raises RbError, "renormalise" computes the score from
+    the other metrics, and "worst" sets n = 0.
     """
     check(terms)
     if missing not in MISSING:
@@ -68,7 +70,7 @@ def scores(
 
 
 def range_of(column: Sequence[float | None]) -> Range | None:
-    """The smallest and the largest number of a column; None if it has none."""
+    """The smallest and the largest number of a column; None if the column has no number."""
     present = [value for value in column if value is not None and value == value]
     return (min(present), max(present)) if present else None
 
@@ -88,7 +90,8 @@ def _refuse(columns: Sequence[Sequence[float | None]], terms: Sequence[Term]) ->
 def _weighted(
     values: Sequence[float | None], term: Term, ends: Sequence[float] | None, filler: float | None
 ) -> list[float | None]:
-    """weight * n of each value, `filler` for missing values. n is rounded first, so it is never above 1."""
+    """The product weight * n for each value, and `filler` for missing values. The quotient n is rounded
+    before the product, so n is never above 1."""
     least, most = ends or (0.0, 0.0)
     span, worst = most - least, least if term.higher else most
     if not isfinite(span):
@@ -104,10 +107,11 @@ def _weighted(
 class Composite:
     """The composite score of some records.
 
-    asked: the requested terms; if empty, all metrics that every record has. preset: one of `terms.presets`,
-    whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
-    these fields. missing: see `scores`. `warn` gets warnings, for example about metrics that are equal in all
-    records. `terms`: the terms that the score finally has. Raises RbError if records lack a requested metric.
+    `asked` contains the requested terms; if empty, all metrics that every record has are used. `preset` is
+    one of `terms.presets`, whose terms `asked` extends or overrides. `within` contains fields, and records
+    are scaled within groups that have the same values of these fields. `missing` is explained in `scores`.
+    `warn` is called with warnings, for example about metrics that are equal in all records. `terms` contains
+    the final terms of the score. Raises RbError if records lack a requested metric.
     """
 
     def __init__(
@@ -132,7 +136,7 @@ class Composite:
         self._look_at()
 
     def entries(self) -> list[dict[str, Any]]:
-        """The entries of all records in order."""
+        """The entries of all records, in the order of the records."""
         about = {"preset": self._preset_name} if self._preset_name else {}
         entries = []
         for place, (scored, ranges) in enumerate(self._scored(self._numbers, self.terms)):
@@ -150,9 +154,10 @@ class Composite:
         return entries
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores of all records under other weights of `terms`, 0 or more.
+        """The scores of all records if the weights of `terms` are replaced by `weights`, which are at least
+        0.
 
-        A term of weight 0 is left out. Raises UsageError if no weight is above 0.
+        A term with weight 0 is left out. Raises UsageError if all weights are 0.
         """
         places = [place for place, weight in enumerate(weights) if weight]
         terms = [self.terms[place]._replace(weight=weights[place]) for place in places]
@@ -161,7 +166,7 @@ class Composite:
     def _scored(
         self, columns: Sequence[Sequence[float]], terms: Sequence[Term]
     ) -> list[tuple[Scored, list[list[float] | None]]]:
-        """The score of each record, and the ranges of the terms in its group."""
+        """The score of each record, and the ranges of the terms in the record's group."""
         found: list[Any] = [None] * len(self.records)
         for places in self._groups.places.values():
             own = [[column[place] for place in places] for column in columns]
@@ -171,7 +176,7 @@ class Composite:
         return found
 
     def _name(self, metric: str, record: Mapping[str, Any]) -> str:
-        """The name of a preset's metric on the record's data set."""
+        """The name that a preset's metric has on the record's data set."""
         return self._preset.on.get(str(record.get("dataset")), {}).get(metric, metric)
 
     def _column(self, metric: str) -> list[float]:
@@ -179,7 +184,7 @@ class Composite:
         return [self._columns.column(name)[place] for place, name in enumerate(names)]
 
     def _named(self, wanted: Sequence[Term]) -> list[Term]:
-        """The requested terms, with each glob replaced by the metrics that it matches."""
+        """The requested terms, in which each glob is replaced by the metrics that match the glob."""
         items = [term.metric for term in wanted]
         terms: list[Term] = []
         for term in wanted:
@@ -216,7 +221,7 @@ class Composite:
         return [Term(name).of(name) for name in shared]
 
     def _look_at(self) -> None:
-        """Warn of anything that makes scores hard to compare."""
+        """Warn if something makes the scores hard to compare."""
         warn, count, within = self._warn, len(self.records), self._groups.names
         datasets = dict.fromkeys(str(record["dataset"]) for record in self.records if "dataset" in record)
         if len(datasets) > 1 and "dataset" not in within:

@@ -1,8 +1,9 @@
 """Rank correlations between columns of numbers: Kendall's tau-b and Spearman's rho.
 
-tau-b = (C - D) / sqrt((n0 - n1) (n0 - n2)), over the n0 pairs of records; n1 and n2 of them are tied in the
-first and in the second column (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). rho is
-Pearson's correlation of average ranks. For a pair of columns, only records that have both are used.
+With n0 pairs of records, of which n1 are tied in the first column and n2 in the second, tau-b = (C - D) /
+sqrt((n0 - n1) (n0 - n2)) (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). Spearman's
+rho is Pearson's correlation of average ranks. Only records that have numbers in both columns of a pair are
+used.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ _ENOUGH = 16.0  # an interval needs this many resamples with a value
 
 
 class Matrix(NamedTuple):
-    """Correlations of columns `rows` with columns `cols`.
+    """Correlations of the columns `rows` with the columns `cols`.
 
-    value: float (R, C), NaN if there is none; n: int (R, C), the number of records that have both columns.
-    low, high: (R, C), the ends of the 95 % bootstrap interval; None without a bootstrap. flat_rows,
-    flat_cols: bool (R, C), whether the row or the column has fewer than two distinct values among them.
+    `value` is float (R, C), NaN if there is no correlation, and `n` is int (R, C), the number of records that
+    have both columns. `low` and `high` (R, C) are the ends of the 95 % bootstrap interval, or None without a
+    bootstrap. `flat_rows` and `flat_cols` are bool (R, C), true if the row or the column has fewer than two
+    distinct values in these records.
     """
 
     kind: str
@@ -49,9 +51,9 @@ def matrix(
 ) -> Matrix:
     """Correlate the columns `rows` with the columns `cols`.
 
-    numbers: float (N, M), a column for each of `names`; NaN if a record has no number. bootstrap: the number
-    of resamples of the records for the intervals (`_intervals`); the draws depend only on `seed` and N.
-    `progress` gets the number of finished resamples.
+    `numbers` is float (N, M), with one column for each of `names`, and NaN if a record has no number.
+    `bootstrap` is the number of resamples of the records for the intervals (`_intervals`); the resamples
+    depend only on `seed` and N. `progress` is called with the number of finished resamples.
     """
     import threadpoolctl
 
@@ -76,7 +78,7 @@ def matrix(
 
 
 def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """A matrix as JSON objects, row by row, one for each pair, as `rb-corr` writes them.
+    """Converts a matrix to JSON objects, row by row, with one object for each pair, as `rb-corr` writes them.
 
     `value` is null if there is no correlation, and `reason` then gives the reason.
     """
@@ -101,7 +103,8 @@ def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[st
 def _matrix(
     kind: str, numbers: np.ndarray, left: list[int], right: list[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Values, counts and flatness (R, C). Columns that lack the same records are processed together."""
+    """Returns the correlations, the numbers of records, and whether rows and columns are flat, each (R, C).
+    Columns that lack numbers for the same records are processed together."""
     shape = (len(left), len(right))
     value, n = np.full(shape, np.nan), np.zeros(shape, int)
     flat_rows, flat_cols = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -128,8 +131,8 @@ def _matrix(
 
 
 def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np.ndarray]]:
-    """Groups of columns for which the same records have numbers: the positions of the columns in `columns`,
-    and the records, bool (N,)."""
+    """Groups of columns that have numbers for the same records. Each group consists of indices into `columns`
+    and of a mask of these records, bool (N,)."""
     groups: dict[bytes, list[int]] = {}
     for place, column in enumerate(columns):
         groups.setdefault(np.packbits(known[:, column]).tobytes(), []).append(place)
@@ -137,7 +140,7 @@ def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Pearson's correlation of average ranks (A, B) between columns (N, A) and (N, B)."""
+    """Returns Spearman's rho between each column of (N, A) and each column of (N, B), shape (A, B)."""
     from scipy.stats import rankdata
 
     # Sums of quarters and roots of squares are exact, so equal orders give exactly 1.
@@ -149,7 +152,7 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """tau-b (A, B) between columns (N, A) and (N, B)."""
+    """Returns Kendall's tau-b between each column of (N, A) and each column of (N, B), shape (A, B)."""
     from scipy.stats import kendalltau
 
     scale = np.sqrt(np.outer(_untied(a), _untied(b)))
@@ -162,7 +165,7 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _untied(numbers: np.ndarray) -> list[float]:
-    """The number of pairs of records that differ, for each column."""
+    """For each column, the number of pairs of records that are not tied."""
     counts = (np.unique(column, return_counts=True)[1] for column in numbers.T)
     return [(len(numbers) ** 2 - (count**2).sum()) / 2 for count in counts]
 
@@ -170,13 +173,15 @@ def _untied(numbers: np.ndarray) -> list[float]:
 def _intervals(
     kind: str, value: np.ndarray, n: np.ndarray, drawn: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ends (R, C) of the 95 % intervals, from resamples (B, R, C); NaN if few of these have a value.
+    """The ends (R, C) of the 95 % intervals, computed from resamples (B, R, C); NaN if few resamples have a
+    value.
 
-    These are Student's intervals on Fisher's scale, atanh, with the larger of two standard deviations there:
-    that of the resamples, and that for normal columns (Bonett and Wright, Psychometrika 65, 2000). The end
-    nearer to 0 is computed from the value times 1 - 1/n; for Spearman's rho, the end nearer to 1 is computed
-    from the value without its bias (Kendall and Gibbons, Rank Correlation Methods, 1990). Percentiles of the
-    resamples would be too narrow if few records disagree: if no records disagree, none do in any resample.
+    The intervals are Student's intervals on Fisher's scale, atanh. Their standard deviation is the larger of
+    two values: the resamples' standard deviation, and the standard deviation for normally distributed columns
+    (Bonett and Wright, Psychometrika 65, 2000). The end nearer to 0 is computed from the value times 1 - 1/n.
+    For Spearman's rho, the end nearer to 1 is computed from the value after its bias is subtracted (Kendall
+    and Gibbons, Rank Correlation Methods, 1990). Percentiles of the resamples would be too narrow if few
+    pairs of records disagree: if no pairs disagree in the data, none disagree in any resample.
     """
     count = (~np.isnan(drawn)).sum(0)
     known, few = np.maximum(n, FEWEST), count < _ENOUGH

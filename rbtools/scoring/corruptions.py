@@ -1,6 +1,7 @@
-"""Summaries of accuracies under single corruptions: means, and errors relative to a reference model (mCE).
+"""Summaries of the accuracies under single corruptions, which are means and errors relative to a reference
+model (mCE).
 
-Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
+The source is Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
 perturbations", ICLR 2019, section 4.
 """
 
@@ -23,21 +24,21 @@ Joint = Callable[[Sequence[Entry]], "tuple[float, float] | None"]
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference model of mCE. errors: maps each corruption to the mean error over five severities."""
+    """The reference model of mCE. `errors` maps each corruption to the mean error over five severities."""
 
     name: str
     errors: tuple[tuple[str, float], ...]
     clean: float | None
 
     def described(self) -> dict[str, Any]:
-        """The description of the reference for an entry: everything on which a result depends."""
+        """The description of the reference in an entry, which contains everything that changes a result."""
         return {"name": self.name, "errors": dict(self.errors), "clean": self.clean}
 
 
 def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
-    """The errors of a record under these corruptions, from its five severities or from their mean.
+    """The errors of a record under these corruptions, computed from the five severities or from their mean.
 
-    Raises RbError if it lacks one of them, or makes no error under one of them.
+    Raises RbError if the record lacks one of the corruptions, or if the error under a corruption is 0.
     """
     metrics = record.get("metrics") or {}
     errors, lacking = {}, []
@@ -73,10 +74,10 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """Means and mCE of the given accuracies, as far as these are complete.
+    """The means and mCE of the given accuracies, if no accuracy is missing.
 
-    `corrupt.NAME.mean` needs all five severities; `corrupt.mean` and mCE need all corruptions of the
-    benchmark. `joint` computes the intervals of the means.
+    `corrupt.NAME.mean` needs all five severities of a corruption; `corrupt.mean` and mCE need all corruptions
+    of the benchmark. `joint` computes the intervals of the means.
     """
     of: dict[str, dict[int, Entry]] = {}
     for entry in entries:
@@ -100,10 +101,10 @@ def summary(
 
 
 def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> Entry:
-    """The mean of accuracies on the same images.
+    """The mean of several accuracies on the same images.
 
-    Without outcomes per image, its interval is the mean of their intervals: correct if they fail on the same
-    images, otherwise too wide, but never too narrow.
+    Without outcomes for each image, the interval is the mean of the accuracies' intervals. This interval is
+    correct if the accuracies fail on the same images; otherwise, it is too wide, but never too narrow.
     """
     interval = joint(parts) or [fmean(part["ci95"][side] for part in parts) for side in (0, 1)]
     value = fmean(part["value"] for part in parts)
@@ -111,7 +112,8 @@ def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> 
 
 
 def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Entry:
-    """Metric and protocol, with each field in which the parts that have it agree."""
+    """The metric and its protocol, with each field whose value is the same in all parts that have the
+    field."""
     shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
     for part in parts:
         for key, value in part.items():
@@ -128,7 +130,8 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
 def _mce(
     all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
 ) -> list[Entry]:
-    """mCE and relative mCE: the error (for relative mCE, the loss of accuracy) divided by the reference's."""
+    """mCE and relative mCE: the error, or for relative mCE the loss of accuracy, divided by the same quantity
+    of the reference."""
     theirs, wrong = dict(base.errors), {}
     for name, five in full.items():
         wrong[name] = 1 - fmean(entry["value"] for entry in five)

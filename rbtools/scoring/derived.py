@@ -1,4 +1,4 @@
-"""Metrics that are computed from others: `--add adv.mean='mean(pgd20.*)'`."""
+"""Metrics that are computed from other metrics, such as `--add adv.mean='mean(pgd20.*)'`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rbtools.scoring import means, union
 
 
 class Derived(NamedTuple):
-    """A name and the expression of its value. explain: a union's entry lists what each part breaks."""
+    """The name of a derived metric and the expression of its value. If `explain` is true, the entry of a
+    union contains the effect of each part."""
 
     name: str
     compiled: expr.Expression
@@ -18,13 +19,14 @@ class Derived(NamedTuple):
 
     @property
     def compares_results(self) -> bool:
-        """Whether it needs results that may be spread over several records of one model."""
+        """True if the value needs results that may be in several records of the same model."""
         return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """The record with the metric. If it cannot be computed, its entry contains the reason.
+        """The record with the derived metric. If the metric cannot be computed, its entry contains the
+        reason.
 
-        Raises RbError if the record has a metric of that name with another origin.
+        Raises RbError if the record has a metric of the same name that is not derived from this expression.
         """
         entry: dict[str, Any] = {
             "tool": "rb-score",
@@ -54,9 +56,9 @@ class Derived(NamedTuple):
 
 
 def explained(text: str) -> Derived:
-    """A metric with the union's text as its name, and with a list of what its parts break.
+    """A metric whose name is the text of a union, and whose entry lists what each part breaks.
 
-    Raises UsageError for another expression.
+    Raises UsageError if the expression is not a union.
     """
     try:
         compiled = expr.compile(text.strip())
@@ -68,7 +70,7 @@ def explained(text: str) -> Derived:
 
 
 def derived(text: str) -> Derived:
-    """Parse `NAME=EXPR`. Raises UsageError for any other text."""
+    """Parse `NAME=EXPR`. Raises UsageError if the text has another form."""
     name, sign, right = text.partition("=")
     name = name.strip()
     if not sign or not right.strip() or not expr.is_bare(name) or expr.is_glob(name):

@@ -1,4 +1,4 @@
-"""Groups of records that agree in some fields."""
+"""Groups of records that have the same values of some fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[Any, ...]
 
 
 def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A function that looks up a field in a record (`arch.index`, `dataset`), or computes an expression.
+    """Returns a function that looks up a field in a record (`arch.index`) or computes an expression.
 
     The function returns a hashable value, and raises MissingName if the record has no such field.
     """
@@ -28,10 +28,11 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Records that agree in the fields `names`. keys: each record's values, None if one is missing.
+    """Groups of records that have the same values of the fields `names`.
 
-    places: the indices of each group's records, with groups in order of first occurrence. lacking: the number
-    of records that lack a field.
+    `keys` contains the values of each record, with None for a missing value. `places` contains the indices of
+    each group's records, with groups in order of first occurrence. `lacking` counts the records that lack
+    each field.
     """
 
     names: list[str]
@@ -40,7 +41,7 @@ class Groups:
     lacking: dict[str, int]
 
     def described(self, place: int) -> dict[str, Any]:
-        """The fields of an entry that describe a record's group: `within` and `compared`."""
+        """The fields `within` and `compared` of an entry, which describe the group of a record."""
         if not self.names:
             return {}
         key = self.keys[place]
@@ -48,10 +49,10 @@ class Groups:
 
 
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
-    """The groups of records that agree in the fields `names`; without fields, one group of all records.
+    """The groups of records with the same values of the fields `names`; without fields, a single group.
 
-    Records that lack a field agree in it. Raises UsageError, which names the option, for a field that no
-    record has.
+    Records that lack a field count as equal in this field. Raises UsageError, which names the option, if a
+    field is missing in all records.
     """
     columns: list[list[Any]] = []
     lacking: dict[str, int] = {}
@@ -75,7 +76,7 @@ def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: 
 
 
 def in_order(keys: Sequence[Key]) -> list[Key]:
-    """Keys in the order of their values: None first, then numbers, then texts."""
+    """Sort keys by their values: None first, then numbers, then texts."""
 
     def order(value: object) -> tuple[int, Any]:
         if value is None:

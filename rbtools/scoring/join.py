@@ -17,8 +17,9 @@ Record = Mapping[str, Any]
 class JoinedSets:
     """Records of one set, or of several sets that are joined by the fields `on`.
 
-    With `on`, columns are called LABEL:METRIC. If two records of a set have the same key, the last is used,
-    and `duplicates` counts the other. `without` counts the records that lack a field of the key (`reason`).
+    With `on`, columns are called LABEL:METRIC. If several records of a set have the same key, the last record
+    is used, and `duplicates` counts the other records. `without` counts the records that lack a field of the
+    key, and `reason` is the first error for such a record.
     """
 
     def __init__(self, sets: Mapping[str, Sequence[Record]], on: Sequence[str]) -> None:
@@ -45,12 +46,12 @@ class JoinedSets:
 
     @property
     def labels(self) -> list[str]:
-        """The sets that have records to join, in order."""
+        """The sets that contain records to join, in order."""
         return list(self._rows)
 
     @property
     def datasets(self) -> list[str]:
-        """The data sets of those sets that have several."""
+        """The data sets of each set that has several data sets."""
         of_sets = [
             dict.fromkeys(str(record["dataset"]) for record in rows.values() if "dataset" in record)
             for rows in self._rows.values()
@@ -58,9 +59,10 @@ class JoinedSets:
         return list(dict.fromkeys(name for names in of_sets if len(names) > 1 for name in names))
 
     def resolve(self, items: Iterable[str]) -> list[str]:
-        """The columns of these items, in all sets; with LABEL: in front, in the sets that it matches.
+        """The columns of these items in all sets. An item that begins with LABEL: has columns only in the
+        sets whose label matches.
 
-        Raises UsageError if no record has an item.
+        Raises UsageError if an item is missing in all records.
         """
         return list(dict.fromkeys(name for item in items for name in self._resolved(item)))
 
@@ -85,8 +87,8 @@ class JoinedSets:
         return names
 
     def numbers(self, names: Sequence[str]) -> np.ndarray:
-        """The columns with these names (from `resolve`): (N, M), a row for each joined record; NaN if it has
-        no number."""
+        """The columns (N, M) with these names (from `resolve`), with one row for each joined record; NaN if a
+        record has no number."""
         keys = list(dict.fromkeys(key for rows in self._rows.values() for key in rows))
         values = np.full((len(keys), len(names)), np.nan)
         for place, name in enumerate(names):

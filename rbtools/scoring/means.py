@@ -1,4 +1,4 @@
-"""The interval of a mean of one record's metrics: `mean(pgd20.*)`."""
+"""The interval of a mean over metrics of the same record, such as `mean(pgd20.*)`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 
 
 def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str, Any]]:
-    """The entries of the metrics in a mean; empty for other expressions, and if an entry is missing."""
+    """The entries of the metrics in a mean. Returns [] for other expressions, or if an entry is missing."""
     metrics = record.get("metrics") or {}
     if not compiled.is_mean or compiled.text in metrics:
         return []
@@ -32,11 +32,12 @@ def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str
 
 
 def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval | None:
-    """The 95 % interval of a mean of metrics; None for other expressions, and if a metric has no interval.
+    """The 95 % interval of a mean of metrics. Returns None for other expressions, or without intervals.
 
-    If all metrics have answers for each image, an image's share of metrics in which it counts is one
-    observation, as for `corrupt.mean`; then correlation between metrics does not matter. Otherwise, it is the
-    mean of their intervals: correct if they fail on the same images, otherwise too wide.
+    If all metrics have answers for each image, one observation is the share of metrics in which an image
+    counts, as for `corrupt.mean`; correlation between metrics is then taken into account. Otherwise, the
+    interval is the mean of the metrics' intervals, which is correct if the metrics fail on the same images,
+    and is otherwise too wide.
     """
     entries = parts(record, compiled)
     ends = [pair for entry in entries if (pair := results.interval(entry)) is not None]
@@ -56,6 +57,6 @@ def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval |
 
 
 def images(record: Mapping[str, Any], compiled: expr.Expression) -> int | None:
-    """The number of images of a mean of metrics; None if the metrics have different numbers."""
+    """The number of images behind a mean of metrics; None if the metrics have different numbers of images."""
     counts = {entry.get("n") if type(entry.get("n")) is int else None for entry in parts(record, compiled)}
     return counts.pop() if len(counts) == 1 else None

@@ -16,8 +16,8 @@ Record = Mapping[str, Any]
 def united(old: Record, new: Record) -> dict[str, Any]:
     """Merge two records of one model, with the metrics of both.
 
-    For a metric that both have, the value on more images counts; if the numbers of images are equal or
-    unknown, the value in `new`. Other fields come from `new`, too.
+    If both records have a metric, the value on more images is kept. If the numbers of images are equal or
+    unknown, the value in `new` is kept. The other fields are also taken from `new`.
     """
     before, after = (record.get("metrics") or {} for record in (old, new))
     entries, later = map(results.by_metric, (old, new))
@@ -32,7 +32,8 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     }
 
     def chosen(ours: Record, theirs: Record) -> dict[str, Any]:
-        """Joins two maps by metric, the old one first; for each metric, the value that counts."""
+        """Joins two mappings by metric, with the metrics of the old mapping first; for each metric, the
+        preferred value is kept."""
         kept = {name: value for name, value in ours.items() if name in from_old}
         return kept | {name: value for name, value in theirs.items() if name not in from_old}
 
@@ -49,11 +50,11 @@ def united(old: Record, new: Record) -> dict[str, Any]:
 
 
 class Unions:
-    """Merges records of one model, and counts the merged records.
+    """Merges records of the same model, and counts the merged records.
 
-    `count`: the number of records that were merged into earlier ones. `images`: the number of images of each
-    metric, for the first merged record whose metrics have different numbers of images although those of each
-    single record had not.
+    `count` is the number of records that were merged into earlier records. `images` describes the first
+    merged record whose metrics have different numbers of images because its two parts had different numbers.
+    The mapping contains the number of images of each metric.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Unions:
         self.images: dict[str, int] = {}
 
     def of(self, old: Record, new: Record) -> dict[str, Any]:
-        """Merge two records: see `united`."""
+        """Merge two records with `united`, and count the merged record."""
         self.count += 1
         record = united(old, new)
         if not self.images:
@@ -71,9 +72,9 @@ class Unions:
 
 
 def images(record: Record) -> dict[str, int]:
-    """Maps each measured share to its number of images.
+    """Maps each metric that is a share of images to the number of images.
 
-    PR and ProbAcc are left out if they are over the images that the model classifies correctly.
+    PR and ProbAcc are left out if they are shares of the images that the model classifies correctly.
     """
     counts = {}
     for entry in record.get("evals") or ():
@@ -88,7 +89,8 @@ def images(record: Record) -> dict[str, int]:
 
 
 def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
-    """Maps each metric with different numbers of images in these records to the smallest and the largest."""
+    """Maps each metric whose number of images differs between these records to the smallest and the largest
+    number of images."""
     counts: dict[str, set[int]] = {}
     for record in records:
         for name, n in images(record).items():
@@ -97,10 +99,11 @@ def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
 
 
 def merged(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The mean of records: all fields that they agree in, and `about` under "aggregated".
+    """The mean of records, with all fields that are the same in all records, and with `about` under
+    "aggregated".
 
-    The entry of a metric contains its mean as `value`, the sample standard deviation as `std` (null for one
-    record), the number of `records` that have it, and the fields in which their entries agree.
+    The entry of a metric contains the mean as `value`, the sample standard deviation as `std` (null for one
+    record), the number of `records` that have the metric, and the fields that are the same in all entries.
     """
     common = shared([described(record) for record in records])
     seeds = [record["train"]["seed"] for record in records if "seed" in (record.get("train") or {})]
@@ -133,7 +136,7 @@ def _entry(name: str, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields in which objects agree, also inside nested objects."""
+    """The fields whose values are the same in all objects, also inside nested objects."""
     if not values:
         return {}
     first, *others = values

@@ -1,4 +1,4 @@
-"""Metrics in words, for tables, pages and figures: `PGD-20, ε = 8/255` for `pgd20.8`."""
+"""Names of metrics in words, for tables, pages and figures: `PGD-20, ε = 8/255` for `pgd20.8`."""
 
 from __future__ import annotations
 
@@ -43,23 +43,25 @@ _FIXED = {
 
 
 def axis_of(parts: MetricName) -> str:
-    """The key in AXES of the quantity of the metric's number."""
+    """The key in AXES for the quantity that varies in the metric's name."""
     return {"linf": "eps", "l1": "eps1", "l2": "eps2"}[parts.ball] if parts.over == "eps" else parts.over
 
 
 def distance(parts: MetricName) -> str:
-    """The metric's distance with its unit: `ε = 8/255`; other norms are for pixels in [0, 1]."""
+    """The distance in a metric's name with its unit, such as `ε = 8/255`; distances in other norms are for
+    pixels in [0, 1]."""
     return f"ε = {parts.number}{'/255' if parts.ball == 'linf' else ''}"
 
 
 def radius(text: str) -> str:
-    """A radius of noise in its natural form: 0.0313725 becomes 8/255, and 0.08 stays."""
+    """The radius of noise as a fraction if possible: 0.0313725 becomes 8/255, and 0.08 is unchanged."""
     of255 = float(text) * 255
     return f"{of255:.0f}/255" if len(text) > 6 and abs(of255 - round(of255)) < 1e-3 else text
 
 
 def attack(parts: MetricName) -> str:
-    """The attack of a metric and its norm, `PGD-20 (L2)`; the name itself if the attack is not known."""
+    """The attack in a metric's name with the norm, such as `PGD-20 (L2)`; for an unknown attack, the name is
+    unchanged."""
     name = parts.stem if parts.stem in _ATTACKS else parts.stem.rstrip("0123456789")
     steps = parts.stem[len(name) :]
     if name not in _ATTACKS:
@@ -68,12 +70,12 @@ def attack(parts: MetricName) -> str:
 
 
 def is_attack(parts: MetricName) -> bool:
-    """Whether it is a metric under a known attack."""
+    """Whether the metric is measured under a known attack."""
     return bool(parts.number) and (parts.stem in _ATTACKS or parts.stem.rstrip("0123456789") in _ATTACKS)
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric, or a mean or a difference of metrics, is a share of images or copies."""
+    """Whether a metric, or a mean or difference of metrics, is a share of images or of noisy copies."""
     tokens = expr.tokens(name)
     of_names = [token.text for token in tokens if token.kind == "name"]
     functions = {"mean", "min", "max", "std", "union", "union.common", "class.min"} & {*of_names}
@@ -84,7 +86,8 @@ def is_share(name: str) -> bool:
 
 
 def heading(name: str) -> str:
-    """A metric as the heading of a column: `PR uniform, γ = 0.08`. Unknown names and expressions stay."""
+    """The heading of a metric's column, such as `PR uniform, γ = 0.08`. Unknown names and expressions are
+    unchanged."""
     parts = metric_name.parse(name)
     first = parts.prefixes[0] if parts.prefixes else ""
     if first in ("ge", *metric_name.SPLITS, *metric_name.OF_OTHERS):

@@ -1,4 +1,4 @@
-"""AttackBench's local optimality of an attack, from a record's accuracies over distances."""
+"""The local optimality of an attack (AttackBench), computed from a record's accuracies over distances."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ Over = dict[float, float]  # distance -> accuracy
 
 
 def optimality(record: Mapping[str, Any], attack: object) -> float:
-    """How near an attack's curve of accuracy over eps is to the lowest curve of all attacks; 1 is the best.
+    """How close an attack's curve of accuracy over eps is to the lower envelope of all attacks; 1 is best.
 
-    Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
-    attack's curve, b the area under the lower envelope of all curves in its norm, and c clean accuracy times
-    the largest distance. An attack as good as all attacks together gets 1, an attack that finds nothing gets
-    0. The curves end where the envelope reaches 0, or at the largest distance that all of them have. The
-    record has no outcomes of single images: if attacks break different images, the envelope is above the
-    curve of all attacks together, which `rb-attack curve --attacks` measures.
+    The value is 1 - (a - b) / (c - b), where a is the area under the attack's curve, b is the area under the
+    lower envelope of all curves in the same norm, and c is clean accuracy times the largest distance (Cina et
+    al. 2024, AttackBench, arXiv:2404.19460). An attack that is as good as all attacks together has the value
+    1, and an attack that finds no adversarial example has the value 0. The curves end at the distance where
+    the envelope reaches 0, or else at the largest distance that all curves contain. The record does not
+    contain the outcomes of single images. If attacks break different images, the envelope is therefore above
+    the accuracy against all attacks together, which `rb-attack curve --attacks` measures.
 
-    attack: the metric without its distance, such as "pgd20" or "fmn.l2". In expressions, this function is
-    `optimality('pgd20')`. Raises RbError without such accuracies, those of another attack, or clean accuracy.
+    `attack` is the metric's name without the distance, such as "pgd20" or "fmn.l2". In expressions, the
+    function is called as `optimality('pgd20')`. Raises RbError if the record lacks the accuracies of this
+    attack, of a second attack, or on clean images.
     """
     curves, name = _curves(record), str(attack)
     if name not in curves:
@@ -46,8 +48,8 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
 
 
 class _Curve(NamedTuple):
-    """Accuracies over distances, and the fields that curves must share to be compared: norm, split, data set
-    and number of images.
+    """The accuracies over distances, and the fields that must be equal for all compared curves: norm, split,
+    data set and number of images.
     """
 
     images: tuple[str, str, Any, Any]
@@ -55,7 +57,7 @@ class _Curve(NamedTuple):
 
 
 def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
-    """Maps the name of an attack (with split and norm) to its curve, if that has two distances above 0."""
+    """The curves of all attacks (keys with split and norm) that have at least two distances above 0."""
     curves: dict[str, _Curve] = {}
     for entry in record.get("evals") or ():
         parts = metric_name.parse(str(entry.get("metric")))
@@ -70,7 +72,8 @@ def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
 
 
 def _optimality(asked: Over, compared: Sequence[Over]) -> float:
-    """Local optimality of a curve among the curves `compared`, all with clean accuracy at distance 0."""
+    """The local optimality of a curve among `compared`, where all curves have clean accuracy at distance
+    0."""
     end = min(max(curve) for curve in compared)
     grid = sorted({eps for curve in compared for eps in curve if eps <= end})
     lowest = [min(_at(curve, eps) for curve in compared) for eps in grid]
@@ -84,7 +87,7 @@ def _optimality(asked: Over, compared: Sequence[Over]) -> float:
 
 
 def _at(curve: Over, eps: float) -> float:
-    """The accuracy at a distance up to the curve's largest one, interpolated linearly."""
+    """The accuracy at a distance within the range of the curve, by linear interpolation."""
     if eps in curve:
         return curve[eps]
     below, above = max(one for one in curve if one < eps), min(one for one in curve if one > eps)
@@ -93,6 +96,6 @@ def _at(curve: Over, eps: float) -> float:
 
 
 def _area(grid: Sequence[float], values: Sequence[float]) -> float:
-    """The area under the line through the values at the distances of the grid."""
+    """The area under the piecewise linear curve through the values at the distances of the grid."""
     steps = zip(itertools.pairwise(grid), itertools.pairwise(values), strict=True)
     return math.fsum((right - left) * (low + high) / 2 for (left, right), (low, high) in steps)

@@ -1,7 +1,7 @@
 """Comparison of two models on the same images.
 
-Only images that count for exactly one of the models matter: of n images, `gained` count only for the first
-model and `lost` only for the second one, and the difference of their shares is (gained - lost) / n.
+Only images that count for exactly one of the two models matter. Of n images, `gained` count only for the
+first model and `lost` only for the second model. The difference of the models' shares is (gained - lost) / n.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TAIL = 0.025
 
 
 class Comparison(NamedTuple):
-    """A difference, its 95 % interval, and the p-value of no difference."""
+    """A difference, its 95 % interval, and the p-value of the hypothesis that there is no difference."""
 
     difference: float
     ci95: tuple[float, float]
@@ -23,19 +23,20 @@ class Comparison(NamedTuple):
 
 
 def changed(first: np.ndarray, second: np.ndarray) -> tuple[int, int]:
-    """The numbers of images that count only for the first model, and only for the second. Both: bool (N,)."""
+    """The number of images that count only for the first model, and the number that count only for the second
+    model. Both arguments are bool (N,)."""
     return int((first & ~second).sum()), int((second & ~first).sum())
 
 
 def interval(gained: np.ndarray, lost: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ends of the 95 % intervals of differences; all arguments are counts (G,).
 
-    The mid-P intervals of both shares are joined with the variance estimates that follow from their ends
-    (Zou, Psychol. Methods 12, 2007, for dependent estimates: with l, u the ends of a and b, and r their
-    correlation, the lower end is a - b - sqrt(x^2 + y^2 - 2 r x y), x = a - l_a, y = u_b - b). Without
-    changes, this is -3 / n to 3 / n. `bench/paired_intervals.py` measures the coverage: .951 to .976 if five
-    images change on average. In this case, Tango's interval falls to .931, Wald's to .870, and Bonett and
-    Price's rises to .991.
+    The interval combines the mid-P intervals of the two shares (Zou, Psychol. Methods 12, 2007, for dependent
+    estimates). If l and u are the ends for a and b, and r is their correlation, the lower end is a - b -
+    sqrt(x^2 + y^2 - 2 r x y), with x = a - l_a and y = u_b - b. If the answers are equal for all images, the
+    interval is -3 / n to 3 / n. `bench/paired_intervals.py` measures a coverage of .951 to .976 if the
+    answers for five images differ on average. In this case, the coverage of Tango's interval falls to .931,
+    the coverage of Wald's falls to .870, and the coverage of Bonett and Price's rises to .991.
     """
     first, second = gained / images, lost / images
     (low, high), (least, most) = (_mid_p(count, images) for count in (gained, lost))
@@ -53,7 +54,7 @@ def _joined(one: np.ndarray, other: np.ndarray, correlation: np.ndarray) -> np.n
 
 
 def _mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the mid-P intervals of shares (Berry and Armitage, The Statistician 44, 1995)."""
+    """The ends of mid-P intervals of shares (Berry and Armitage, The Statistician 44, 1995)."""
     different, places = np.unique(np.stack([count, images]), axis=1, return_inverse=True)
     low, high = _different_mid_p(*different)
     return low[places.ravel()], high[places.ravel()]
@@ -61,7 +62,7 @@ def _mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _different_mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     def more(share: np.ndarray) -> np.ndarray:
-        """The probability of more than `count`, plus half the probability of `count`."""
+        """The probability of more than `count`, plus half of the probability of exactly `count`."""
         at_least = np.where(count > 0, special.bdtrc(count - 1, images, share), 1)
         above = np.where(count < images, special.bdtrc(count, images, share), 0)
         total: np.ndarray = (at_least + above) / 2
@@ -78,16 +79,16 @@ def _different_mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray,
 
 
 def mcnemar(gained: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """McNemar's exact two-sided p-values (G,) of no difference (Psychometrika 12, 1947). Without a
-    difference, the number of images gained follows Binomial(changed, 1/2)."""
+    """McNemar's exact two-sided p-values (G,) of the hypothesis that there is no difference (Psychometrika
+    12, 1947). Under this hypothesis, the number of images gained follows Binomial(changed, 1/2)."""
     total = gained + lost
     below = special.bdtr(np.minimum(gained, lost), np.maximum(total, 1), 0.5)
     return np.where(total > 0, np.minimum(2 * below, 1), 1.0)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """p-values (G,), adjusted so that with probability 95 % none below .05 is wrong (Holm, Scand. J. Stat. 6,
-    1979)."""
+    """Adjusts p-values (G,), so that with probability 95 % no difference is wrongly declared significant at
+    .05 (Holm, Scand. J. Stat. 6, 1979)."""
     order = np.argsort(p, kind="stable")
     scaled = np.minimum(p[order] * np.arange(len(p), 0, -1), 1)
     adjusted = np.empty(len(p))
@@ -96,11 +97,13 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def of_means(difference: float, draws: np.ndarray, between: np.ndarray, freedom: np.ndarray) -> Comparison:
-    """The comparison of two means over seeds. draws (B,): draws of their difference, for other test images.
+    """Compares two means over seeds.
 
-    between: (2,), the variance of each mean between its members; freedom: its degrees of freedom. The p-value
-    is Student's, with the degrees of freedom of `rank_sets`. The interval joins percentiles of the draws with
-    Student's interval between members (Zou and Donner, Stat. Med. 27, 2008).
+    `draws` (B,) contains samples of the difference of the means, as if other test images had been used.
+    `between` (2,) is the variance of each mean between its members, and `freedom` is the degrees of freedom.
+    The p-value is from Student's distribution, with the degrees of freedom that `rank_sets` uses. The
+    interval combines percentiles of the samples with Student's interval between members (Zou and Donner,
+    Stat. Med. 27, 2008).
     """
     seeds, images = float(between.sum()), float(draws.var(ddof=1))
     inverse = float((between / freedom).sum())

@@ -1,4 +1,5 @@
-"""Comparison of records with a reference on the images that both have in common (`rb-rank --paired`)."""
+"""Comparison of records with a reference, on the images that a record and the reference have in common
+(`rb-rank --paired`)."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ Counted = Callable[[Record, Mapping[str, Any]], answers.Answers | None]
 
 
 class _MemberAnswers(NamedTuple):
-    """A metric of a record, or of the members of a mean. right: bool (M, N), whether each image counts for
-    each member. examples: the digests of the lists of images, if known.
+    """The answers for a metric of a record, or of all members of a mean. `right` is bool (M, N), true if an
+    image counts for a member. `examples` contains the digests of the lists of images, if known.
     """
 
     members: Sequence[Record]
@@ -40,14 +41,15 @@ def compare(
     raw: bool = False,
     warn: Callable[[str], None] = lambda message: None,
 ) -> tuple[list[dict[str, dict[str, Any]]], int]:
-    """Compare records, or means of members, with a reference.
+    """Compare records, or means of several members, with a reference.
 
-    reference: its members, one record or those of a mean. others: names and members. counted: returns which
-    images count in an entry's value. draws: for means over several members. needed: the metrics whose answers
-    must be for the reference's images; if they are not, `warn` is called and the record gets no comparison.
-    Returns the comparisons of each record by metric, with p after Holm's correction and, with `raw`, also
-    p_raw; and the number of records without answers of the needed metrics. Raises RbError if the reference
-    lacks them.
+    `reference` contains the single record or the members of the mean. `others` contains names and members.
+    `counted` returns which images count in the value of an entry. `draws` is used for means of several
+    members. `needed` contains the metrics whose answers must be for the reference's images; if they are for
+    other images, `warn` is called, and the record has no comparison. Returns the comparisons of each record
+    by metric, and the number of records without answers of the needed metrics. A comparison contains p after
+    Holm's correction and, with `raw`, also the uncorrected p_raw. Raises RbError if the reference lacks
+    answers of the needed metrics.
     """
     measure = partial(_measured, counted=counted)
     found = {name: measure(reference, name) for name in reference[0].get("metrics") or {}}
@@ -79,7 +81,8 @@ def compare(
 
 
 def _measured(members: Sequence[Record], name: str, counted: Counted) -> _MemberAnswers | None:
-    """The answers of the members for a metric; None if a member lacks them, or if their images differ."""
+    """The answers of all members for a metric. Returns None if the answers of a member are missing, or if the
+    members have different images."""
     every, about, examples = [], [], set()
     for member in members:
         entry = results.last_entry(member, name)
@@ -98,10 +101,11 @@ def _measured(members: Sequence[Record], name: str, counted: Counted) -> _Member
 def _compared(
     metric: str, every: Sequence[_MemberAnswers], reference: _MemberAnswers, draws: bootstrap.BootstrapDraws
 ) -> list[dict[str, Any]]:
-    """The comparisons of a metric: for single records from the images that changed, for means from draws."""
+    """The comparisons of a metric. Comparisons of single records are computed from the images whose answers
+    differ, and comparisons of means are computed from samples."""
 
     def drawn(one: _MemberAnswers, whose: str) -> np.ndarray:
-        """Draws (M, B) of the members, as if for the same other test images."""
+        """Samples (M, B) of the members, as if all of them had used the same other test images."""
         return np.stack([draws.number(member, metric, whose) for member in one.members])
 
     single = [len(ours.right) == len(reference.right) == 1 for ours in every]
@@ -127,7 +131,7 @@ def _compared(
 
 
 def _why_not(name: str, entry: Mapping[str, Any]) -> str:
-    """Why a metric of the reference cannot be compared."""
+    """The reason why a metric of the reference cannot be compared."""
     try:
         answers.needed(entry, name)
     except answers.NoAnswers as why:
@@ -139,7 +143,7 @@ def _why_not(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def _difference(ours: _MemberAnswers, reference: _MemberAnswers) -> str:
-    """How the images of two metrics differ; empty if they are the same."""
+    """A description of the difference between the images of two metrics; "" if the images are the same."""
     for key in sorted(ours.images.keys() | reference.images.keys()):
         one, other = ours.images.get(key), reference.images.get(key)
         if one != other:

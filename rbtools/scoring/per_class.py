@@ -1,4 +1,4 @@
-"""Accuracies of single classes, from a model's answers for each image."""
+"""Accuracies of single classes, computed from a model's answers for each image."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rbtools.records import answers, expr, results
 
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
-    """Maps each class to the number of its images that count in the metric's value, and the number of all.
+    """Maps each class to the number of its images that count in the metric, and of all its images.
 
-    Raises MissingName without the metric, NoAnswers without answers for its images, and RbError if these are
-    damaged.
+    Raises MissingName if the metric is missing, NoAnswers if there are no answers for each image, and RbError
+    if the answers are damaged.
     """
     if metric not in (record.get("metrics") or {}):
         raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
@@ -31,9 +31,9 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
 
 
 def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """The field `per_class` of a record: the accuracy of each class with its interval, and the worst one.
+    """The field `per_class` of a record: the accuracy of each class with its interval, and the worst class.
 
-    Raises the errors of `counts`.
+    Raises the same errors as `counts`.
     """
     every = counts(record, metric)
     worst = min(every, key=lambda label: every[label][0] / every[label][1])
@@ -45,6 +45,6 @@ def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def worst(record: Mapping[str, Any], metrics: Sequence[str]) -> float:
-    """The accuracy of the worst class in a metric, in expressions `class.min(pgd20.8)`."""
+    """The lowest accuracy of a class in a metric, `class.min(pgd20.8)` in expressions."""
     (metric,) = metrics
     return min(right / n for right, n in counts(record, metric).values())

@@ -1,4 +1,5 @@
-"""Compares a record's metrics with published ones: differences, and whether chance explains them."""
+"""Compares the metrics of a record with published values, and tests whether sampling error can explain the
+differences."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ _NOT_COMPARED = frozenset(_APART) | {field.name for field in schema.EVALS if fie
 
 
 def compared(record: Record, published: Record, images: int | None) -> dict[str, dict[str, Any]]:
-    """Maps each metric that both records have to the published value, the difference (ours minus theirs), and
-    whether it is within the sampling error.
+    """Maps each metric that both records have to the published value, the difference (ours minus published),
+    and whether the difference is within the sampling error.
 
-    `images`: the number of test images of the published numbers, None if unknown. PR and ProbAcc count only
-    images that the model classifies correctly. If a metric was measured differently, a `reason` replaces the
-    other fields; if it has no standard errors, a `reason` replaces the verdict.
+    `images` is the number of test images of the published numbers, or None if unknown. PR and ProbAcc count
+    only images that the model classifies correctly. If our protocol differs from the published protocol, the
+    metric has only a `reason`. If the metric has no standard errors, a `reason` replaces the verdict.
     """
     ours, theirs = map(results.by_metric, (record, published))
     metrics, theirs_by_name = record.get("metrics") or {}, published.get("metrics") or {}
@@ -47,9 +48,10 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
 
 
 def difference(ours: Entry | None, theirs: Entry) -> str:
-    """The fields in which our protocol differs from the published one; empty if none, or if ours is unknown.
+    """The fields in which our protocol differs from the published protocol; empty if all fields agree, or if
+    our protocol is unknown.
 
-    A switch (true) that our entry lacks counts as off; other fields that it lacks are not compared.
+    A switch (true) that our entry lacks counts as off; other fields that our entry lacks are not compared.
     """
     if ours is None:
         return ""

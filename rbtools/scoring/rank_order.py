@@ -1,4 +1,5 @@
-"""Ranks records by one or several numbers. Equal values share a rank; unranked records come last."""
+"""Ranks records by one or several numbers. Records with equal values share a rank; unranked records are
+last."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class SortKey(NamedTuple):
 
 
 def key(item: str) -> SortKey:
-    """Parse `EXPR[:lower|higher]`; the default direction is the metric's own. Raises RbError for another
-    word after the colon.
+    """Parse `EXPR[:lower|higher]`; the default is the metric's usual direction. Raises RbError if the text
+    after the colon is another word.
     """
     text, _, direction = item.rpartition(":")
     if direction in ("lower", "higher") and text:
@@ -35,7 +36,7 @@ def key(item: str) -> SortKey:
 
 
 class Ranked(NamedTuple):
-    """A record with its rank. Both `rank` and `value` are None if the record has no such number."""
+    """A record with its rank. `rank` and `value` are None if the record does not have the number."""
 
     rank: int | None
     value: float | None
@@ -45,12 +46,12 @@ class Ranked(NamedTuple):
 def rank(
     records: Iterable[Any], by: Callable[[Any], Any], *, higher: bool | Sequence[bool] = True
 ) -> list[Ranked]:
-    """Order records (of any type) by `by(record)`, the best first.
+    """Sort records (of any type) by `by(record)`, with the best record first.
 
-    If `by` returns several values (and `higher` is as long), later values break ties. Equal values share a
-    rank, and the next rank counts them (1, 2, 2, 4); they keep the input's order. Records whose first value
-    is None or NaN come last, without a rank. Records without a later value come last among their ties. Raises
-    RbError if a value is not a number.
+    If `by` returns several values, `higher` must be a sequence of the same length, and later values break
+    ties. Records with equal values have the same rank and keep the order of the input. The next rank counts
+    all of them (1, 2, 2, 4). Records whose first value is None or NaN are last and have no rank. Among tied
+    records, those that lack the next value are last. Raises RbError if a value is not a number.
     """
     directions = (higher,) if isinstance(higher, bool) else tuple(higher)
 
@@ -69,7 +70,7 @@ def rank(
 
 
 def costs(values: Sequence[Any], higher: Sequence[bool]) -> Cost:
-    """Values in a form that sorts the best first. Raises RbError for a value that is not a number."""
+    """Values in a form that sorts the best value first. Raises RbError if a value is not a number."""
 
     def cost(value: object, higher: bool) -> tuple[bool, float]:
         if value is None or value != value:
@@ -87,10 +88,11 @@ def costs(values: Sequence[Any], higher: Sequence[bool]) -> Cost:
 
 
 def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list[int]:
-    """The band of each record, 1 the best; `intervals` are in the order of the ranking.
+    """The band of each record, where band 1 is the best; `intervals` are in the order of the ranking.
 
-    A band consists of the best record that has no band yet, and the records after it whose intervals overlap
-    its interval. Two records of a band may differ significantly, but each could be as good as the first.
+    A band consists of the best record that is not yet in a band, and of the following records whose intervals
+    overlap the interval of this record. Two records of a band may differ significantly, but each record of a
+    band could be as good as the band's first record.
     """
     bands = [1] * len(intervals)
     pending = list(range(len(intervals)))
@@ -103,9 +105,10 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
 
 
 def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:
-    """Which points are on the Pareto front: no other is at least as good everywhere and better somewhere.
+    """Whether each point is on the Pareto front, which means that no other point is at least as good in all
+    numbers and better in one number.
 
-    A point that lacks a number is not on the front; equal points are on it together.
+    A point that lacks a number is not on the front. Equal points are all on the front or all off the front.
     """
     on = [False] * len(points)
     best: list[Cost] = []

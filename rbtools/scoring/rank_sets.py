@@ -1,10 +1,11 @@
 """Intervals of ranks, from tests of all pairs of numbers. The rank of a number is 1 plus the number of truly
-better numbers. If numbers are close, ranks in bootstrap resamples give no valid interval: among ten equal
-numbers, each order is possible, but the first one of a resample is almost never the tenth (Hall and Miller,
-Ann. Stat. 37, 2009). Therefore each number is compared with all others at a simultaneous level of 5 %. The
-numbers that are significantly better determine the lower end, and those that are not significantly worse the
-upper end (Mogstad, Romano, Shaikh and Wilhelm, Rev. Econ. Stud. 91, 2024). Instead of their bootstrap, we use
-Bonferroni's bound, which is valid however the numbers depend on each other.
+better numbers. If numbers are close, the ranks in bootstrap resamples do not form a valid interval. For
+example, each order of ten truly equal numbers is possible, but the first number in a resample is almost never
+the tenth (Hall and Miller, Ann. Stat. 37, 2009). Therefore, all pairs of numbers are compared at a
+simultaneous level of 5 %. The lower end of a rank's interval follows from the number of significantly better
+numbers, and the upper end from the number of significantly worse numbers (Mogstad, Romano, Shaikh and
+Wilhelm, Rev. Econ. Stud. 91, 2024). Instead of their bootstrap, we use Bonferroni's bound, which is valid for
+any dependence between the numbers.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ _GRID = 200  # degrees of freedom at which Student's quantile is computed; other
 
 
 class Drawn(NamedTuple):
-    """Draws (G, B) of numbers (G,), and the variance between members of a group, which they do not include.
+    """Bootstrap samples (G, B) of numbers (G,), and the variance between the members of groups.
 
-    between: (G,), the variance of each number between its members; freedom: (G,), its degrees of freedom.
-    rarity: (G,), 1 / the number of images behind a number; 0 if it is large or unknown. joint: whether draws
-    of different numbers belong together. If not, the numbers are independent.
+    `between` (G,) is the variance of each number between its members, which the samples do not contain, and
+    `freedom` (G,) is the degrees of freedom of this variance. `rarity` (G,) is 1 / n for n images behind a
+    number, or 0 if n is large or unknown. `joint` is true if the samples of different numbers are dependent;
+    otherwise, the numbers are independent.
     """
 
     draws: np.ndarray
@@ -35,11 +37,11 @@ class Drawn(NamedTuple):
 
 
 def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest rank (G,) that each number may have; each pair is a 95 % interval.
+    """The smallest and the largest rank (G,) of each number, which are the ends of a 95 % interval.
 
-    Numbers that are truly equal have all of their ranks, and the pair contains all of these. Only numbers
-    near each other are compared; the others are counted by sorting. G numbers thus take G log G steps, and
-    one for each close pair.
+    If several numbers are truly equal, each of them has several true ranks, and the interval contains all of
+    these ranks. Only close numbers are compared; other numbers are counted by sorting. The comparison of G
+    numbers needs G log G steps, and one step for each close pair.
     """
     count, size = drawn.draws.shape
     if count < 2:
@@ -76,7 +78,8 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Spread:
-    """Variances of differences of numbers. moved: centred draws (G, B), whose squares add up to variances."""
+    """Variances of differences between numbers. `moved` contains centred samples (G, B), with squares that
+    add up to variances."""
 
     def __init__(self, moved: np.ndarray, between: np.ndarray, freedom: np.ndarray, joint: bool) -> None:
         self.moved, self.between, self.freedom, self.joint = moved, between, freedom, joint
@@ -91,11 +94,11 @@ class _Spread:
         return most
 
     def of_pairs(self, rows: slice, near: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Variances (R, N) of differences, and 1 / their degrees of freedom.
+        """The variances (R, N) of differences, and the inverse degrees of freedom of these variances.
 
-        The latter is the mean of the parts' inverse degrees of freedom, weighted with their variances.
-        Welch's formula, which uses squared weights, has a few per cent too little coverage for groups of two
-        and three.
+        The inverse degrees of freedom are the mean over the parts of a variance, weighted with the sizes of
+        the parts. With Welch's formula, which uses squared weights, the coverage is a few per cent too low
+        for groups of two and three.
         """
         variance = self.variance[rows, None] + self.variance[near]
         if self.joint:
@@ -111,9 +114,10 @@ class _Spread:
 
 
 def _critical(count: int, spread: _Spread) -> tuple[Callable[[np.ndarray], np.ndarray], float]:
-    """Student's quantile as a function of 1 / degrees of freedom, for one of `count` numbers; its maximum.
+    """Returns a function that maps 1 / degrees of freedom to Student's quantile for one of `count` numbers,
+    and the largest value of this function.
 
-    The quantile is a convex function of it, so that interpolated values are never too small.
+    The function is convex, so interpolated values are never too small.
     """
     inverses = 1 / spread.freedom[spread.between > 0]
     least, most = (end(inverses, initial=spread.inverse) for end in (np.min, np.max))

@@ -1,4 +1,5 @@
-"""The ranked objects: one record of each model, or means over records, and the values that decide."""
+"""The entries of a ranking, which are single records or means over records, and the values by which they are
+ranked."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ Record = dict[str, Any]
 
 @dataclass(eq=False)
 class Contender:
-    """A record that is ranked.
+    """An entry of the ranking.
 
-    members: the records behind it, which are the record itself or those that it averages; parts: what it
-    averages, possibly means over seeds. values: the values that it is ranked by, None if missing; points: its
-    coordinates for the Pareto front. paired: its comparison with a reference; marks: fields beside its rank.
+    `members` contains the single records behind the entry, and `parts` contains the records that are
+    averaged, possibly means over seeds. `values` contains the values by which the entry is ranked, None if
+    missing. `points` contains the coordinates for the Pareto front. `paired` is the comparison with a
+    reference, and `marks` contains fields that are written next to the rank.
     """
 
     record: Record
@@ -33,7 +35,7 @@ class Contender:
 
     @classmethod
     def mean(cls, parts: Sequence[Contender], about: Mapping[str, Any]) -> Contender:
-        """The mean of contenders (`merge.merged`)."""
+        """The entry for the mean of several entries (see `merge.merged`)."""
         records = [part.record for part in parts]
         members = [member for part in parts for member in part.members]
         return cls(merge.merged(records, about), members, records)
@@ -42,11 +44,11 @@ class Contender:
 def one_of_each_model(
     records: Iterable[Record], unions: merge.Unions, *, weights: bool = False
 ) -> dict[int, Record]:
-    """Maps the digest of each model to one record, in order of first occurrence; `unions` merges further
-    records into it, and counts them.
+    """Maps the digest of each model to one record, in order of first occurrence; `unions` merges and counts
+    further records of the same model.
 
-    `weights`: merge only records that name their checkpoint, because rows of a table may not describe their
-    models well enough to distinguish them.
+    If `weights` is true, only records that name their checkpoint are merged, because rows of a table may not
+    describe a model completely.
     """
     models: dict[int, Record] = {}
     for record in records:
@@ -57,9 +59,9 @@ def one_of_each_model(
 
 
 def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Contender]:
-    """Means of the contenders that differ only in the fields `over` (such as `seed`).
+    """The means of the entries that differ only in the fields `over` (such as `seed`).
 
-    Raises UsageError for a field that no record has.
+    Raises UsageError if a field is missing in all records.
     """
     for name in over if contenders else ():
         if not any(same_model.has(one.record, name) for one in contenders):
@@ -74,9 +76,10 @@ def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Conte
 def averaged_by(
     contenders: Sequence[Contender], names: Sequence[str], option: str
 ) -> tuple[list[Contender], dict[str, int]]:
-    """Means of the contenders that agree in the fields `names`; how many records lack each field.
+    """The means of the entries that have the same values of the fields `names`, and the number of records
+    that lack each field.
 
-    Raises UsageError, which names the `option`, for a field that no record has.
+    Raises UsageError, which names the `option`, if a field is missing in all records.
     """
     groups = grouped([one.record for one in contenders], names, option)
     means = [
@@ -89,9 +92,9 @@ def averaged_by(
 def values(
     records: Sequence[Record], keys: Sequence[rank_order.SortKey], option: str
 ) -> list[tuple[Any, ...]]:
-    """The values that each record is ranked by; None for missing ones.
+    """The values by which each record is ranked; None if a value is missing.
 
-    Raises UsageError if no record has a value, because then the name is wrong.
+    Raises UsageError if no record has a value, because the name is then wrong.
     """
     columns = []
     for key in keys:
@@ -116,7 +119,7 @@ def values(
 def marked_bands(
     ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
-    """The band of each ranked entry. An entry without a value has no band; an entry without an interval
+    """The band of each ranked entry. An entry without a value has no band, and an entry without an interval
     counts as exact."""
     known = {
         place: ends[place] or (entry.value, entry.value)

@@ -1,4 +1,5 @@
-"""Whether a claimed entry and its measurement differ by more than chance and rounding can explain."""
+"""Tests whether chance and rounding can explain the difference between a claimed entry and a new
+measurement."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ _ALIKE_RELATIVE = 1e-4
 
 
 def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """The verdict on a claimed entry. `images`: the number of images of the claim if `measured` is on a
-    random part of them; None if it is on all. An accuracy on all images must be equal up to the share of
-    verdicts that rounding may change; with the claim's device, precision and environment, up to a tenth of
-    it. On a random part, the count follows the hypergeometric distribution if the claim is true. Other values
-    are compared with their standard errors.
+    """Returns the verdict on a claimed entry. If `measured` is on a random part of the claim's images,
+    `images` is the number of images of the claim; otherwise, `images` is None. An accuracy on all images must
+    be equal, except for a small share of images whose outcome rounding may change. This share is ten times
+    smaller if device, precision and environment are the same as in the claim. On a random part, the number of
+    correct images follows the hypergeometric distribution if the claim is true. Other values are tested with
+    their standard errors.
     """
     base = {"claimed": claim.get("value"), "measured": measured.get("value"), "n": measured.get("n")}
     if claim.get("value") is None or measured.get("value") is None:
@@ -49,8 +51,8 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
 
 
 def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """The verdict on a published number, whose images and some settings are unknown: it must agree within its
-    rounding and the sampling error of both numbers. `images`: as in `judged`.
+    """Returns the verdict on a published number, whose images and some settings are unknown. The measurement
+    must agree within the number's rounding and the sampling error of both values. `images` is as in `judged`.
     """
     base = {"claimed": claim["value"], "measured": measured.get("value"), "n": measured.get("n")}
     if measured.get("value") is None:
@@ -92,12 +94,12 @@ _IN_NAMES |= {"definition"}
 
 
 def is_duration(metric: str) -> bool:
-    """Whether the metric is a measured time, which differs from run to run."""
+    """Whether the metric is a measured time, which differs between runs."""
     return metric == "seconds_per_epoch"
 
 
 def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Maps each reason why results cannot be judged to their metrics."""
+    """Maps each reason why results cannot be tested to the metrics of these results."""
     reasons: dict[str, list[str]] = {}
     for metric, verdict in verdicts.items():
         if verdict["verdict"] == UNKNOWN:
@@ -106,7 +108,8 @@ def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, li
 
 
 def different(claim: Entry, measured: Entry) -> str:
-    """The fields of the protocol in which entries differ, except the chosen images; empty if they agree."""
+    """The fields of the protocol in which two entries differ, except the chosen images; "" if all fields
+    agree."""
     apart = ("n", "indices", "train_indices")
     return results.difference(
         *({k: v for k, v in one.items() if k not in apart} for one in (claim, measured))
@@ -114,7 +117,7 @@ def different(claim: Entry, measured: Entry) -> str:
 
 
 def _too_few(claim: Entry, measured: Entry) -> str | None:
-    """Why the numbers of images differ by more than rounding explains; None if they do not."""
+    """The reason if rounding cannot explain the difference between the numbers of images; None otherwise."""
     for said, found in zip(results.counts(claim), results.counts(measured), strict=False):
         if abs(said - found) > _allowed(_JUDGED, said):
             return f"n is {said} in the claim, but there are {found} such images"
@@ -126,13 +129,14 @@ def _rate(claim: Entry) -> float:
 
 
 def _same_arithmetic(claim: Entry, measured: Entry) -> bool:
-    """Whether both used the same arithmetic, so that only threads and batch sizes may change rounding."""
+    """Whether claim and measurement used the same arithmetic, in which case only threads and batch sizes may
+    change rounding."""
     facts = ("environment", "device", "precision", "prepared")
     return "environment" in claim and all(claim.get(fact) == measured.get(fact) for fact in facts)
 
 
 def _allowed(rate: float, n: int) -> int:
-    """The number of images that may differ; 0 for fewer than ten images."""
+    """The number of images whose outcome may differ; 0 for fewer than ten images."""
     return math.ceil(rate * n) if n >= 10 else 0
 
 
@@ -155,9 +159,9 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
 
 
 def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
-    """The p-value of `seen` correct images in a random `part` of `size` images, `right` of which are correct:
-    the probability of a count at least as far from its expectation, after moving `seen` towards it by up to
-    `allowed` images.
+    """The p-value of `seen` correct images in a random `part` of `size` images, `right` of which are correct.
+    The p-value is the probability of a count that is at least as far from the expectation, after `seen` is
+    moved towards the expectation by up to `allowed` images.
     """
     expected = part * right / size
     off = max(abs(seen - expected) - allowed, 0.0)
@@ -184,8 +188,8 @@ def _has_tests(entry: Entry) -> bool:
 
 
 def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """The tests of rb-attack check: each must hold or fail as before, unless it is so close to a tie that
-    rounding may change it.
+    """Compares the tests of rb-attack check. Each test must hold or fail as in the claim, unless its margin
+    is so small that rounding may change the outcome.
     """
     allowed = _SEARCHED * (_ALIKE if _same_arithmetic(claim, measured) else 1)
     before, now = ({t["test"]: (t["holds"], t["by"]) for t in one["tests"]} for one in (claim, measured))
@@ -203,8 +207,8 @@ def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str,
 
 
 def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """Estimates from samples (rb-attack --two-phase). On the same sample, they must be equal up to rounding;
-    on different samples, their standard errors decide.
+    """Compares estimates from samples (rb-attack --two-phase). Estimates from the same sample must be equal
+    up to rounding. Estimates from different samples are tested with their standard errors.
     """
     (survivors, sampled), again = map(_sample, (claim, measured))
     if (survivors, sampled) == again and sampled:
@@ -219,13 +223,14 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
 
 
 def _sample(entry: Entry) -> tuple[int, int]:
-    """The number of images that the screen did not break, and the number of images in the sample."""
+    """The number of images that the cheap first phase did not break, and the number of images in the
+    sample."""
     survivors, sampled = (results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled"))
     return survivors if type(survivors) is int else 0, sampled if type(sampled) is int else 0
 
 
 def _sampling_error(entry: Entry) -> float:
-    """The standard error of an estimated value for its n images; 0 if all images were attacked."""
+    """The standard error of an estimate for its n images; 0 if all images were attacked."""
     low, high = results.interval(entry.get("two_phase"), "interval") or (0.0, 0.0)
     return (high - low) / 2 / 1.96
 
@@ -234,8 +239,8 @@ _PART = "without an interval, a random part of the images does not tell; leave o
 
 
 def _explained(claim: Entry, alike: bool = False) -> float:
-    """The largest change of the value that rounding explains. `alike`: with the same arithmetic; then at
-    least one image for a share of 100 images or more."""
+    """The largest change of a value that rounding can explain. If `alike` is true, the arithmetic is the
+    same; for a share of 100 images or more, at least one image may then change."""
     name, n = str(claim["metric"]), claim.get("n")
     share, is_ge = MeasuredEntry.of(claim).share, metric_name.parse(name).is_ge
     explained = _RELATIVE * abs(float(claim["value"]))
@@ -249,8 +254,8 @@ def _explained(claim: Entry, alike: bool = False) -> float:
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
-    """Values that are not counts: on all images, they must be equal up to rounding; else standard errors
-    decide."""
+    """Compares values that are not counts. Values on all images must be equal up to rounding; other values
+    are tested with their standard errors."""
     allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
@@ -263,7 +268,8 @@ def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | 
 
 
 def _p_value(base: Mapping[str, Any], allowed: float, *errors: float) -> float:
-    """The p-value of a difference beyond the allowed one, from the normal distribution."""
+    """The p-value of the part of a difference that exceeds the allowed difference, from the normal
+    distribution."""
     off = max(abs(base["difference"]) - allowed, 0.0)
     return math.erfc(off / max(math.hypot(*errors), 1e-12) / math.sqrt(2))
 

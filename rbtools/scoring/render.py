@@ -1,4 +1,5 @@
-"""Tables as text for other programs: CSV, Markdown, LaTeX. Everything is escaped."""
+"""Tables as text for other programs, in CSV, Markdown and LaTeX. Special characters are escaped in each
+format."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ _LATEX = str.maketrans(
 
 
 def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> str:
-    """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high,
-    standard deviations in NAME_std, numbers of images in NAME_n (for a difference, both: 100 + 200).
-    `as_cell` makes texts safe for a spreadsheet.
+    """Comma-separated values. Numbers have full precision. The columns NAME_low and NAME_high contain
+    intervals, NAME_std contains standard deviations, and NAME_n contains numbers of images (both numbers for
+    a difference, as in 100 + 200). `as_cell` escapes texts that a spreadsheet would execute.
     """
     lines: list[list[Any]] = [[] for _ in range(len(table.rows) + 1)]
     for place, heading in enumerate(table.headings):
@@ -54,7 +55,7 @@ def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> st
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table of GitHub-flavoured Markdown, with numbers aligned to the right."""
+    """A table in GitHub-flavoured Markdown, with numbers aligned to the right."""
 
     def shown(cell: TableCell) -> str:
         words = markdown(text(cell)) or "–"
@@ -67,7 +68,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A `tabular`, after a comment that names the package it needs."""
+    r"""A LaTeX `tabular`, preceded by a comment that names the required package."""
 
     def shown(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
@@ -86,7 +87,8 @@ def to_latex(table: Table) -> str:
 
 
 def to_raw_csv(table: Table) -> str:
-    """`to_csv` for programs: texts are unchanged, except that zero bytes are replaced."""
+    """The same table as from `to_csv`, but for programs: texts are unchanged, except that zero bytes are
+    replaced."""
     # Python's csv can write zero bytes only from 3.11 on
     return to_csv(table, lambda words: words.replace("\0", "\ufffd"))
 
@@ -107,8 +109,8 @@ def heading(words: str, form: str) -> str:
 
 
 def caption(table: Table, form: str) -> str:
-    """The notes below a table: the meaning of ±, and the numbers of images of its columns (at a terminal,
-    only if they differ). Empty for CSV, where a note would be a row.
+    """The notes below a table, which explain ± and list the numbers of images of the columns (at a terminal,
+    only if these numbers differ). Returns no notes for CSV, because each note would be a row.
     """
     words = []
     cells = [cell for row in table.rows for cell in row]
@@ -128,7 +130,8 @@ def caption(table: Table, form: str) -> str:
 
 
 def of_images(table: Table) -> str:
-    """`200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.` if all are equal."""
+    """A note such as `200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.` if all
+    numbers are equal."""
     columns: dict[str, list[str]] = {}
     for name, counts in table.images.items():
         one_side = all(type(n) is int for n in counts)
@@ -141,12 +144,13 @@ def of_images(table: Table) -> str:
 
 
 def markdown(words: str) -> str:
-    """Text escaped for Markdown, also for table cells."""
+    """Text that is escaped for Markdown, and also for cells of Markdown tables."""
     return _MARKDOWN.sub(r"\\\g<0>", plain(words)).strip()
 
 
 def latex(words: str) -> str:
-    """Text escaped for LaTeX: without commands, ligatures of hyphens, and arguments of line breaks."""
+    """Text that is escaped for LaTeX, so that it contains no commands, no ligatures of hyphens, and no
+    arguments of line breaks."""
     escaped = plain(words).translate(_LATEX)
     escaped = re.sub(r"-(?=-)", "-{}", escaped)
     # The \\ before a row would take a leading [ or * as its argument.

@@ -23,7 +23,7 @@ def described(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(description: Mapping[str, Any]) -> int:
-    """64 bits of a description; the order of its keys does not matter."""
+    """A digest of 64 bits of a description, which does not depend on the order of the keys."""
     try:
         text = orjson.dumps(description, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits
@@ -32,15 +32,16 @@ def digest(description: Mapping[str, Any]) -> int:
 
 
 def model(record: Mapping[str, Any]) -> int:
-    """The common digest of records of the same model."""
+    """A digest that is the same for all records of a model."""
     return digest(described(record))
 
 
 def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
-    """The common digest of records that differ only in the fields `over` (`seed`, `dataset`).
+    """A digest that is the same for records that differ only in the fields `over` (such as `seed` or
+    `dataset`).
 
-    Only architecture, data set and training count, because records with different seeds also have different
-    weights and may differ in fields unknown to rbtools.
+    The digest depends only on architecture, data set and training, because records with different seeds also
+    have different weights and may differ in fields that rbtools does not know.
     """
     description = described({name: record[name] for name in ("arch", "dataset", "train") if name in record})
     for name in over:
@@ -49,7 +50,7 @@ def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
 
 
 def has(record: Mapping[str, Any], field: str) -> bool:
-    """Whether the record has a field of that name, which `without` would leave out."""
+    """Whether the record has a field `name` that `without` would ignore."""
     return without(record, [field]) != without(record, [])
 
 

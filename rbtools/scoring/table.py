@@ -1,7 +1,7 @@
 """The table of ranked records: its columns, numbers and digits.
 
-`build` makes the table, and `rbtools.scoring.render` writes it as CSV, Markdown or LaTeX. The terminal table
-of `rb-rank` is drawn from the same cells.
+`build` makes the table, and `rbtools.scoring.render` writes the table as CSV, Markdown or LaTeX. The table
+that `rb-rank` prints at a terminal is made from the same cells.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Images = int | tuple[int, ...]  # a number of images; for a difference, those of
 
 
 class TableCell(NamedTuple):
-    """A value (None if missing) and, if it was measured, its 95 % interval. deviation: the standard deviation
-    of the values that it averages. n: the number of images. best: whether no value in the column is better.
-    digits: the number of decimals; None for the default. plus_minus: show ± half of the interval.
+    """A value (None if missing) and, for a measured value, its 95 % interval. `deviation` is the standard
+    deviation over the averaged records. `n` is the number of images. `best` is true if no other value in the
+    column is better. `digits` is the number of decimals, or None for the default. If `plus_minus` is true,
+    half of the interval's width is shown after ±.
     """
 
     value: str | float | None
@@ -37,10 +38,11 @@ class TableCell(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column's title, which is the metric or field that it shows, and whether it contains numbers.
+    """A column of the table.
 
-    missing: the text for cells without a value at a terminal. words: the title for people. share: whether the
-    numbers are shares, which may be shown in percent.
+    `title` is the metric or field in the column. `missing` is the text for cells without a value at a
+    terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be shown in
+    percent.
     """
 
     title: str
@@ -51,13 +53,13 @@ class Heading(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The column's heading for people."""
+        """The heading of the column in words."""
         return self.words or self.title
 
 
 class Style(NamedTuple):
-    """The style of a table for people: shares in percent, number of decimals, intervals as ±, and `labels`
-    that replace titles and texts."""
+    """The style of a table for people: whether shares are in percent, the number of decimals, whether
+    intervals are shown as ±, and `labels` that replace titles and texts."""
 
     percent: bool = False
     digits: int | None = None
@@ -70,7 +72,8 @@ PLAIN = Style()
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headings. `averaged`: smallest and largest number of records behind a row."""
+    """A table that consists of rows of cells under headings. `averaged` contains the smallest and the largest
+    number of records that were averaged in a row."""
 
     headings: list[Heading]
     rows: list[list[TableCell]]
@@ -78,7 +81,7 @@ class Table:
 
     @property
     def images(self) -> dict[str, list[Images]]:
-        """Maps the heading of each column with measured values to their numbers of images."""
+        """Maps the heading of each column with measured values to the numbers of images in the column."""
         columns: dict[str, list[Images]] = {}
         for heading, *cells in zip(self.headings, *self.rows, strict=True):
             counts = {cell.n for cell in cells if cell.n is not None and cell.value is not None}
@@ -88,12 +91,12 @@ class Table:
 
     @property
     def texts(self) -> set[str]:
-        """The cells that are texts."""
+        """All cells that contain text."""
         return {cell.value for row in self.rows for cell in row if isinstance(cell.value, str)}
 
 
 class _Row(NamedTuple):
-    """A ranked record, and its entries by metric."""
+    """A ranked record, and the entries of the record by metric."""
 
     ranked: Ranked
     record: Record
@@ -101,7 +104,7 @@ class _Row(NamedTuple):
 
 
 class _TableColumn(NamedTuple):
-    """optional: the column is left out if no record has a value."""
+    """If `optional` is true, the column is left out if no record has a value."""
 
     heading: Heading
     cell: Callable[[_Row], TableCell]
@@ -120,12 +123,13 @@ def build(
     also: Sequence[str] = (),
     paired: Sequence[str] = (),
 ) -> Table:
-    """The table: rank, name, dataset, method, seed, sort key, and other metrics.
+    """Makes the table, with columns for rank, name, dataset, method, seed, sort key, and other metrics.
 
-    `key` is the metric or expression of the ranking. `metrics` names the other metrics; None for all metrics
-    of the records. Dataset, method and seed are left out if no record has one, seed also if all have the
-    same. `fields` replace all of these, with the number of merged records; `also` adds fields. `paired`: the
-    metrics whose comparison with a reference is shown.
+    `key` is the metric or expression of the ranking. `metrics` contains the names of the other metrics, or
+    None for all metrics of the records. The columns dataset, method and seed are left out if no record has a
+    value, and the column seed also if all records have the same seed. If `fields` are given, they replace all
+    of these columns, and a column contains the number of merged records; `also` adds fields. `paired`
+    contains the metrics whose comparison with a reference is shown.
     """
     records = [entry.record for entry in ranked]
     wanted = metric_names.names(records) if metrics is None else metrics
@@ -143,8 +147,8 @@ def build(
 
 
 def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
-    """The table of a paper: a row for each record, named by its grouping fields, and a column for each
-    metric. If records were merged, a column shows their number.
+    """The table for a paper, with a row for each record, whose name consists of the grouping fields, and a
+    column for each metric. If records were merged, a column contains the number of merged records.
     """
     columns = [*map(field_column, fields)]
     columns += [RECORDS] if _averaged(records) else []
@@ -165,7 +169,8 @@ def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
-    """The smallest and the largest number of records that were merged into one; None if none was merged."""
+    """The smallest and the largest number of records that were merged into one record; None if no records
+    were merged."""
     counts = [(record.get("aggregated") or {}).get("records", 1) for record in records]
     several = [count for count in counts if type(count) is int and count > 1]
     return (min(several), max(several)) if several else None
@@ -183,7 +188,7 @@ _IDENTITY = {
 
 
 def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
-    """The columns that identify the model of a record; seeds and files only if they differ."""
+    """The columns that identify the model of a record; seeds and files are included only if they differ."""
     for title, path in _IDENTITY.items():
         values = [value for record in records if (value := at(record, path)) is not None]
         if title not in ("seed", "checkpoint") or any(value != values[0] for value in values):
@@ -193,7 +198,8 @@ def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
 def _path_column(
     heading: Heading, path: tuple[str, ...], *, optional: bool = True, with_interval: bool = False
 ) -> _TableColumn:
-    """The column of the field at a path; with_interval: also shows the interval that is stored next to it."""
+    """The column of the field at a path. If `with_interval` is true, the interval that is stored next to the
+    field is also shown."""
 
     def cell(row: _Row) -> TableCell:
         value = at(row.record, path)
@@ -212,14 +218,15 @@ RECORDS = _path_column(Heading("records", True), ("aggregated", "records"), opti
 
 
 def field_column(name: str) -> _TableColumn:
-    """The column of a field, a metric or an expression by which records were grouped."""
+    """The column of a field, a metric or an expression that defined the groups of records."""
     compiled = expr.compile(name)
     title = {path: title for title, path in _IDENTITY.items()}.get(tuple(name.split(".")), name)
     return _TableColumn(Heading(title, title == "seed"), lambda row: TableCell(_shown(_value(compiled, row))))
 
 
 def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
-    """The column of a metric, of an expression over metrics, or of a field. is_key: of the sort key."""
+    """The column of a metric, of an expression over metrics, or of a field. `is_key` is true for the column
+    of the sort key."""
     compiled = expr.Expression(name, any_name=True)
 
     def cell(row: _Row) -> TableCell:
@@ -240,7 +247,8 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
 
 
 def measured(value: float | str | None, entry: Mapping[str, Any]) -> TableCell:
-    """The cell of a value with the interval, the deviation and the number of images of its entry."""
+    """The cell of a value, with the interval, the standard deviation and the number of images from the
+    value's entry."""
     std, images = entry.get("std"), counts(entry)
     n = images[0] if len(set(images)) == 1 else tuple(images) or None
     return TableCell(value, interval(entry), std if is_number(std) else None, n)
@@ -253,7 +261,7 @@ PAIRED = {" paired": "difference", " p": "p", " p_raw": "p_raw"}
 
 
 def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_TableColumn]:
-    """The columns of the comparison of a metric with published values, or with a reference."""
+    """The columns that compare a metric with published values or with a reference."""
     path = (section, "metrics", name)
     for suffix, field in columns.items():
         heading = _metric_heading(name, suffix)._replace(numeric=field != "within", missing="–")
@@ -266,7 +274,7 @@ def _metric_heading(name: str, suffix: str = "") -> Heading:
 
 
 def _ranks(row: _Row) -> TableCell:
-    """The interval of the rank, `1–3`."""
+    """The interval of the rank, such as `1–3`."""
     ends = interval(row.record, "rank_ci95")
     return TableCell("–".join(map(str, dict.fromkeys(ends))) if ends else None)
 
@@ -284,7 +292,8 @@ _MARKS = (
 
 
 def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
-    """The worst class and its accuracy, and the accuracy of each class, if the ranking has them."""
+    """The columns of the worst class and its accuracy, and of each class's accuracy, if the ranking contains
+    them."""
     classes = ("per_class", "classes")
 
     def worst(row: _Row) -> TableCell:
@@ -314,7 +323,7 @@ def _shown(value: object) -> str | float | None:
 
 
 def is_detail(name: str) -> bool:
-    """Whether a narrow table leaves this metric out before others."""
+    """Whether this metric is among the first metrics that a narrow table leaves out."""
     parts = metric_names.parse(name)
     severity = parts.over == "severity" and not parts.prefixes
     return severity or parts.split != "test" or name.startswith("seconds")
@@ -324,13 +333,14 @@ def is_detail(name: str) -> bool:
 
 
 def sides(n: Images | None) -> int | str | None:
-    """A number of images as a cell; for a difference, those of both sides, `100 + 200`."""
+    """A cell with a number of images; for a difference, the cell contains the numbers of both sides, such as
+    `100 + 200`."""
     return f"{n[0]} + {n[1]}" if isinstance(n, tuple) else n
 
 
 def figure(value: float, digits: int | None = None) -> str:
-    """A number as text: four decimals up to 1 (accuracies), otherwise four digits; whole numbers without
-    decimals. digits: the number of decimals of other numbers."""
+    """The text of a number, with four decimals up to 1 (accuracies), and otherwise with four significant
+    digits. Integers have no decimals. `digits` sets the number of decimals of other numbers."""
     if isinstance(value, int):
         return str(value)
     if digits is not None and (value == 0 or abs(value) >= 0.5 * 10**-digits):
@@ -341,7 +351,7 @@ def figure(value: float, digits: int | None = None) -> str:
 
 
 def text(cell: TableCell) -> str:
-    """A cell as text, `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; empty without a value."""
+    """The text of a cell, such as `0.5315 [0.5217, 0.5413]` or `0.53 ± 0.01`; "" if the cell has no value."""
     if cell.value is None:
         return ""
     if isinstance(cell.value, str):
@@ -359,7 +369,7 @@ def text(cell: TableCell) -> str:
 
 
 def plain(words: str) -> str:
-    """Text on one line without control characters, which names in records of others may contain."""
+    """Text on one line without control characters, which untrusted records may contain."""
     return words.translate(_CONTROL)
 
 
@@ -372,7 +382,7 @@ _CONTROL |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\uf
 
 
 def styled(table: Table, style: Style) -> Table:
-    """The table in a style for people; paths are shown as names of files."""
+    """The table in a style for people; paths of files are shortened to names."""
     rows = [list(row) for row in table.rows]
     headings = list(table.headings)
     labels = {text: style.labels.get(stem, stem) for text, stem in _stems(table.texts).items()}
@@ -388,7 +398,8 @@ def styled(table: Table, style: Style) -> Table:
 
 
 def _stems(texts: Iterable[str]) -> dict[str, str]:
-    """Maps the paths of files among the texts to their stems, with as many folders as distinguish them."""
+    """Maps each path of a file in the texts to the file's stem, preceded by as many folders as are needed to
+    distinguish the files."""
     paths = [text for text in texts if "/" in text and PurePath(text).suffix]
     names = {path: PurePath(path).with_suffix("") for path in paths}
     most = max((len(name.parts) for name in names.values()), default=1)
@@ -400,7 +411,7 @@ def _stems(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
-    """Raise UsageError for a label that names nothing in these tables."""
+    """Raise UsageError if a label does not match any text in these tables."""
     known: dict[str, None] = {}
     for table in tables:
         titles = (heading.title for heading in table.headings)
@@ -426,7 +437,8 @@ def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
 
 
 def with_best(table: Table, metrics: Sequence[str]) -> Table:
-    """The table with the best number of each of these columns marked. Numbers that look equal are equal."""
+    """The table, in which the best number of each of these columns is marked. Numbers that have the same text
+    count as equal."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
         numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]

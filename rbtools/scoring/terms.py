@@ -1,4 +1,4 @@
-"""The terms of a composite score: metrics on the command line, a file of weights, presets."""
+"""The terms of a composite score, from the command line, from a file of weights, or from a preset."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from rbtools.registry import gathered
 
 
 class Term(NamedTuple):
-    """A metric, a glob or an expression, its weight, and whether higher is better; None: decided by the
-    metric's name."""
+    """A metric, a glob or an expression, with its weight, and whether higher is better. If `higher` is None,
+    the metric's name determines the direction."""
 
     metric: str
     weight: float = 1.0
     higher: bool | None = None
 
     def of(self, metric: str) -> Term:
-        """This term for one of the metrics that it matches, with the direction of the metric."""
+        """A copy of this term for one of the metrics that match its glob, with the direction of the
+        metric."""
         return Term(metric, self.weight, higher_is_better(metric) if self.higher is None else self.higher)
 
 
 @dataclass(frozen=True)
 class ScorePreset:
-    """A published composite score. `on`: other names of its metrics on some data sets."""
+    """A published composite score. `on` contains other names of the metrics on some data sets."""
 
     terms: tuple[Term, ...] = ()
     on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -42,7 +43,7 @@ def presets() -> dict[str, ScorePreset]:
 def term(text: str) -> Term:
     """Parse `NAME[:WEIGHT][:lower|higher]`.
 
-    Raises UsageError for a weight that is not a number, not finite or not positive.
+    Raises UsageError if the weight is not a number, not finite or not positive.
     """
     metric, *rest = text.split(":")
     weight, higher = 1.0, None
@@ -83,9 +84,9 @@ def check(terms: Sequence[Term]) -> None:
 
 
 def asked(text: str) -> list[Term]:
-    """The terms of a list such as `acc, pgd20.8:2, mean(ge.*):lower`.
+    """Parse a list of terms such as `acc, pgd20.8:2, mean(ge.*):lower`.
 
-    Raises UsageError for an invalid weight or direction, and for a duplicate metric.
+    Raises UsageError if a weight or a direction is invalid, or if a metric occurs twice.
     """
     terms = [term(item) for item in expr.items(text)]
     check(terms)
@@ -93,10 +94,11 @@ def asked(text: str) -> list[Term]:
 
 
 def weighted(content: object, source: str) -> list[Term]:
-    """The terms of a file of weights. It maps metrics or expressions to a weight, `lower`, `higher` or
-    `2:lower`.
+    """The terms in a file of weights. The file maps each metric or expression to a weight, `lower`, `higher`
+    or `2:lower`.
 
-    content: the parsed YAML or JSON. Raises UsageError, which names the file, for anything else.
+    `content` is the parsed YAML or JSON. Raises UsageError, which names the file, if the content has another
+    form.
     """
     if not isinstance(content, Mapping) or not content:
         raise UsageError(
@@ -117,8 +119,8 @@ def weighted(content: object, source: str) -> list[Term]:
 
 
 def of_entry(entry: Mapping[str, Any]) -> list[Term]:
-    """The terms of a score's entry, with weights and directions as rb-score writes them; empty for an entry
-    in another form."""
+    """The terms in the entry of a score, with weights and directions in the form that rb-score writes; empty
+    if the entry has another form."""
     listed = entry.get("terms")
     found = []
     for term in listed if isinstance(listed, list) else ():
@@ -130,5 +132,5 @@ def of_entry(entry: Mapping[str, Any]) -> list[Term]:
 
 
 def together(*lists: Iterable[Term]) -> list[Term]:
-    """The terms of several lists; of equal terms, the last one counts."""
+    """The terms of several lists; if lists contain equal terms, the last term is used."""
     return list({term.metric: term for terms in lists for term in terms}.values())

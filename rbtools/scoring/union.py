@@ -1,8 +1,9 @@
-"""Accuracy on the images that survive several evaluations: `union(aa.8, aa.l2.0.5, corrupt.fog.3)`.
+"""Accuracy on the images that are still correct under several evaluations, such as `union(aa.8, aa.l2.0.5,
+corrupt.fog.3)`.
 
-An image counts if it counts in every part. This is the accuracy against an adversary who chooses the attack
-or corruption for each image (Tramer and Boneh 2019, arXiv:1904.13000: the union of perturbation sets). It is
-at most the smallest value of the parts, which is `min(...)`.
+An image counts if it counts in every part. The value is the accuracy against an adversary who chooses the
+attack or corruption for each image (Tramer and Boneh 2019, arXiv:1904.13000, the union of perturbation sets).
+The value is at most the minimum over the parts, which is `min(...)`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MOST_SECONDS = 10.0  # time limit of the search for the smallest set
 
 
 class Union(NamedTuple):
-    """The parts of a union, in order, and which images count in each of them, bool (P, N)."""
+    """The parts of a union, and a mask bool (P, N) of the images that count in each part."""
 
     names: list[str]
     right: np.ndarray
@@ -29,28 +30,28 @@ class Union(NamedTuple):
 
     @property
     def survived(self) -> np.ndarray:
-        """Which images (N,) count in every part."""
+        """A mask (N,) of the images that count in every part."""
         survived: np.ndarray = np.logical_and.reduce(self.right)
         return survived
 
 
 def union(record: Record, names: Sequence[str]) -> float:
-    """The share of images that count in all these metrics; of a glob's metrics, only shares of images are
-    used.
+    """The share of images that count in all these metrics. A glob includes only metrics that are shares of
+    images.
 
-    Raises MissingName for a metric that the record lacks, and RbError if a metric has no answer for each
-    image, or if the parts differ in weights, examples or the number of examples.
+    Raises MissingName if the record lacks a metric. Raises RbError if a metric has no answer for each image,
+    or if the parts differ in weights, examples or the number of examples.
     """
     return float(union_of(record, names).survived.mean())
 
 
 def common_union(record: Record, names: Sequence[str]) -> float:
-    """Like `union`, on the images that all parts have in common: the first ones of the longer lists."""
+    """Like `union`, but only on the images that all parts have in common, which are the first images."""
     return float(union_of(record, names, common=True).survived.mean())
 
 
 def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> Union:
-    """The parts of a union. Raises RbError as `union` does."""
+    """Looks up the parts of a union. Raises the same errors as `union`."""
     entries = [{"metric": name, **results.last_entry(record, name)} for name in _metrics(record, names)]
     parts = [(entry, answers.needed(entry, entry["metric"])) for entry in entries]
     (first, given), *others = parts
@@ -97,15 +98,15 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
 
 
 def _is_share(record: Record, metric: str) -> bool:
-    """Whether a glob includes a metric: it must be a share of images by its name or (--as) by its entry."""
+    """Whether a glob includes a metric: its name or (--as) its entry must describe a share of images."""
     entry = results.last_entry(record, metric)
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
 
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
-    """The fields of the entry of a union: value, interval, parts, and the answer for each image.
+    """The fields in the entry of a union: value, interval, parts, and the answer for each image.
 
-    explain: also add what each part breaks. Raises RbError as `union` does.
+    If `explain` is true, the images that each part breaks are added. Raises the same errors as `union`.
     """
     assert expression.union is not None
     whole = union_of(record, expression.union, common=expression.text.startswith("union.common"))
@@ -127,14 +128,14 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
 
 
 def among(texts: Iterable[str]) -> list[expr.Expression]:
-    """The expressions among these texts that are unions; any other text may be a metric's name."""
+    """The texts that are expressions of unions, since any other text may be the name of a metric."""
     expressions = [expr.Expression(text, any_name=True) for text in dict.fromkeys(texts)]
     return [one for one in expressions if one.union is not None]
 
 
 def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
-    """The record with each of these unions as a metric with the expression as its name, so that it has an
-    interval and an answer for each image. Unions without a value are left out; evaluating them shows why."""
+    """A copy of the record in which each union is a metric. The name of the metric is the expression, and the
+    metric has an interval and an answer for each image. Unions without a value are left out."""
     for expression in expressions:
         if expression.text not in (record.get("metrics") or {}):
             try:
@@ -150,11 +151,11 @@ def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression])
 
 
 def explained(whole: Union) -> dict[str, Any]:
-    """What each part of a union breaks.
+    """Describes which images each part of a union breaks.
 
-    `broken`: the number of images that the part breaks; `only`: of those that no other part breaks; `gain`:
-    the parts in an order in which each next part breaks most of the remaining images, with these numbers;
-    `smallest`: the smallest set of parts with the same union; `proven`: false if the search was stopped.
+    `broken` is the number of images that the part breaks. `only` is the number of images that no other part
+    breaks. `gain` lists the parts in the greedy order of `gains`, with numbers of images. `smallest` is the
+    smallest set of parts with the same union. `proven` is false if the search for this set was stopped.
     """
     broken = ~whole.right
     alone = broken & (broken.sum(0) == 1)
@@ -169,9 +170,9 @@ def explained(whole: Union) -> dict[str, Any]:
 
 
 def gains(broken: np.ndarray) -> list[tuple[int, int]]:
-    """Parts in an order in which each next part breaks most of the remaining images: (part, images).
+    """The parts in greedy order, where each part breaks most of the remaining images: (part, images).
 
-    broken: bool (P, N).
+    `broken` is bool (P, N).
     """
     left, parts = np.ones(broken.shape[1], bool), list(range(len(broken)))
     order = []
@@ -184,9 +185,10 @@ def gains(broken: np.ndarray) -> list[tuple[int, int]]:
 
 
 def smallest_set(broken: np.ndarray) -> tuple[list[int], bool]:
-    """The smallest set of parts that break all images that any part breaks, and whether this is proven.
+    """The smallest set of parts that together break all broken images, and whether this is proven.
 
-    broken: bool (P, N). An integer program: every kind of broken image must be broken by a chosen part.
+    `broken` is bool (P, N). The set is the solution of an integer program, in which each kind of broken image
+    must be broken by a chosen part.
     """
     from scipy.optimize import LinearConstraint, milp
 

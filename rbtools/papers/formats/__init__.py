@@ -1,1 +1,1 @@
-"""The files of results that papers publish."""
+"""Readers and writers for the result files that papers publish."""

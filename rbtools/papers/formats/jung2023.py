@@ -1,15 +1,16 @@
 """The robustness dataset of Jung, Lukasik and Keuper (ICLR 2023): a folder of JSON files.
 
-The layout is from the reader in steffen-jung/robustness-dataset. `meta.json` contains `ids`, which maps each
-published index to `nb201-string` and `isomorph` (the representative's index), and `epsilons`, which maps each
-attack to its distances in 1/255. `DATA/{key}_{measure}.json` contains {DATA: {key: {measure: {id: value}}}}:
-DATA is cifar10, cifar100 or ImageNet16-120, the measure is accuracy, confidence or cm, and the key is
-"clean", an attack or a corruption. An accuracy is a number for "clean", else a list with one number for each
-distance or severity.
+The layout is from the reader in steffen-jung/robustness-dataset. `meta.json` contains two objects. `ids` maps
+each published index to `nb201-string` and `isomorph` (the representative's index), and `epsilons` maps each
+attack to its distances in 1/255. `DATA/{key}_{measure}.json` contains {DATA: {key: {measure: {id: value}}}}.
+DATA is cifar10, cifar100 or ImageNet16-120. The measure is accuracy, confidence or cm. The key is "clean", an
+attack or a corruption. An accuracy is a number if the key is "clean"; otherwise it is a list with one number
+for each distance or severity.
 
-That reader does not show the contents of confidence and cm. We assume that they are like accuracies: one
-value for clean, else a list, or for confidence also an object of such lists. The values themselves are kept
-unchanged ("label", "argmax" and "prediction" of a confidence, as in the paper; a matrix for cm).
+The reader does not show the contents of confidence and cm. We assume that confidence and cm have the same
+structure as accuracies: one value for clean, and otherwise a list. A confidence may also be an object of such
+lists. The values are kept unchanged: "label", "argmax" and "prediction" of a confidence, as in the paper, and
+the matrix of a cm.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ TRAIN = {"method": "erm", "preset": "nasbench201"}
 
 
 class JungResult(NamedTuple):
-    """One architecture on one data set: a value or list for each key and measure, and the attacks'
-    distances."""
+    """The results of one architecture on one data set: a value or a list for each key and measure, and the
+    distances of the attacks."""
 
     data: str
     arch: str
@@ -58,9 +59,9 @@ class Jung2023:
     """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
 
     There is a record for each data set and architecture, with the accuracies of all existing keys. Confidence
-    and cm (confusion) are in the "detail" of their entry. Missing parts are reported, and the rest is read.
-    If an id is not the representative of its class, arch.class contains the representative, which is also the
-    id in written files.
+    and confusion matrix (cm) are in the "detail" of the metric's entry. Missing files are reported, and all
+    other files are read. If an architecture is not the representative of its isomorphism class, arch.class
+    contains the representative, and written files use the representative's id.
     """
 
     name: ClassVar[str] = "jung2023"
@@ -165,7 +166,8 @@ def _files(folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
-    """The values of eps in meta.json. Its numbering of architectures is compared with NAS-Bench-201's."""
+    """The distances of each attack in meta.json. The numbering of architectures in meta.json is compared with
+    NAS-Bench-201's numbering."""
     path = folder / META
     try:
         text = read_plain(path, LARGEST_LIST)
@@ -209,7 +211,7 @@ def _merged(
     epsilons: dict[str, list[float]],
     report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The units of one data set, one for each architecture, from all files without an error."""
+    """The units of one data set, one unit for each architecture, from all files that can be read."""
     results: dict[str, dict[str, dict[str, Any]]] = {}
     counts: Counter[str] = Counter()
     for path, key, measure in files:
@@ -234,7 +236,7 @@ def _merged(
 
 
 def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
-    """The metrics of a key in the order of its list, with their protocols."""
+    """The metrics that belong to a key, in the order of the key's list, with their protocols."""
     if key == CLEAN:
         return [{"metric": "acc", "split": "test"}]
     if key in epsilons:
@@ -260,7 +262,8 @@ def _attacked(key: str, level: float) -> Record:
 
 
 def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """A key's measures, one object for each eps or severity. Raises RbError if a list has another length."""
+    """The measures of a key, as one object for each eps or severity. Raises RbError if a list does not have
+    one value for each eps or severity."""
     if key == CLEAN:
         return [values]
     measures: list[dict[str, Any]] = [{} for _ in range(count)]
@@ -296,7 +299,8 @@ def _detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -> No
 
 
 def _place(metric: str) -> tuple[str, Any] | None:
-    """The key of a metric, and its eps or severity (None for clean); None if it has no key."""
+    """The key of a metric, and the eps or severity of the metric (None for clean). Returns None if the metric
+    has no key."""
     if metric == "acc":
         return CLEAN, None
     parts = metric_name.parse(metric)
@@ -311,7 +315,7 @@ def _place(metric: str) -> tuple[str, Any] | None:
 def _listed(
     levels_of: dict[str, dict[str, Any]], epsilons: dict[str, list[float]]
 ) -> dict[str, dict[str, Any]]:
-    """The values of all levels as lists in the order of the files, null if there is no value."""
+    """The values of all levels as lists in the order of the files; a missing value is null."""
     listed: dict[str, dict[str, Any]] = {}
     for key, measures in levels_of.items():
         levels: list[Any] = [None] if key == CLEAN else [*epsilons.get(key, SEVERITIES)]

@@ -1,9 +1,10 @@
 """NAS-RobBench-201: one JSON file with the results of adversarially trained NAS-Bench-201 networks.
 
-The layout is from the reader in TT2408/nasrobbench201: {data set: {architecture id: {metric: {seed:
-number}}}}. The metrics have the names of its training code: val_acc, and val_ATTACK_EPS_acc with eps in
-1/255. "threeseed" is the mean over the seeds, according to code that others published for this file. That
-code calls ImageNet16-120 "imagenet"; any spelling of names in the file is accepted.
+The layout follows the reader in TT2408/nasrobbench201, {data set: {architecture id: {metric: {seed:
+number}}}}. The metrics have the names of the authors' training code: val_acc, and val_ATTACK_EPS_acc with eps
+in 1/255. The seed "threeseed" is the mean over the seeds, according to code that other authors published for
+this file. The code of these other authors calls ImageNet16-120 "imagenet"; any spelling of a name in the file
+is accepted.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 
 class RobBenchResult(NamedTuple):
-    """One architecture with one seed ("threeseed" is their mean): metrics, and their means over the seeds.
-    `lone` contains values that are published once for all seeds; they are added to the first seed."""
+    """The results of one architecture with one seed: its metrics, and the means of the metrics over the
+    seeds. The seed "threeseed" is the mean over three seeds. `lone` contains values that are published once
+    for all seeds; these values are added to the first seed."""
 
     dataset: str
     arch: str
@@ -49,16 +51,19 @@ class NASRobBench201:
     seed.
 
     There is a record for each data set, architecture and seed. The mean over three seeds ("threeseed") is in
-    the entry of each value or, with --seeds mean, in a separate record. val_pgd_3.0_acc is pgd20.3, because
-    this PGD has 20 steps; the val images are the test images. If an id is not the representative of its
-    class, arch.class contains the representative, which is also the id in written files.
+    the entry of each value or, with --seeds mean, in a separate record. The published metric val_pgd_3.0_acc
+    becomes pgd20.3, because this PGD has 20 steps. The published val images are the test images. If an
+    architecture is not the representative of its isomorphism class, arch.class contains the representative,
+    and written files use the representative's id.
     """
 
     name: ClassVar[str] = "nasrobbench201"
     version: ClassVar[int] = 1
     one_file: ClassVar[bool] = True
 
-    seeds: str = param("all", "Seeds to read: all, mean (of the three seeds), or one number.")
+    seeds: str = param(
+        "all", "Which seeds to read: all, mean (the mean over three seeds), or the number of one seed."
+    )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():
@@ -183,7 +188,7 @@ class NASRobBench201:
 
 
 def _protocol(name: str) -> Record | None:
-    """The metric of a published name and its protocol; None for an unknown name."""
+    """The metric that a published name stands for, and the metric's protocol; None for an unknown name."""
     match = _METRIC.fullmatch(name)
     if match is None or match[1] != "val" or (match[2] and match[2] not in ATTACKS):
         return None
@@ -203,7 +208,7 @@ def _protocol(name: str) -> Record | None:
 
 
 def _published(metric: str) -> str | None:
-    """The published name of a metric; None if it has none."""
+    """The published name of a metric; None if the metric has no published name."""
     if metric == "acc":
         return "val_acc"
     parts = metric_name.parse(metric)

@@ -80,14 +80,15 @@ KNOWN = ("dataset", "model", "method", "acc", *GROUPS, "time_s_per_ep")
 class PRBench:
     """PRBench's results, a JSON list with one row for each data set, network and training method.
 
-    Both published files can be read: the leaderboard (prbench_table9.json) with uniform noise, and the file
-    with PR under uniform, Gaussian and Laplace noise (prbench_table8.json). Numbers are percentages. Radii
-    are rounded: .03 is 8/255, and on MNIST .03 .08 .10 .12 mean .3 .35 .4 .45, because PRBench's attacks
-    there are at .3. ProbAcc and "ge" are for the smallest radius. An image counts in ProbAcc if its PR is
-    above 1 - rho, as in the public code. The generalisation error of PR is over all images
-    (ge.pr-all.NOISE.GAMMA): 433 of 540 published values would be impossible over only the images that are
-    correct without noise. The entries record noise as in the public code, uniform noise with "truncate"; a
-    ResNet for images above 32 pixels has the pool 4x4. Other fields of a row are kept under "prbench".
+    Two published files can be read. The leaderboard (prbench_table9.json) contains uniform noise, and
+    prbench_table8.json contains PR under uniform, Gaussian and Laplace noise. Numbers in the files are
+    percentages. Radii are rounded: .03 means 8/255. On MNIST, .03 .08 .10 .12 mean .3 .35 .4 .45, because
+    PRBench's attacks on MNIST have distance .3. ProbAcc and "ge" are measured at the smallest radius. An
+    image counts in ProbAcc if its PR is above 1 - rho, as in the public code. The generalisation error of PR
+    is the error over all images (ge.pr-all.NOISE.GAMMA), because 433 of 540 published values would be
+    impossible over only those images that are correct without noise. The entries describe the noise of the
+    public code, in which uniform noise has "truncate". The architecture of a ResNet for images above 32
+    pixels has the field pool with the value 4x4. Other fields of a row are kept under "prbench".
     """
 
     name: ClassVar[str] = "prbench"
@@ -97,7 +98,7 @@ class PRBench:
     scale: str = param("percent", "Unit of accuracies.", choices=numbers.SCALES)
     radius: str = param(
         "text",
-        "The radius that is printed as .03: 8/255 (as in the text) or .03 (as in the code).",
+        "The radius that .03 in the file means: 8/255 (as in the text) or .03 (as in the code).",
         choices=("text", "code"),
     )
 
@@ -213,7 +214,7 @@ def _model(arch: Record) -> str:
 
 
 class _Keys:
-    """The keys in a row and their metrics, for one data set."""
+    """Maps the keys in a row to metrics, for one data set."""
 
     def __init__(self, dataset: str, radius: str) -> None:
         mnist = dataset == "mnist"
@@ -223,10 +224,10 @@ class _Keys:
         self.smallest = self.radii["0.03"]
 
     def protocol(self, group: str, key: str) -> Record | None:
-        """The metric of a key and its protocol; None for an unknown key.
+        """The metric that a key stands for, and the metric's protocol; None for an unknown key.
 
-        If a key is spelled differently from ours ("0.1") or is in another group, its spelling is kept as
-        "KEY" or "GROUP/KEY".
+        If the file spells a key differently from us ("0.1") or has the key in another group, the spelling of
+        the file is kept as "KEY" or "GROUP/KEY".
         """
         meant = self._meant(group, key)
         if meant is None or self.place(meant["metric"]) == (group, key):
@@ -273,7 +274,7 @@ class _Keys:
         return {"metric": name, "attack": attack, "norm": "linf", "eps": self.eps, **steps}
 
     def place(self, metric: str, spelled: str | None = None) -> tuple[str, str] | None:
-        """The group and key of a metric; None if a row cannot express it."""
+        """The group and key of a metric; None if a row has no key for the metric."""
         candidates = list(self._candidates(metric))
         if spelled is not None:
             group, slash, key = spelled.partition("/")
@@ -303,8 +304,8 @@ class _Keys:
 
 
 def _noise(noise: str, gamma: float, denominator: str) -> Record:
-    """The noise fields of an entry, as in the public code: uniform noise is truncated to [0, 1], other noise
-    is clipped."""
+    """The noise fields of an entry, as in the public code, where uniform noise is truncated to [0, 1] and
+    other noise is clipped."""
     cut = {"truncate": True} if noise == "uniform" else {}
     settings = {"gamma": gamma, "samples": SAMPLES, "noise": noise, "norm": "linf", "clip": True, **cut}
     return {**settings, "denominator": denominator}

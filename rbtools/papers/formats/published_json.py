@@ -1,4 +1,4 @@
-"""Common code of the readers of published files: JSON, and the names of data sets and networks."""
+"""Code that all readers of published files use, for JSON and for the names of data sets and networks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LONGEST = 200  # the most bytes of a file name without suffixes
 
 
 def parsed(text: bytes, *, exact: bool = True) -> Any:
-    """The value of a JSON text. Numbers with a decimal point become Decimals, which keep the printed digits,
-    or floats if not `exact`, which need a quarter of the memory. Whole numbers of 19 digits or more become
-    Decimals, because they may have more than 64 bits. NaN and Infinity, which are not JSON but occur, become
-    `NotFinite`. Raises Broken."""
+    """Parse a JSON text. Numbers with a decimal point become Decimals, which keep the printed digits. If
+    `exact` is false, they become floats, which need a quarter of the memory. Integers of 19 digits or more
+    become Decimals, because such integers may have more than 64 bits. NaN and Infinity become `NotFinite`;
+    they are not valid JSON, but occur in published files. Raises Broken."""
     try:
         return json.loads(
             text.decode("utf-8-sig"),
@@ -39,7 +39,7 @@ def parsed(text: bytes, *, exact: bool = True) -> Any:
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:
-    """JSON bytes, with all digits of a Decimal."""
+    """Encode a value as JSON bytes, with all digits of a Decimal."""
     options = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
     return orjson.dumps(value, default=_digits, option=options)
 
@@ -51,7 +51,7 @@ def _digits(value: object) -> Any:
 
 
 def text_field(row: Mapping[str, Any], key: str) -> str:
-    """A text that a row must have. Raises RbError if it is missing or not a text."""
+    """The text in a required field of a row. Raises RbError if the field is missing or is not a text."""
     text = row.get(key)
     if not isinstance(text, str) or not text.strip():
         listed = ", ".join(map(str, list(row)[:8])) or "nothing"
@@ -61,14 +61,14 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
 
 
 def an_object(value: object, what: str) -> dict[str, Any]:
-    """The value. Raises RbError if it is not a JSON object."""
+    """The value. Raises RbError if the value is not a JSON object."""
     if not isinstance(value, dict):
         raise RbError(f"{what} is {numbers.kind(value)}. Expected an object.")
     return value
 
 
 def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionReport) -> list[Any]:
-    """The contents of the units. Of several units with the same key, only the last is kept."""
+    """The contents of units by key. If several units have the same key, only the last unit is kept."""
     contents: dict[Any, Any] = {}
     for unit in units:
         name = key(unit.content)
@@ -80,7 +80,8 @@ def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionR
 
 
 def file_name(text: str) -> str:
-    """The text, as a valid file name. Raises RbError if it would leave the folder or is too long."""
+    """Check that a text is a valid file name, and return the text. Raises RbError if the name would lead out
+    of the folder or is too long."""
     if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:") or len(text.encode()) > _LONGEST:
         raise RbError(
             f"'{shown(text)}' cannot be the name of a file. Expected one without slashes and colons, of at"
@@ -107,8 +108,8 @@ class NameMap:
 
 
 def cell(index: object, dataset: str | None) -> Record:
-    """The `arch` of the NAS-Bench-201 network with a published id, including its class. Raises RbError for
-    other ids."""
+    """The field `arch` for a published id of NAS-Bench-201, including the isomorphism class. Raises RbError
+    if the id is not in NAS-Bench-201."""
     if not (isinstance(index, int) or (isinstance(index, str) and index.isascii() and index.isdigit())):
         raise RbError(
             f"The architecture id is {index!r}. Expected a number from 0 to {nasbench201.SIZE - 1}, an index"
@@ -118,9 +119,10 @@ def cell(index: object, dataset: str | None) -> Record:
 
 
 def class_of(arch: Mapping[str, Any]) -> int | None:
-    """The representative of an architecture's class, under which published files list it.
+    """The representative of an architecture's isomorphism class; published files list the class under the
+    representative.
 
-    None for an architecture of another space. Raises RbError if `arch` does not determine its cell.
+    Returns None for an architecture of another space. Raises RbError if `arch` does not determine a cell.
     """
     if arch.get("space") != "nasbench201":
         return None
@@ -132,8 +134,8 @@ _ZOO = {"wideresnet": "wrn-{}", "wrn": "wrn-{}", "preactresnet": "preactresnet{}
 
 
 def zoo_name(published: str) -> str | None:
-    """The zoo's name of a published network, such as `wrn-34-10` for `WideResNet-34-10`; None if the zoo does
-    not have it."""
+    """The name of a published network in our model zoo, such as `wrn-34-10` for `WideResNet-34-10`. Returns
+    None if the zoo does not contain the network."""
     word = re.fullmatch(r"([A-Za-z]+)-?(\d+(?:-\d+)?)", published)
     form = _ZOO.get(word[1].lower()) if word else None
     if word is None or form is None:

@@ -44,7 +44,7 @@ ORDER = (
 
 
 class Info(NamedTuple):
-    """One file: the parts of its path (DATASET/THREAT/MODEL.json), and its content."""
+    """One file of model_info: the parts of its path (DATASET/THREAT/MODEL.json), and its content."""
 
     dataset: str
     threat: str
@@ -54,13 +54,14 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RobustBench:
-    """RobustBench's model_info: a folder of small files DATASET/THREAT/MODEL.json, or one of these files.
+    """RobustBench's model_info: a folder with many small files DATASET/THREAT/MODEL.json, or a single file.
 
-    Numbers are texts in percent, distances are texts such as 8/255. The name of a model becomes the training
-    method of its record; authors, venue and other fields are kept under "robustbench". clean_acc becomes acc,
-    autoattack_acc aa.8 (or aa.l2.0.5), corruptions_acc corrupt.mean, and reported and external become
-    reported.8 and external.8. Models that were attacked at 0.031 also have the metric aa.8, and the entry
-    contains the distance. Networks with the zoo's sizes have the zoo's names. Files are read one by one.
+    In the files, numbers are texts in percent, and distances are texts such as 8/255. The name of a model
+    becomes the training method of its record. Authors, venue and other fields are kept under "robustbench".
+    clean_acc becomes acc, autoattack_acc becomes aa.8 (or aa.l2.0.5), corruptions_acc becomes corrupt.mean,
+    and reported and external become reported.8 and external.8. Models that were attacked at distance 0.031
+    also have the metric aa.8, and the entry of the metric contains the exact distance. Networks of the same
+    size as a network in our model zoo have the name of the zoo. Files are read one by one.
     """
 
     name: ClassVar[str] = "robustbench"
@@ -68,17 +69,17 @@ class RobustBench:
     one_file: ClassVar[bool] = False
 
     threat: str | None = param(
-        None, "Results to write, if a record has several kinds.", choices=tuple(THREATS)
+        None, "The kind of results to write, for records that have several kinds.", choices=tuple(THREATS)
     )
     published: str = param(
         "",
-        "Read the published values in rbtools, not FILE: DATASET/THREAT, such as cifar10/Linf.",
+        "The published values in rbtools to read instead of FILE, as DATASET/THREAT, such as cifar10/Linf.",
         metavar="DATASET/THREAT",
     )
 
     @property
     def needs_no_file(self) -> bool:
-        """Whether the rows are those that come with rbtools."""
+        """Whether the rows are the published values that rbtools includes."""
         return bool(self.published)
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
@@ -188,14 +189,16 @@ class RobustBench:
 
 
 def _info(path: PurePath, fields: Record) -> Info:
-    """A file's content, with data set, threat and model from its path or its fields. Raises RbError."""
+    """The content of a file, in which data set, threat model and model are taken from the path or from the
+    fields. Raises RbError."""
     threat = _threat(path, fields)
     folder = path.parent.parent.name if path.parent.name == threat else ""
     return Info(folder or text_field(fields, "dataset"), threat, path.stem, fields)
 
 
 def _threat(path: PurePath, fields: Record) -> str:
-    """The threat model: the folder's name, or else the one in the file. Raises RbError."""
+    """The threat model, which is the name of the folder or, if the folder has another name, follows from the
+    fields. Raises RbError."""
     if path.parent.name in THREATS:
         return path.parent.name
     if any(key in fields for key in (*CORRUPTIONS, *MCE)):
@@ -225,7 +228,7 @@ _FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
 
 
 def distance(raw: object, norm: str) -> float:
-    """A distance of RobustBench in pixel units of [0, 1]: "8/255" and 0.031 are unchanged, and 8 in
+    """A distance of RobustBench in pixel units of [0, 1]. The texts "8/255" and 0.031 are unchanged, and 8 in
     L-infinity means 8/255. Raises RbError for other texts."""
     try:
         read = numbers.number(raw)
@@ -250,7 +253,8 @@ def _eps_text(eps: float, norm: str) -> str:
 
 
 def _eps_of(values: MetricValues, threat: str) -> str:
-    """The eps to write: the usual one if the record has it, else the first."""
+    """The eps to write: the usual eps of the threat model if the record has it, or else the first eps of the
+    record."""
     norm = THREATS[threat] or "linf"
     names = [parts for parts in map(metric_name.parse, values.metrics) if parts.over == "eps"]
     with_norm = metric_name.MetricName("aa", norm="" if norm == "linf" else norm)
@@ -280,7 +284,7 @@ def _published(arch: Record) -> str:
 
 
 def shipped() -> Iterator[Unit]:
-    """The published values of the entries that rbtools can load, as units of the format."""
+    """The published values of all RobustBench entries that rbtools can load, as units of the format."""
     text = Path(__file__).with_name("robustbench.json").read_text("utf-8")
     for row, fields in json.loads(text).items():
         dataset, threat, model = row.split("/")
