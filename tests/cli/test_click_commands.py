@@ -93,8 +93,8 @@ def options(page: tools.Page) -> set[str]:
 
 
 def explained(text: str) -> set[str]:
-    """The options that stand at the beginning of a line."""
-    lines = re.findall(r"^  (-.*)", text, re.M)
+    """The options at the beginning of a line below the first heading."""
+    lines = re.findall(r"^  (-.*)", re.split(r"^\S.*:$", text, maxsplit=1, flags=re.M)[1], re.M)
     return {flag for line in lines for flag in re.findall(r"--[a-z][\w-]*", re.split(r"\s{2,}", line)[0])}
 
 
