@@ -175,9 +175,6 @@ def test_a_file_in_the_folder_sets_no_defaults_of_a_function() -> None:
     assert rbtools.arch(13714)[0]["arch"]["cells"] == 5
 
 
-# --- conclusions ----------------------------------------------------------------------------------
-
-
 def results() -> list[dict[str, Any]]:
     rows = [("a", 0, 0.5, 0.25), ("a", 1, 0.75, 0.5), ("b", 0, 0.25, 0.125), ("b", 1, 0.375, 0.0)]
     some = []

@@ -214,9 +214,6 @@ def _third_party(room: str, top: str, module: str) -> str | None:
     return None
 
 
-# --- the package ----------------------------------------------------------------------------------
-
-
 def modules() -> dict[str, Path]:
     """Module name -> file, for all of rbtools."""
     found = {}
@@ -274,9 +271,6 @@ def test_nothing_inside_names_a_room_outside(room: str) -> None:
 
 def test_every_registered_module_exists() -> None:
     assert [name for name in registered() if name not in MODULES] == []
-
-
-# --- names and types -----------------------------------------------------------------------------
 
 
 SHARED_NAMES = {"base", "presets", "__main__"}  # modules of several rooms are called so

@@ -75,9 +75,6 @@ def labels_of(model: nn.Module, images: Tensor) -> Tensor:
     return predicted
 
 
-# --- the classes ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("registered", "name"), EVERYTHING)
 def test_a_registered_class_is_a_frozen_dataclass_that_says_what_it_is(
     registered: registry.Registry, name: str
@@ -145,8 +142,6 @@ def test_wrong_parameters_are_refused_by_name(registered: registry.Registry, nam
                 registered.build(name, **{public: wrong[field.metadata["check"]]})
 
 
-# --- attacks --------------------------------------------------------------------------------------
-
 NORMS = [
     (name, norm)
     for name in ATTACKS
@@ -201,9 +196,6 @@ def test_the_same_seed_gives_the_same_attack_and_another_only_where_there_is_cha
     assert torch.equal(first, other) is not attack.random
 
 
-# --- corruptions ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corruption_belongs_to_the_example_and_the_seed(name: str) -> None:
     corruption, images = CORRUPTIONS.build(name), images_of()
@@ -218,9 +210,6 @@ def test_a_corruption_belongs_to_the_example_and_the_seed(name: str) -> None:
 def test_a_severity_that_is_none_is_refused(name: str, severity: Any) -> None:
     with pytest.raises(RbError, match=r"Choose from: 1, 2, 3, 4, 5"):
         CORRUPTIONS.build(name)(images_of(), severity, draws_for(COUNT))
-
-
-# --- training methods -----------------------------------------------------------------------------
 
 
 def loss_of(name: str, model: nn.Module, seed: int = 0, **params: Any) -> Any:
@@ -254,9 +243,6 @@ def test_the_same_seed_gives_the_same_loss_and_another_only_where_there_is_chanc
     assert torch.equal(other, first) is not drawn
 
 
-# --- measures -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MEASURES.all)
 def test_a_ranking_knows_which_way_a_measure_is_better(name: str) -> None:
     """The direction by the name; numbers with another direction than their measure are tested with the
@@ -267,9 +253,6 @@ def test_a_ranking_knows_which_way_a_measure_is_better(name: str) -> None:
         + (f"add '{name}' to" if lower else f"take '{name}' out of")
         + " LOWER_FAMILIES in rbtools/records/metric_name.py"
     )
-
-
-# --- noises ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -290,9 +273,6 @@ def test_a_noise_keeps_its_radius_and_the_box_and_belongs_to_the_example(name: s
     assert not torch.equal(noise.unit(draws_for(COUNT), SHAPE, 1), unit)
     assert not torch.equal(noise.unit(draws_for(COUNT, seed=1), SHAPE, 0), unit)
     assert not torch.equal(unit[0], unit[1])
-
-
-# --- data sets ------------------------------------------------------------------------------------
 
 
 def needs_no_files(name: str) -> bool:

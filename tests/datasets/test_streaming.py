@@ -54,19 +54,6 @@ def ahead(monkeypatch):
     return streaming.Streamed(ALL.shape, fetch, torch.device("cuda")), reads
 
 
-def test_the_next_batch_is_read_in_a_thread(ahead):
-    streamed, reads = ahead
-    first, second = torch.tensor([3, 1]), torch.tensor([0, 2, 5])
-    streaming.prefetch(streamed, first)
-    for ids, following in ((first, second), (second, first[:0])):
-        streaming.prefetch(streamed, following)
-        assert torch.equal(streamed[ids], torch.from_numpy(ALL)[ids])
-    assert [ids for ids, _ in reads] == [[3, 1], [0, 2, 5]]
-    assert threading.get_ident() not in {thread for _, thread in reads}
-    assert torch.equal(streamed[first], torch.from_numpy(ALL)[first])  # once more: read now
-    assert reads[-1] == ([3, 1], threading.get_ident())
-
-
 def test_a_damaged_image_that_was_read_ahead_is_an_error_in_its_batch(ahead):
     streamed, _ = ahead
     streaming.prefetch(streamed, torch.tensor([6]))

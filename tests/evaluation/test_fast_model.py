@@ -18,7 +18,6 @@ from rbtools.execution import precision
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
-from tests.runner import Record, entry, one, run
 
 SHAPE = (3, 32, 32)
 
@@ -110,19 +109,3 @@ def test_auto_takes_bf16_where_the_processor_has_it(
         assert precision.resolve(on_gpu) == precision.of_training(on_gpu, (1, 8, 8)) == "bf16"
     finally:
         precision._cpu_has_bf16.cache_clear()
-
-
-def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
-    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise TypeError("no copies of me")
-
-    monkeypatch.setattr("copy.deepcopy", refuse)
-    monkeypatch.setattr("rbtools.evaluation.fast_model._folded", lambda network, shape: None)
-    result = run("attack", "fgsm --n 4 --eps 4,8", [trained["erm"]])
-    record = one(result)
-    assert result.stderr.count("warning: attacks run on the network itself, in float32, because a copy") == 1
-    attacked = entry(record, "fgsm.8")
-    assert ["could not be prepared" in words for words in attacked["warnings"]] == [True]
-    assert "warnings" not in entry(record, "acc") and attacked["precision"] == "fp32"

@@ -190,17 +190,6 @@ def test_a_list_of_tasks_gives_a_list_of_results(network: nn.Module, digits: Dat
     assert "acc" in repr(clean) and f"{clean.value:.4f}" in repr(clean) and "<table>" in clean._repr_html_()
 
 
-def test_the_model_stays_as_it_was(network: nn.Module, digits: Data) -> None:
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    first = next(network.parameters())
-    first.requires_grad_(False)
-    rbtools.evaluate(network, digits, PGD(eps=0.1, steps=2), n=N)
-    PGD(eps=0.1, steps=2)(network, *digits)
-    assert not network.training and all(parameter.grad is None for parameter in network.parameters())
-    assert [parameter.requires_grad for parameter in network.parameters()] == [False, True, True, True]
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
 def test_without_a_store_nothing_is_written_and_with_one_nothing_is_computed_again(
     network: nn.Module, digits: Data
 ) -> None:

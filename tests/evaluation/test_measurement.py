@@ -48,21 +48,6 @@ def test_fresh_weights_are_those_that_a_training_starts_from() -> None:
     assert not torch.equal(other.state_dict()[name], begun.state_dict()[name])
 
 
-def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so() -> None:
-    record = measure(FRESH, asked("ntk", "jacobian", "hessian", "params"), run_in())
-    names = "ntk.clean.fro jacobian.init.train hessian.init.train.weight.trace params".split()
-    assert {*names} <= record["metrics"].keys()
-    told = entry(record, "ntk.robust.fro.pgd.8")
-    assert (told["on"], told["init_seed"], told["split"], told["n"]) == ("init", 0, "train", 12)
-    assert (told["attack"], told["steps"], told["iterate"]) == ("pgd", 2, "last")
-    assert told["se"] > 0 and told["se_over"] == "batches"
-    assert told["ci95"][0] < told["value"] < told["ci95"][1]
-    assert "attack" not in entry(record, "ntk.clean.fro")
-    assert "split" not in entry(record, "params")
-    other = measure(FRESH, asked("ntk", init_seed=1), run_in())
-    assert other["metrics"]["ntk.clean.fro"] != record["metrics"]["ntk.clean.fro"]
-
-
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
     data = data_of(FRESH, run, "train")

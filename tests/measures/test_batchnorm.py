@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -81,22 +80,6 @@ def test_the_kernel_by_image_is_that_of_batches_of_one_in_training_mode(each: bo
     exact = torch.einsum("iop,jop->ij", rows, rows)
     found = kernel.gram(used("image"), images, each_logit=each)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
-
-
-def test_nothing_is_remembered_and_only_what_has_batchnorm_depends_on_the_batch() -> None:
-    model, images = network().eval(), images_of()
-    expected = copy.deepcopy(model).train()(images)
-    assert batchnorm.use(model, "batch")
-    torch.testing.assert_close(model(images), expected)
-    torch.testing.assert_close(model(images), expected)
-    by_image = network().eval()
-    assert not batchnorm.use(by_image, "image")
-    torch.testing.assert_close(by_image(images)[:1], copy.deepcopy(network()).train()(images[:1]))
-    plain = network().eval()
-    before = plain(images)
-    assert not batchnorm.use(plain, "running")
-    torch.testing.assert_close(plain(images), before)
-    assert not batchnorm.use(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "batch")
 
 
 @pytest.mark.parametrize("statistics", ["batch", "image"])

@@ -268,26 +268,6 @@ def preset(name: str, method: str | None = None, about: Any = ABOUT, **given: An
     return presets.on_data(built, how, about)
 
 
-def test_presets_are_the_papers_tables() -> None:
-    method, how = preset("nasbench201")
-    assert method.name == "erm"
-    assert (how.epochs, how.batch_size, how.lr, how.momentum, how.nesterov) == (200, 256, 0.1, 0.9, True)
-    assert (how.weight_decay, how.schedule) == (5e-4, "cosine")
-    method, how = preset("nasrobbench201")
-    assert (method.name, method.attack_steps, method.step_size, method.eps) == ("pgd", 7, 2 / 255, 8 / 255)
-    assert (how.epochs, how.batch_size, how.lr, how.schedule) == (50, 256, 0.1, "onecycle")
-    assert (how.weight_decay, how.nesterov, method.inner_mode) == (5e-4, False, "eval")
-    method, how = preset("prbench", "trades")
-    assert (how.epochs, how.batch_size, how.lr, how.weight_decay) == (100, 128, 0.01, 3.5e-3)
-    assert (how.schedule, how.milestones, how.decay, how.normalize) == ("step", (75, 90), 0.1, "none")
-    assert (method.lambda_, method.attack_steps, method.inner_mode) == (6, 10, "eval")
-    method, how = preset("rice2020")
-    assert (method.name, method.attack_steps, method.inner_mode) == ("pgd", 10, "train")
-    assert (how.epochs, how.batch_size, how.schedule, how.milestones) == (200, 128, "piecewise", (100, 150))
-    assert how.clean_pass and how.augment == ("crop-reflect", "flip") and how.normalize == "rice"
-    assert presets.named("wci") is presets.named("rice2020")
-
-
 def two_classes(count: int, folder: Path) -> tuple[Run, Any, Any]:
     """A run on that many images of 4x4 pixels, the images and their labels."""
     images = np.random.default_rng(0).integers(0, 256, (count, 4, 4, 1), np.uint8)

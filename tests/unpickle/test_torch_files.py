@@ -204,8 +204,6 @@ def test_a_state_of_a_dict_is_torchs_own_note_alone() -> None:
     assert vars(found) == {"_metadata": {"a": 1}} and list(found.items()) == []
 
 
-# --- what does not hold together ------------------------------------------------------------------
-
 FOUR = storage("FloatStorage", "0", 4)
 BAD_TENSORS: dict[str, Raw] = {
     "too long": tensor(FOUR, 0, (5,), (1,)),
