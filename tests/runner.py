@@ -141,10 +141,15 @@ def run_in(folder: str = "rb-store", *, force: bool = False, **options: Any) -> 
     return Run.of(store=Store(folder, force=force), **options)
 
 
-def timeless(record: Record) -> Record:
-    """A record without its times and command lines."""
-    entries = [{k: v for k, v in e.items() if k not in ("seconds", "command")} for e in record["evals"]]
-    return {**record, "evals": entries}
+def timeless(value: Any, *costs: str) -> Any:
+    """Records without their times and command lines, nor fields of these names, however deep they lie."""
+    if isinstance(value, dict):
+        kept = [key for key in value if not key.startswith("seconds") and key not in ("command", *costs)]
+        return {key: timeless(value[key], *costs) for key in kept}
+    if isinstance(value, list):
+        timed = [one for one in value if isinstance(one, dict) and one.get("metric") == "seconds_per_epoch"]
+        return [timeless(one, *costs) for one in value if one not in timed]
+    return value
 
 
 def run_task(record: Record, evaluation: Evaluation, run: Run) -> Record:

@@ -18,19 +18,11 @@ from rbtools.cli.declare import TOOLS
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.inputs import checkpoints
-from tests.runner import lines, one, records, run
+from tests.runner import lines, one, records, run, timeless
 
 ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
 EVERY_EDGE = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_1x1~1|nor_conv_1x1~2|"
 OPTIONS: dict[str, Any] = {"epochs": 1, "batch_size": 256, "attack_steps": 1, "eps": "16"}
-
-
-def timeless(record: Any) -> Any:
-    if isinstance(record, dict):
-        if record.get("metric") == "seconds_per_epoch":
-            return None
-        return {key: timeless(value) for key, value in record.items() if not key.startswith("seconds")}
-    return [timeless(item) for item in record] if isinstance(record, list) else record
 
 
 def typed(line: str, record: dict[str, Any]) -> dict[str, Any]:

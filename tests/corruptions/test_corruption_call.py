@@ -8,27 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from rbtools import datasets
-from rbtools.commands.corrupt import main
 from rbtools.corruptions import CORRUPTIONS, frost
 from rbtools.errors import RbError
-from tests.runner import invoke
-
-
-def photographs_of(folder: Path) -> tuple[str, Tensor]:
-    """The name of a data set of photographs, and its test images float32 (N, 3, 32, 32)."""
-    name = f"imagefolder:{folder}"
-    return name, datasets.load(name, "test").images[:].float() / 255
+from tests.runner import run
 
 
 @pytest.mark.parametrize("name", ["gaussian_noise", "frost", "jpeg_compression", "elastic_transform"])
 def test_pixels_are_those_of_the_command(name: str, photos: Path) -> None:
-    dataset, images = photographs_of(photos)
-    arguments = [name, "--write", "copy", "--dataset", dataset, "--seed", "3", "--batch", "7"]
-    result = invoke(main, [*arguments, "--device", "cpu"])
-    assert result.exit_code == 0, result.stderr
+    images = datasets.load(f"imagefolder:{photos}", "test").images[:].float() / 255
+    words = f"{name} --write copy --dataset imagefolder:{photos} --seed 3 --batch 7 --device cpu"
+    assert run("corrupt", words).exit_code == 0
     written = torch.from_numpy(np.load(f"copy/{name}.npy")).permute(0, 3, 1, 2)
     corruption = CORRUPTIONS.build(name)
     kept = images.clone()
@@ -56,13 +47,8 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
 @pytest.mark.parametrize(
     ("images", "options", "message"),
     [
-        (IMAGES, {"severity": 0}, r"Severity of fog is 0\. Choose from: 1, 2, 3, 4, 5\."),
-        (IMAGES, {"severity": 6}, r"Severity of fog is 6\."),
-        (IMAGES.permute(0, 2, 3, 1), {}, r"\(2, 16, 16, 3\), with channels last"),
+        (IMAGES, {"severity": 6}, r"Severity of fog is 6\. Choose from: 1, 2, 3, 4, 5\."),
         (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
-        (IMAGES - 1, {}, r"values from -0\.5 to -0\.5"),
-        (IMAGES * torch.nan, {}, r"images have values that are NaN or infinite"),
-        (IMAGES[0], {}, r"shape \(3, 16, 16\)"),
         (IMAGES.numpy(), {}, r"images are of type ndarray"),
         (IMAGES, {"examples": torch.arange(3)}, r"shape \(3,\) .* Expected 2 whole numbers"),
         (IMAGES, {"examples": torch.rand(2)}, r"torch\.float32\. Expected 2 whole numbers"),

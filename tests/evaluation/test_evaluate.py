@@ -25,7 +25,6 @@ from rbtools.cli.image_answers import ImageAnswers
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
-from rbtools.evaluation.base import BATCH, batch_size
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
@@ -132,24 +131,6 @@ def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_befo
     run_task(record, question, run_in(n=10))
     after = run_task(record, question, run_in(n=60))
     assert found(after) == found(run_task(record, question, run_in(force=True, n=60)))
-
-
-def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
-    record: Record, seen: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(BATCH, "cpu", 32)
-    tile = batch_size(torch.device("cpu"), (1, 8, 8))
-
-    def interrupt() -> None:
-        if sum(seen) >= 2 * tile:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_task(record, accuracy.clean(), run_in(check_cancelled=interrupt))
-    assert sum(seen) == 2 * tile == 256
-    resumed = run_task(record, accuracy.clean(), run_in())
-    assert sum(seen) == TEST_IMAGES
-    assert found(resumed) == found(run_task(record, accuracy.clean(), run_in(force=True)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
