@@ -23,7 +23,6 @@ from rbtools.cli.declare import Tool
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.jobs.evaluate_record import EvaluateJob
-from rbtools.jobs.measurement import MeasureJob
 from rbtools.store import Store
 
 Record = dict[str, Any]
@@ -155,8 +154,3 @@ def timeless(value: Any, *costs: str) -> Any:
 def run_task(record: Record, evaluation: Evaluation, run: Run) -> Record:
     """The record with the results of an evaluation."""
     return EvaluateJob((evaluation,))(record, run)
-
-
-def measure(record: Record, job: MeasureJob, run: Run) -> Record:
-    """The record with the results of measures."""
-    return job(record, run)

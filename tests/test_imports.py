@@ -276,16 +276,11 @@ def test_every_registered_module_exists() -> None:
 SHARED_NAMES = {"base", "presets", "__main__"}  # modules of several rooms are called so
 
 
-@cache
-def tree_of(module: str) -> ast.Module:
-    return ast.parse(MODULES[module].read_text("utf-8"))
-
-
 def classes() -> dict[str, list[str]]:
     """Class name -> the modules that have it; protocols, which say what others have, aside."""
     places: dict[str, list[str]] = {}
-    for module in MODULES:
-        for node in ast.walk(tree_of(module)):
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
                 places.setdefault(node.name, []).append(module)
     return places

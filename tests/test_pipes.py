@@ -102,11 +102,7 @@ def test_signals_end_a_waiting_tool_with_their_status(
     [
         ("rb-pr <&-", 2, "Standard input is closed. Pipe records in"),
         ("rb-arch --index 1 >&-", 1, "Standard output is closed"),
-        (
-            "rb-arch --index 1 >/dev/full",
-            1,
-            "Cannot write to standard output: No space left on device.",
-        ),
+        ("rb-arch --index 1 >/dev/full", 1, "Cannot write to standard output: No space left on device."),
         ("rb-attack --help >/dev/full", 1, "Cannot write to standard output: No space left on device."),
     ],
 )

@@ -48,7 +48,7 @@ from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice, on_device
 from tests.pretend_graphs import PretendGraph
 from tests.pretend_training import counts_of_steps, small_method, trained_for
-from tests.runner import measure, run_task
+from tests.runner import run_task
 
 Record = dict[str, Any]
 
@@ -347,11 +347,6 @@ def _archive(record: Record) -> Record:
     return ArchiveJob(Path("archive"), ("fog",), (1, 5))(record, run_on("cuda"))
 
 
-def _two_phase(record: Record) -> Record:
-    request = TwoPhaseJob(PGD2, (2 / 255,), screen_of(PGD2, 1), 3)
-    return request(record, run_on("cuda"))
-
-
 def _task(task: Evaluation, **options: Any) -> Callable[[Record], Record]:
     return lambda record: run_task(record, task, run_on("cuda", **options))
 
@@ -379,7 +374,7 @@ EVALUATIONS: dict[str, Callable[[Record], Record]] = {
         record, transferred(PGD2, (8 / 255,), (json.dumps(record),), run_on("cuda")), run_on("cuda")
     ),
     "Smoothed": _task(certified(CERTIFIERS.build("smooth", samples=40, select=10), (0.1,), print)),
-    "Screened": _two_phase,
+    "Screened": lambda record: TwoPhaseJob(PGD2, (2 / 255,), screen_of(PGD2, 1), 3)(record, run_on("cuda")),
 }
 
 
@@ -495,7 +490,7 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
     def measured(run: Run) -> None:
         assert run.selection.n is not None
         request = MeasureJob((chosen,), attack, batches=run.selection.n // 4, batch_size=4)
-        measure(record, request, run.changed(n=None, batch=None))
+        request(record, run.changed(n=None, batch=None))
 
     waits = waits_of_a_batch(measured, 4, monkeypatch)
     assert waits.total() <= MOST_WAITS.get(name, 8), waits

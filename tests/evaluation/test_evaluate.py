@@ -115,17 +115,6 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
         run_task(record, pgd(8), run_in(force=True, n=60))
 
 
-def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
-    record: Record, seen: list[int]
-) -> None:
-    some = {}
-    for n, images in ((10, 10), (30, 30), (20, 30)):
-        some[n] = run_task(record, accuracy.clean(), run_in(n=n))
-        assert sum(seen) == images
-    for n, result in some.items():
-        assert found(result) == found(run_task(record, accuracy.clean(), run_in(force=True, n=n)))
-
-
 def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(record: Record) -> None:
     question = accuracy.attacked(ATTACKS.build("square", backend="pyautoattack", queries=20), (16 / 255,))
     run_task(record, question, run_in(n=10))

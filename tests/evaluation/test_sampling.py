@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,11 @@ def tile_of(model: nn.Module, images: int = 200, search: nn.Module | None = None
     )
 
 
-def normal_tail(t: float) -> float:
-    return 0.5 * math.erfc(t / math.sqrt(2))
-
-
 @pytest.mark.parametrize(
     ("noise", "gamma", "failing"),
     [  # one pixel of .5 is right while delta > -.1; half of gamma is then .1
         ("uniform", 0.2, 0.25),
-        ("gaussian", 0.2, normal_tail(0.5)),
+        ("gaussian", 0.2, NormalDist().cdf(-0.5)),
         ("laplace", 0.2, 0.5 * math.exp(-0.5)),
         ("gaussian", 0.09, 0.0),  # clamped at gamma
         ("laplace", 0.09, 0.0),

@@ -133,9 +133,7 @@ def test_the_order_of_the_sources_changes_nothing_and_they_are_loaded_once(
     again = run_task(record_of("d"), task("acb"), context)
     assert again["evals"] == found["evals"] and not networks["loads"]
     told = entry(found, "transfer.mi-fgsm10.40")
-    assert told["source"] == [*map(named, SOURCES)]
-    assert [model["arch"]["name"] for model in told["source_model"]] == ["small"] * 3
-    assert list(told["broken_by_source"]) == ["ensemble", *told["source"]]
+    assert list(told["broken_by_source"]) == ["ensemble", *map(named, SOURCES)]
     broken = round(100 * (found["metrics"]["acc"] - told["value"]))
     assert sum(told["broken_by_source"].values()) == broken > 0
 

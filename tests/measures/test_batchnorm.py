@@ -14,7 +14,7 @@ from rbtools.measures import MEASURES, batchnorm, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
 from tests.conftest import SMALL_ARCH
-from tests.runner import measure, run_in
+from tests.runner import run_in
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 OF_BATCHES = ("ntk", "naswot", "nasi", "snip", "grad_norm")
@@ -113,26 +113,22 @@ def numbers(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
 
 def test_fresh_weights_take_the_batch_and_the_entry_says_so() -> None:
     names = (*OF_BATCHES, "jacobian", "synflow")
-    plain = measure(FRESH, asked(*names), run_in())
+    plain = asked(*names)(FRESH, run_in())
     said = {entry["metric"]: entry.get("batchnorm") for entry in plain["evals"]}
     assert {said[name] for name in said if name.split(".")[0] in OF_BATCHES} == {"batch"}
     assert said["jacobian.init.train"] == "running" and said["synflow"] is None
-    batch = measure(FRESH, asked(*names, batchnorm="batch"), run_in())
+    batch = asked(*names, batchnorm="batch")(FRESH, run_in())
     assert numbers(batch, OF_BATCHES) == numbers(plain, OF_BATCHES)
     for other in ("running", "image"):
-        record = measure(FRESH, asked(*OF_BATCHES, batchnorm=other), run_in())
+        record = asked(*OF_BATCHES, batchnorm=other)(FRESH, run_in())
         found = numbers(record, OF_BATCHES)
         assert {entry["batchnorm"] for entry in record["evals"]} == {other}
         assert all(found[name] != plain["metrics"][name] for name in found)
 
 
 def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
-    whole = measure(FRESH, asked(*OF_BATCHES, "jacobian", batchnorm="batch"), run_in())
-    pieces = measure(
-        FRESH,
-        asked(*OF_BATCHES, "jacobian", batchnorm="batch"),
-        run_in("other", batch=3),
-    )
+    whole = asked(*OF_BATCHES, "jacobian", batchnorm="batch")(FRESH, run_in())
+    pieces = asked(*OF_BATCHES, "jacobian", batchnorm="batch")(FRESH, run_in("other", batch=3))
     found = numbers(whole, (*OF_BATCHES, "jacobian"))
     assert {name.split(".")[0] for name in found} == {*OF_BATCHES, "jacobian"}
     assert numbers(pieces, (*OF_BATCHES, "jacobian")) == found

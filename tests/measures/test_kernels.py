@@ -169,14 +169,10 @@ def test_a_singular_kernel_has_no_condition_and_says_why() -> None:
     assert found.value is None and "singular" in found.more["reason"]
 
 
-def exact_jacobian(model: nn.Module, images: Tensor) -> Tensor:
-    each = [jacrev(lambda x: model(x[None])[0])(image).flatten(1) for image in images]
-    return torch.stack(each)
-
-
 def test_the_exact_jacobian_is_that_of_autograd() -> None:
     model, batch = cells(), batch_of()
-    exact = float(exact_jacobian(model, batch.images).square().sum((1, 2)).mean().sqrt())
+    each = [jacrev(lambda x: model(x[None])[0])(image) for image in batch.images]
+    exact = float(torch.stack(each).square().flatten(1).sum(1).mean().sqrt())
     assert value("jacobian", model, batch, exact=True) == pytest.approx(exact, rel=1e-5)
     assert value("jacobian", model, batch_of(chunk=2), exact=True) == pytest.approx(exact, rel=1e-5)
 

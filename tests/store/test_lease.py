@@ -97,13 +97,9 @@ def test_where_a_file_system_has_no_locks_everybody_goes_on(monkeypatch: pytest.
     assert lease.is_alive(LEASE) and not lease.take_away(LEASE)  # nobody can see whether it is free
 
 
-def nobody_waits() -> None:
-    raise AssertionError("there is nothing to wait for")
-
-
 def test_a_lease_is_held_inside_and_given_back_after_an_error() -> None:
     store = Store("rb-store")
-    with pytest.raises(ZeroDivisionError), store.claimed(KEYS[0], lambda: False, nobody_waits):
+    with pytest.raises(ZeroDivisionError), store.claimed(KEYS[0], lambda: False, pytest.fail):
         assert [path.name for path in store.files("leases")] == [KEYS[0]]
         raise ZeroDivisionError
     assert not list(store.files("leases"))

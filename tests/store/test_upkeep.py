@@ -245,9 +245,6 @@ def test_what_cannot_be_removed_is_said(busy: Filled, monkeypatch: pytest.Monkey
         upkeep.clear(busy.store, keep_metrics=True)
 
 
-FIELDS = ("arch", "dataset", "train", "checkpoint", "metrics", "evals")
-
-
 def listed(store: Store) -> list[dict[str, Any]]:
     found = list(listing.records(store))
     assert all(one.record is not None for one in found)
@@ -256,18 +253,6 @@ def listed(store: Store) -> list[dict[str, Any]]:
 
 def of_kind(store: Store, kind: str) -> list[dict[str, Any]]:
     return [record for record in listed(store) if record["stored"]["kind"] == kind]
-
-
-def test_a_training_is_listed_as_rb_train_wrote_it(filled: Filled) -> None:
-    by_checkpoint = {record["checkpoint"]: record for record in filled.trained}
-    found = of_kind(filled.store, "training")
-    assert len(found) == 2
-    for record in found:
-        wrote = by_checkpoint[record["checkpoint"]]
-        identity = ("space", "name", "index", "str", "channels", "cells")  # what is not derived from them
-        assert record["arch"] == {key: wrote["arch"][key] for key in identity}
-        assert {key: record[key] for key in FIELDS[1:]} == {key: wrote[key] for key in FIELDS[1:]}
-        assert list(record["train"]) == list(wrote["train"])
 
 
 def test_an_evaluation_has_the_entry_that_the_tool_wrote(filled: Filled) -> None:

@@ -18,16 +18,7 @@ from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
-from rbtools.trainer import (
-    augment,
-    init,
-    optim,
-    presets,
-    recipe,
-    regularize,
-    train_model,
-    validation,
-)
+from rbtools.trainer import augment, init, optim, presets, recipe, regularize, train_model, validation
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 from tests.trainings import FAST, RECORD, Record, run_in, weights
