@@ -31,6 +31,7 @@ from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.distributions import Uniform
 from rbtools.store import Store, digest
 from tests import runner
+from tests.attacks.test_own_attacks import SHORT
 from tests.networks import linear
 
 MODULE = """
@@ -78,15 +79,9 @@ def network(monkeypatch: pytest.MonkeyPatch, digits: Data) -> nn.Module:
 
 
 SMALL: dict[str, dict[str, Any]] = {
-    "fgsm": {},
-    "pgd": {"steps": 3, "restarts": 2},
-    "cw": {"steps": 3},
-    "apgd-ce": {"steps": 4},
-    "apgd-t": {"steps": 3, "targets": 2},
-    "fab": {"steps": 3},
-    "square": {"queries": 20},
-    "noise": {"samples": 4},
+    name: SHORT[name] for name in "cw apgd-ce apgd-t fab square noise".split()
 }
+SMALL |= {"fgsm": {}, "pgd": {"steps": 3, "restarts": 2}}
 TASKS: dict[str, tuple[str, Any]] = {
     name: (
         " ".join([f"attack {name} --eps 40", *(f"--{key}={value}" for key, value in options.items())]),
