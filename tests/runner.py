@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -134,7 +135,7 @@ def entry(record: Record, metric: str) -> Record:
     return entry
 
 
-def run_in(folder: str = "rb-store", *, force: bool = False, **options: Any) -> Run:
+def run_in(folder: Path | str = "rb-store", *, force: bool = False, **options: Any) -> Run:
     """A run on one thread of the processor, with that store."""
     options = {"tool": "rb-test", "device": "cpu", "threads": 1, **options}
     return Run.of(store=Store(folder, force=force), **options)

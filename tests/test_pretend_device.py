@@ -48,7 +48,7 @@ from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice, on_device
 from tests.pretend_graphs import PretendGraph
 from tests.pretend_training import counts_of_steps, small_method, trained_for
-from tests.runner import run_task
+from tests.runner import run_in, run_task
 
 Record = dict[str, Any]
 
@@ -321,9 +321,7 @@ def record(trained: dict[str, Record]) -> Record:
 
 
 def run_on(device: str, **options: Any) -> Run:
-    return Run.of(
-        tool="rb-test", store=Store(Path("rb-store")), device=device, threads=1, **{"n": 6, **options}
-    )
+    return run_in(device=device, **{"n": 6, **options})
 
 
 NOISE = NOISES.build("uniform")

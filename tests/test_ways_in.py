@@ -69,11 +69,8 @@ def test_a_header_of_safetensors_that_does_not_hold_together(case: str) -> None:
     assert list(safetensors(b'{"a":' + WHOLE + b"}")) == ["a"]
     header = SAFETENSORS[case]
     refused(lambda: safetensors(header if isinstance(header, bytes) else json.dumps(header).encode()))
-
-
-@pytest.mark.parametrize("length", [0, 5, 2**31, 2**40, 2**63 - 1])
-def test_a_header_of_safetensors_of_another_length(length: int) -> None:
-    refused(lambda: safetensors(b'{"a":' + WHOLE + b"}", length))
+    for length in (0, 5, 2**31, 2**40, 2**63 - 1):  # not that of the header
+        refused(lambda: safetensors(b'{"a":' + WHOLE + b"}", length))  # noqa: B023
 
 
 def npy(kind: str, shape: Any, data: bytes = b"", header: str | None = None) -> bytes:

@@ -17,10 +17,8 @@ from PIL import Image
 import rbtools
 from rbtools import datasets
 from rbtools.errors import RbError
-from rbtools.execution.run import Run
 from rbtools.jobs import evidence
-from rbtools.store import Store
-from tests.runner import Record, run
+from tests.runner import Record, run, run_in
 
 N = 80
 ORDER = {"linf": np.inf, "l2": 2, "l1": 1}
@@ -44,9 +42,7 @@ def judge(record: Record, path: str | Path | None = None) -> Record:
 
 
 def verified(record: Record, path: str | Path | None = None) -> Record:
-    settings = Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
-    summary: Record = evidence.EvidenceJob(str(path or file()))(record, settings)["verify"]
-    return summary
+    return evidence.EvidenceJob(str(path or file()))(record, run_in())["verify"]
 
 
 def alone(record: Record) -> Record:
