@@ -41,7 +41,7 @@ class StepCounts(NamedTuple):
 
 def small_method(name: str) -> Any:
     """A training method of few passes."""
-    fields = METHODS.load(name).__dataclass_fields__  # type: ignore[attr-defined]
+    fields = METHODS.load(name).__dataclass_fields__
     return METHODS.build(name, **SMALL.get(name, {"attack_steps": 2} if "attack_steps" in fields else {}))
 
 

@@ -80,8 +80,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         torch.save(network.state_dict(), "m.pt")
         hints = checkpoints.CheckpointHints(None, normalize)
         record = checkpoints.record_of(os.path.abspath("m.pt"), hints, Run.of("rb-arch"), with_data=False)
-        logits: torch.Tensor = rbtools.load(record)(torch.ones(2, 3, 16, 16))
-        return logits
+        return rbtools.load(record)(torch.ones(2, 3, 16, 16))
 
     for _ in range(2):
         with pytest.warns(UserWarning, match="leaves open its normalisation. Name the data set"):

@@ -23,33 +23,15 @@ from rbtools.registry import rooms
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = {
-    "errors",
-    "lazy",
-    "registry",
-    "units",
-    "parse_units",
-    "plain_files",
-    "proportions",
-    "check_input",
-    "graphs",
-    "report",
-    "settings",
-    "unpickle",
-}
+COMMON = set(
+    "errors lazy registry units parse_units plain_files proportions check_input graphs"
+    " report settings unpickle".split()
+)
 
-_LIBRARIES = {
-    "spaces",
-    "models",
-    "datasets",
-    "attacks",
-    "corruptions",
-    "defences",
-    "certification",
-    "training",
-    "probabilistic",
-    "measures",
-}
+_LIBRARIES = set(
+    "spaces models datasets attacks corruptions defences certification training"
+    " probabilistic measures".split()
+)
 _NUMBERS = {"records", "scoring", "store", "rng"}
 
 # In the order of the floors, the lowest first.
@@ -96,17 +78,7 @@ NEVER = {
 }
 
 # Packages that must not load with `--help`, nor with a look-up in the store.
-HEAVY = {
-    "torch",
-    "torchvision",
-    "numpy",
-    "scipy",
-    "sklearn",
-    "pyautoattack",
-    "matplotlib",
-    "pandas",
-    "pyarrow",
-}
+HEAVY = set("torch torchvision numpy scipy sklearn pyautoattack matplotlib pandas pyarrow".split())
 LIGHT_ROOMS = ("cli", "commands", "records", "spaces", "scoring", "store", "plots")
 
 # What `rbtools.lazy` imports at its first use -> its package.

@@ -240,8 +240,7 @@ class Coarse(nn.Module):
         self.exact = exact
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.exact(images) + torch.linspace(-0.02, 0.02, 10)
-        return logits
+        return self.exact(images) + torch.linspace(-0.02, 0.02, 10)
 
 
 CONFIRMED: dict[str, tuple[str, float, dict[str, Any]]] = {
@@ -294,7 +293,7 @@ NO_STEPS = {"fgsm": "one step", "aa": "the loops of its parts"}
 
 def norms_of(name: str) -> list[str]:
     """The norms that an attack takes."""
-    field = ATTACKS.load(name).__dataclass_fields__.get("norm")  # type: ignore[attr-defined]
+    field = ATTACKS.load(name).__dataclass_fields__.get("norm")
     return [ATTACKS.build(name).norm] if field is None else [*field.metadata["choices"]]
 
 
@@ -478,7 +477,6 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
     chosen, attack = MEASURES.build(name, **own), perturbing(("pgd",), (8 / 255,), 2, None)
 
     def measured(run: Run) -> None:
-        assert run.selection.n is not None
         request = MeasureJob((chosen,), attack, batches=run.selection.n // 4, batch_size=4)
         request(record, run.changed(n=None, batch=None))
 

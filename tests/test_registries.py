@@ -67,10 +67,10 @@ def test_a_registered_class_is_a_frozen_dataclass_that_says_what_it_is(
     registered: registry.Registry, name: str
 ) -> None:
     cls = registered.load(name)
-    assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen
     assert all(field.kw_only for field in dataclasses.fields(cls))
-    assert cls.name == name  # type: ignore[attr-defined]
-    version = cls().version if isinstance(cls.version, property) else cls.version  # type: ignore[attr-defined]
+    assert cls.name == name
+    version = cls().version if isinstance(cls.version, property) else cls.version
     assert isinstance(version, int) and version >= 1
     first = inspect.cleandoc(cls.__dict__["__doc__"] or "").split("\n\n")[0]
     assert first.endswith((".", ":")) and not first.startswith(cls.__name__ + "(")
@@ -224,7 +224,7 @@ def test_a_training_method_gives_a_loss_that_trains_every_parameter(name: str) -
 def test_a_ranking_knows_which_way_a_measure_is_better(name: str) -> None:
     """The direction by the name; numbers with another direction than their measure are tested with the
     measure."""
-    lower = MEASURES.load(name).less_is_better  # type: ignore[attr-defined]
+    lower = MEASURES.load(name).less_is_better
     assert metric_name.higher_is_better(name) is not lower, (
         f"{name}.less_is_better is {lower}: "
         + (f"add '{name}' to" if lower else f"take '{name}' out of")

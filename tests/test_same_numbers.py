@@ -178,8 +178,7 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
     def ask(record: dict[str, Any], run: Run) -> dict[str, Any]:
         run = run.changed(n=record["n"])
         work: Any = GapJob((QUESTIONS[name],), 40) if gap else EvaluateJob((QUESTIONS[name],))
-        done: dict[str, Any] = work(record, run)
-        return done
+        return work(record, run)
 
     plain = [ask(record, fresh(trained[0], tmp_path_factory.mktemp("alone"))) for record in records]
     shared = fresh(trained[0], tmp_path_factory.mktemp("shards")).store.folder

@@ -245,7 +245,7 @@ def test_nothing_else_reads_files_that_can_run() -> None:
             if called in places:
                 places[called].add(str(path.relative_to(ROOT)))
             if called in ("np.load", "numpy.load"):
-                assert any(word.arg == "allow_pickle" for word in node.keywords), path  # type: ignore[attr-defined]
+                assert any(word.arg == "allow_pickle" for word in node.keywords), path
     assert places == RUNS
 
 

@@ -30,8 +30,7 @@ class Noisy(nn.Module):
         self.eval().requires_grad_(False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.linear((images + SIGMA * torch.randn_like(images)).flatten(1))
-        return logits
+        return self.linear((images + SIGMA * torch.randn_like(images)).flatten(1))
 
     def margin(self, images: Tensor, labels: Tensor) -> Tensor:
         """The mean of the label's logit minus the other one (N,)."""
@@ -93,7 +92,7 @@ class Quantised(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.network((images * 31).round() / 31)  # type: ignore[no-any-return]
+        return self.network((images * 31).round() / 31)
 
 
 class Through(Network):

@@ -99,8 +99,7 @@ class Cramped(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if len(images) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        result: Tensor = self.network(images)
-        return result
+        return self.network(images)
 
 
 def test_memory_that_runs_out_halves_the_batch_and_goes_on(

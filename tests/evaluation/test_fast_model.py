@@ -30,8 +30,8 @@ def network(name: str) -> nn.Module:
     made = models.build(arch, classes=10, shape=SHAPE)
     for module in made.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)  # type: ignore[union-attr]
-            module.running_var.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
     model: nn.Module = Normalized(made, [0.49, 0.48, 0.45], [0.25, 0.24, 0.26]).eval()
     return model.requires_grad_(False)
 

@@ -140,7 +140,7 @@ def test_command_function_and_call_have_the_same_outcomes(
     assert named.value == result.value and torch.equal(named.correct, result.correct)
 
 
-class Pairs(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class Pairs(torch.utils.data.Dataset):
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
 
@@ -235,15 +235,13 @@ def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: Da
 def test_looks_of_the_command_are_warnings(network: nn.Module, digits: Data) -> None:
     class Shifted(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
-            logits: Tensor = network(images - 1)
-            return logits
+            return network(images - 1)
 
     class Touchy(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             if float(images.min()) < 0 or len(images) == 128:
                 raise ValueError("pixels or a batch that I do not take")
-            logits: Tensor = network(images)
-            return logits
+            return network(images)
 
     plain = rbtools.evaluate(network, digits, "acc")
     training = nn.Sequential(network, nn.Dropout(), nn.BatchNorm1d(10).double())
@@ -283,7 +281,7 @@ def test_classes_check_what_commands_check(wrong: Callable[[], object], says: st
 
 
 def test_numbers_of_numpy_and_torch_become_plain() -> None:
-    attack = PGD(eps=torch.tensor(0.25), steps=np.int64(3), step_size=np.float32(0.5))  # type: ignore[arg-type]
+    attack = PGD(eps=torch.tensor(0.25), steps=np.int64(3), step_size=np.float32(0.5))
     assert attack == PGD(eps=0.25, steps=3, step_size=0.5)
     assert [type(value) for value in (attack.eps, attack.steps, attack.step_size)] == [float, int, float]
 

@@ -114,8 +114,7 @@ def entry_of(spec: Spec) -> dict[str, Any]:
     rows = np.array(ROWS.get(type(spec), [1, 1, 0]), np.float32)
     if getattr(spec, "detail", False):
         rows = np.array([[1, 0, 2], [0, 2, 1], [1, 2, 0]], np.float32)
-    found: dict[str, Any] = json.loads(dumps(spec.entry(rows)))
-    return found
+    return json.loads(dumps(spec.entry(rows)))
 
 
 def in_an_entry(spec: Spec) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Gradient(torch.autograd.Function):
         return images.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         if ctx.mode == "turned":
             return -gradient, None
         pattern = torch.arange(gradient.numel()).view_as(gradient) * 7919 % 97 - 48.0

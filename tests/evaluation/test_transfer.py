@@ -66,8 +66,7 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     def load(record: Record, *_: object) -> nn.Module:
         letter = next(one for one in "abcde" if record["checkpoint"] == named(one))
         found["loads"].append(letter)
-        model: nn.Module = found[letter]
-        return model
+        return found[letter]
 
     monkeypatch.setattr(resolve, "load_model", load)
     transfer._last.clear()

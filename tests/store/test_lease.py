@@ -36,13 +36,12 @@ def held() -> Iterator[subprocess.Popen[str]]:
         "sys.stdin.readline(); mine.release(); print('released', flush=True); sys.stdin.readline()\n"
     )
     with process(code) as other:
-        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert other.stdout.readline() == "held\n"
         yield other
         other.kill()
 
 
 def say(other: subprocess.Popen[str]) -> str:
-    assert other.stdin is not None and other.stdout is not None
     other.stdin.write("\n")
     other.stdin.flush()
     return other.stdout.readline()
@@ -141,7 +140,6 @@ def test_each_unit_is_computed_once_by_processes_that_share_a_store() -> None:
     computed = []
     for other in others:
         with other:
-            assert other.stdout is not None
             computed += other.stdout.read().split()
             assert other.wait(WAIT_SECONDS) == 0
     assert sorted(map(int, computed)) == list(range(12))

@@ -210,8 +210,7 @@ def finished(filled: Filled) -> str:
 
 def kept(filled: Filled, name: str = KEY) -> Path:
     filled.store.keep_state(name, b"state")
-    path: Path = filled.store.path("state", name)
-    return path
+    return filled.store.path("state", name)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_the_ascent_of_awp_leaves_the_statistics_of_batchnorm_alone() -> None:
     with regularize.perturbed_weights(
         net, lambda: net(images)[:, 0].square().sum(), regularize.AWPAscent(0.02)
     ):
-        assert torch.equal(net[1].running_mean, before["1.running_mean"])  # type: ignore[arg-type]
+        assert torch.equal(net[1].running_mean, before["1.running_mean"])
         assert not torch.equal(net[0].weight, before["0.weight"])
 
 
@@ -127,8 +127,8 @@ def test_awp_sets_in_after_its_warm_up_and_its_size_is_the_methods() -> None:
 def test_l2_decays_weights_alone() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     weights_, others = regularize.decayed(net, 0.5)
-    assert [value.ndim for value in weights_["params"]] == [4]  # type: ignore[attr-defined]
-    assert [value.ndim for value in others["params"]] == [1, 1, 1]  # type: ignore[attr-defined]
+    assert [value.ndim for value in weights_["params"]] == [4]
+    assert [value.ndim for value in others["params"]] == [1, 1, 1]
     assert (weights_["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
     config = go(changed(epochs=0, regularize=("l2",)))["train"]["config"]
     assert config["l2"] == 5e-3 and "weight_decay" not in config
@@ -140,10 +140,10 @@ def test_averaged_weights_follow_and_are_the_ones_that_are_kept() -> None:
     start = copy.deepcopy(net)
     with torch.no_grad():
         net[0].weight += 1
-        net[1].running_mean += 5  # type: ignore[operator]
+        net[1].running_mean += 5
     averaged.update_parameters(net)
-    assert torch.allclose(averaged.module[0].weight, start[0].weight + 0.25)  # type: ignore[index]
-    assert torch.equal(averaged.module[1].running_mean, net[1].running_mean)  # type: ignore[index,arg-type]
+    assert torch.allclose(averaged.module[0].weight, start[0].weight + 0.25)
+    assert torch.equal(averaged.module[1].running_mean, net[1].running_mean)
     assert go(changed(ema=0.0))["checkpoint"] == go(TWICE)["checkpoint"]  # the last step's weights
 
 
@@ -463,7 +463,7 @@ def test_deterministic_algorithms_are_asked_for_and_given_back() -> None:
     asked: list[bool] = []
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Asking(METHODS.load("erm")):  # type: ignore[misc]
+    class Asking(METHODS.load("erm")):
         def __call__(self, *args: Any) -> Any:
             asked.append(torch.are_deterministic_algorithms_enabled())
             return super().__call__(*args)

@@ -322,8 +322,7 @@ def test_the_ascent_on_a_quadratic_is_the_closed_form(ascent) -> None:
     net = nn.ParameterDict({"w": torch.ones(3, 1).double(), "v": torch.zeros(2).double()})
 
     def loss() -> Tensor:
-        value: Tensor = (net["w"].T @ curve @ net["w"]).sum() / 2 + slope @ net["v"]
-        return value
+        return (net["w"].T @ curve @ net["w"]).sum() / 2 + slope @ net["v"]
 
     gradient = torch.tensor([1.0, 2.0, 5.0]).double()
     together = RHO / (gradient.square().sum() + 25).sqrt()
@@ -373,7 +372,7 @@ def test_a_training_step_is_that_of_a_softmax_regression_written_out() -> None:
 )
 def test_it_refuses_pieces_of_a_batch_and_another_perturbation(change: dict[str, object], named: str) -> None:
     with pytest.raises(RbError, match=f"--method sam perturbs .* and .*{named}"):
-        check_method(Recipe(**change), METHODS.build("sam"))  # type: ignore[arg-type]
+        check_method(Recipe(**change), METHODS.build("sam"))
 
 
 @pytest.mark.parametrize("inner_mode", ["eval", "train"])
@@ -443,8 +442,7 @@ def written_out(net: nn.Module, epochs: int, reset: int) -> list[tuple[Tensor, T
         if epoch % reset == 0:
             eta, momentum = random_start(epoch), torch.zeros_like(images)
         start = (images + eta).requires_grad_(True)
-        nn.functional.cross_entropy(frozen(start), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
-        assert start.grad is not None
+        nn.functional.cross_entropy(frozen(start), labels, reduction="sum").backward()
         for i, gradient in enumerate(start.grad):
             momentum[i] = gradient / gradient.abs().mean() + DECAY * momentum[i]
         start = start.detach()
@@ -498,7 +496,7 @@ def test_loss_and_gradient_of_fgsm_pgi_are_those_of_the_formula(weight: float) -
     expected = nn.functional.cross_entropy(logits[-1], labels)
     if weight:
         expected = expected + weight * nn.functional.mse_loss(logits[1], logits[0])
-    expected.backward()  # type: ignore[no-untyped-call]
+    expected.backward()
     torch.testing.assert_close(loss.value, expected)
     for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
