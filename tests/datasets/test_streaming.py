@@ -13,6 +13,7 @@ import rbtools
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.inputs.data import _loaded
+from tests import runner
 from tests.conftest import SMALL_ARCH
 from tests.datasets import archives
 
@@ -109,3 +110,11 @@ def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeyp
         results.append((attacked["metrics"], learned["checkpoint"]))
     assert results[0] == results[1]
     assert seen == [torch.Tensor, streaming.Streamed]
+
+
+def test_a_folder_taken_for_the_test_split_is_said_once(colour, photos):
+    line = {**colour[0], "dataset": f"imagefolder:{photos / 'val'}"}
+    for more, count in (("", 1), ("--jobs 2", 1), ("-q", 0)):
+        result = runner.run("attack", f"fgsm --n 2 --store {colour[1]} {more}", [line, line])
+        assert result.exit_code == 0
+        assert result.stderr.count("its images are taken for the split test") == count
