@@ -200,15 +200,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-class NetworkUsed(AssertionError):
-    """A test reached for another machine."""
-
-
 def _refuse_other_machines(address: Any) -> None:
     host = address[0] if isinstance(address, tuple) else address
     name = host.decode() if isinstance(host, bytes) else host
     if isinstance(address, tuple) and not (name in ("localhost", "::1", "") or str(name).startswith("127.")):
-        raise NetworkUsed(f"A test reached for {name!r}. Tests make or ship their data, they never download.")
+        raise AssertionError(
+            f"A test reached for {name!r}. Tests make or ship their data, they never download."
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

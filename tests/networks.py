@@ -43,8 +43,7 @@ class InFloat64(nn.Module):
         self.network = network.double().eval().requires_grad_(False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.network(images.double())
-        return logits
+        return self.network(images.double())
 
 
 def class_means(every: int = 1, first: int = 0) -> Tensor:

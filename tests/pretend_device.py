@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rbtools import lazy
-from tests.pretend_graphs import PretendGraph
+from tests.pretend_graphs import PretendGraph, Stream
 
 ROOT = str(Path(__file__).resolve().parents[1])
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -129,7 +129,7 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
             "mem_get_info": lambda device=None: (1 << 34, 1 << 34),
             "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8),
             "set_rng_state": lambda state, device=None: None,
-            "Stream": _Stream,
+            "Stream": Stream,
             "Event": lambda **options: _Event(self),
             "stream": lambda stream: contextlib.nullcontext(),
             "CUDAGraph": lambda: _Graph(self),
@@ -137,7 +137,7 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
             "get_sync_debug_mode": lambda: 0,
             "set_sync_debug_mode": lambda mode: None,
             "is_current_stream_capturing": lambda: False,
-            "current_stream": _Stream,
+            "current_stream": Stream,
             **dict.fromkeys(("max_memory_allocated", "memory_allocated"), lambda device=None: 0),
             **dict.fromkeys(("max_memory_reserved", "memory_reserved"), lambda device=None: 0),
         }
@@ -203,18 +203,6 @@ def _autocast(device_type: str, *how: Any, autocast: Any = torch.autocast, **opt
     return autocast("cpu" if device_type == "cuda" else device_type, *how, **options)
 
 
-class _Stream:
-    """Streams do their work at once."""
-
-    def __init__(self, device: Any = None) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    wait_stream = wait_event
-
-
 class _Event:
     """Its work has already ended; only an explicit wait of the host counts as one."""
 
@@ -259,7 +247,7 @@ def _mark(result: Any, pretend: bool) -> Any:
         if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu":
             while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 tensor = torch._C._functorch.get_unwrapped(tensor)
-            tensor.untyped_storage().pretend = pretend  # type: ignore[attr-defined]
+            tensor.untyped_storage().pretend = pretend
     return result
 
 

@@ -66,12 +66,16 @@ class _Recorder(TorchDispatchMode):
         return output
 
 
-class _Stream:
+class Stream:
+    """Streams do their work at once."""
+
     def __init__(self, device: Any = None) -> None:
         pass
 
-    def wait_stream(self, other: _Stream) -> None:
+    def wait_event(self, event: Any) -> None:
         pass
+
+    wait_stream = wait_event
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
@@ -85,8 +89,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
     monkeypatch.setattr(graphs, "usable", lambda device: True)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(torch.cuda, "Stream", _Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)

@@ -41,21 +41,12 @@ class StepCounts(NamedTuple):
 
 def small_method(name: str) -> Any:
     """A training method of few passes."""
-    steps = {"attack_steps": 2} if has_attack_steps(name) else {}
-    return METHODS.build(name, **SMALL.get(name, steps))
-
-
-def has_attack_steps(name: str) -> bool:
-    return "attack_steps" in METHODS.load(name).__dataclass_fields__  # type: ignore[attr-defined]
+    fields = METHODS.load(name).__dataclass_fields__
+    return METHODS.build(name, **SMALL.get(name, {"attack_steps": 2} if "attack_steps" in fields else {}))
 
 
 def trained_for(
-    steps: int,
-    method: Any,
-    device: str,
-    arch: dict[str, Any] = ARCH,
-    precision: str = "fp32",
-    **recipe: Any,
+    steps: int, method: Any, device: str, arch: dict[str, Any] = ARCH, precision: str = "fp32", **recipe: Any
 ) -> dict[str, Any]:
     """The record of a training of so many steps of 4 images."""
     with tempfile.TemporaryDirectory() as folder:

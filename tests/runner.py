@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,7 +24,6 @@ from rbtools.cli.declare import Tool
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
 from rbtools.jobs.evaluate_record import EvaluateJob
-from rbtools.jobs.measurement import MeasureJob
 from rbtools.store import Store
 
 Record = dict[str, Any]
@@ -135,23 +135,23 @@ def entry(record: Record, metric: str) -> Record:
     return entry
 
 
-def run_in(folder: str = "rb-store", *, force: bool = False, **options: Any) -> Run:
+def run_in(folder: Path | str = "rb-store", *, force: bool = False, **options: Any) -> Run:
     """A run on one thread of the processor, with that store."""
     options = {"tool": "rb-test", "device": "cpu", "threads": 1, **options}
     return Run.of(store=Store(folder, force=force), **options)
 
 
-def timeless(record: Record) -> Record:
-    """A record without its times and command lines."""
-    entries = [{k: v for k, v in e.items() if k not in ("seconds", "command")} for e in record["evals"]]
-    return {**record, "evals": entries}
+def timeless(value: Any, *costs: str) -> Any:
+    """Records without their times and command lines, nor fields of these names, however deep they lie."""
+    if isinstance(value, dict):
+        kept = [key for key in value if not key.startswith("seconds") and key not in ("command", *costs)]
+        return {key: timeless(value[key], *costs) for key in kept}
+    if isinstance(value, list):
+        timed = [one for one in value if isinstance(one, dict) and one.get("metric") == "seconds_per_epoch"]
+        return [timeless(one, *costs) for one in value if one not in timed]
+    return value
 
 
 def run_task(record: Record, evaluation: Evaluation, run: Run) -> Record:
     """The record with the results of an evaluation."""
     return EvaluateJob((evaluation,))(record, run)
-
-
-def measure(record: Record, job: MeasureJob, run: Run) -> Record:
-    """The record with the results of measures."""
-    return job(record, run)

@@ -18,19 +18,11 @@ from rbtools.cli.declare import TOOLS
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.inputs import checkpoints
-from tests.runner import lines, one, records, run
+from tests.runner import lines, one, records, run, timeless
 
 ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
 EVERY_EDGE = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_1x1~1|nor_conv_1x1~2|"
 OPTIONS: dict[str, Any] = {"epochs": 1, "batch_size": 256, "attack_steps": 1, "eps": "16"}
-
-
-def timeless(record: Any) -> Any:
-    if isinstance(record, dict):
-        if record.get("metric") == "seconds_per_epoch":
-            return None
-        return {key: timeless(value) for key, value in record.items() if not key.startswith("seconds")}
-    return [timeless(item) for item in record] if isinstance(record, list) else record
 
 
 def typed(line: str, record: dict[str, Any]) -> dict[str, Any]:
@@ -88,8 +80,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         torch.save(network.state_dict(), "m.pt")
         hints = checkpoints.CheckpointHints(None, normalize)
         record = checkpoints.record_of(os.path.abspath("m.pt"), hints, Run.of("rb-arch"), with_data=False)
-        logits: torch.Tensor = rbtools.load(record)(torch.ones(2, 3, 16, 16))
-        return logits
+        return rbtools.load(record)(torch.ones(2, 3, 16, 16))
 
     for _ in range(2):
         with pytest.warns(UserWarning, match="leaves open its normalisation. Name the data set"):
@@ -173,9 +164,6 @@ GIVEN = {
 def test_a_file_in_the_folder_sets_no_defaults_of_a_function() -> None:
     Path("rbtools.yaml").write_text("rb-arch: {cells: 7}\n", "utf-8")
     assert rbtools.arch(13714)[0]["arch"]["cells"] == 5
-
-
-# --- conclusions ----------------------------------------------------------------------------------
 
 
 def results() -> list[dict[str, Any]]:

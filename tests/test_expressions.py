@@ -22,11 +22,11 @@ import pytest
 import rbtools
 
 try:
-    from re import _constants as constants  # type: ignore[attr-defined]
+    from re import _constants as constants
     from re import _parser as parser
 except ImportError:  # Python 3.10
     import sre_constants as constants
-    import sre_parse as parser  # type: ignore[no-redef]
+    import sre_parse as parser
 
 PACKAGE = Path(rbtools.__file__).parent
 SIZE = 1 << 20

@@ -23,33 +23,15 @@ from rbtools.registry import rooms
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = {
-    "errors",
-    "lazy",
-    "registry",
-    "units",
-    "parse_units",
-    "plain_files",
-    "proportions",
-    "check_input",
-    "graphs",
-    "report",
-    "settings",
-    "unpickle",
-}
+COMMON = set(
+    "errors lazy registry units parse_units plain_files proportions check_input graphs"
+    " report settings unpickle".split()
+)
 
-_LIBRARIES = {
-    "spaces",
-    "models",
-    "datasets",
-    "attacks",
-    "corruptions",
-    "defences",
-    "certification",
-    "training",
-    "probabilistic",
-    "measures",
-}
+_LIBRARIES = set(
+    "spaces models datasets attacks corruptions defences certification training"
+    " probabilistic measures".split()
+)
 _NUMBERS = {"records", "scoring", "store", "rng"}
 
 # In the order of the floors, the lowest first.
@@ -96,17 +78,7 @@ NEVER = {
 }
 
 # Packages that must not load with `--help`, nor with a look-up in the store.
-HEAVY = {
-    "torch",
-    "torchvision",
-    "numpy",
-    "scipy",
-    "sklearn",
-    "pyautoattack",
-    "matplotlib",
-    "pandas",
-    "pyarrow",
-}
+HEAVY = set("torch torchvision numpy scipy sklearn pyautoattack matplotlib pandas pyarrow".split())
 LIGHT_ROOMS = ("cli", "commands", "records", "spaces", "scoring", "store", "plots")
 
 # What `rbtools.lazy` imports at its first use -> its package.
@@ -214,9 +186,6 @@ def _third_party(room: str, top: str, module: str) -> str | None:
     return None
 
 
-# --- the package ----------------------------------------------------------------------------------
-
-
 def modules() -> dict[str, Path]:
     """Module name -> file, for all of rbtools."""
     found = {}
@@ -276,22 +245,14 @@ def test_every_registered_module_exists() -> None:
     assert [name for name in registered() if name not in MODULES] == []
 
 
-# --- names and types -----------------------------------------------------------------------------
-
-
 SHARED_NAMES = {"base", "presets", "__main__"}  # modules of several rooms are called so
-
-
-@cache
-def tree_of(module: str) -> ast.Module:
-    return ast.parse(MODULES[module].read_text("utf-8"))
 
 
 def classes() -> dict[str, list[str]]:
     """Class name -> the modules that have it; protocols, which say what others have, aside."""
     places: dict[str, list[str]] = {}
-    for module in MODULES:
-        for node in ast.walk(tree_of(module)):
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
                 places.setdefault(node.name, []).append(module)
     return places

@@ -71,19 +71,11 @@ def test_installed_tools_run_alone_and_uninstall_leaves_nothing(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert {name for name in files(ROOT / "rbtools") - before if "__pycache__" not in name} == set()
     here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    ran = subprocess.run(
-        [prefix / "bin/rb-arch", "--index", "9"], capture_output=True, text=True, cwd=tmp_path, env=here
-    )
-    assert '"index":9' in ran.stdout and ran.returncode == 0
-    where = "import rbtools; print(rbtools.__file__)"
-    ran = subprocess.run(
-        [prefix / "lib/rbtools/bin/python", "-c", where],
-        capture_output=True,
-        text=True,
-        env=here,
-        cwd=tmp_path,
-    )
-    assert ran.stdout.startswith(str(prefix))
+    where = ["lib/rbtools/bin/python", "-c", "import rbtools; print(rbtools.__file__)"]
+    for (tool, *words), said in ((["bin/rb-arch", "--index", "9"], '"index":9'), (where, str(prefix))):
+        line = [prefix / tool, *words]
+        ran = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=here, check=True)
+        assert said in ran.stdout
     placed = files(prefix / "share")
     assert {"man/man1/rb-attack.1", "man/man5/rb-record.5", "man/man7/rbtools.7"} <= placed
     assert {"bash-completion/completions/rb-attack", "fish/vendor_completions.d/rb-attack.fish"} <= placed

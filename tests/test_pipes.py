@@ -21,7 +21,7 @@ FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"message":"no"}}\n'
 def shell(line: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, timeout=300, **options
-    )  # type: ignore[call-overload,no-any-return]
+    )
 
 
 def imported_by(line: list[str], text: str = "") -> set[str]:
@@ -72,7 +72,6 @@ def waiting() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         ["rb-pr"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdin and process.stdout
         process.stdin.write(FAILED)
         process.stdin.flush()
         assert process.stdout.readline() == FAILED  # would hang if it waited for the end of the input
@@ -102,11 +101,7 @@ def test_signals_end_a_waiting_tool_with_their_status(
     [
         ("rb-pr <&-", 2, "Standard input is closed. Pipe records in"),
         ("rb-arch --index 1 >&-", 1, "Standard output is closed"),
-        (
-            "rb-arch --index 1 >/dev/full",
-            1,
-            "Cannot write to standard output: No space left on device.",
-        ),
+        ("rb-arch --index 1 >/dev/full", 1, "Cannot write to standard output: No space left on device."),
         ("rb-attack --help >/dev/full", 1, "Cannot write to standard output: No space left on device."),
     ],
 )

@@ -363,9 +363,6 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
     assert all(f'id="rbtools.{name}"' in pages["api.html"] for name in ("evaluate", "fit", "attack", "load"))
 
 
-# --- the examples of help texts and man pages -----------------------------------------------------
-
-
 def examples() -> list[str]:
     pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
     found = [command for page in pages for command in manual._parts(page.command, page.words)[3]]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer.recipe import Recipe
+from tests import runner
 
 Record = dict[str, Any]
 # One convolution in each cell: an epoch of large batches takes a tenth of a second.
@@ -28,9 +29,7 @@ class Pulled(BaseException):
     """Raised to simulate a power cut."""
 
 
-def run_in(folder: Path | str = "rb-store", **options: Any) -> Run:
-    """A run of rb-train on one thread of the CPU with a store in that folder."""
-    return Run.of(tool="rb-train", store=Store(folder), device="cpu", threads=1, **options)
+run_in = partial(runner.run_in, tool="rb-train")
 
 
 def weights(record: Record, folder: Path | str = "rb-store", which: str = "last") -> dict[str, Tensor]:

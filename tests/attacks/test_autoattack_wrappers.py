@@ -276,10 +276,3 @@ def test_warnings_of_the_package_are_said_once(caplog, quick):
             build("aa")(softmax, images, softmax(images).argmax(1), draws_for(4))
     texts = [record.getMessage() for record in caplog.records]
     assert len([text for text in texts if "probability distribution" in text]) == 1
-
-
-def test_half_precision_logits_are_widened():
-    model = Net().eval()
-    images = images_for(4, (3, 8, 8))
-    perturbed = build("square")(lambda x: model(x).bfloat16(), images, model(images).argmax(1), draws_for(4))
-    assert perturbed.dtype == torch.float32

@@ -30,8 +30,7 @@ class Noisy(nn.Module):
         self.eval().requires_grad_(False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.linear((images + SIGMA * torch.randn_like(images)).flatten(1))
-        return logits
+        return self.linear((images + SIGMA * torch.randn_like(images)).flatten(1))
 
     def margin(self, images: Tensor, labels: Tensor) -> Tensor:
         """The mean of the label's logit minus the other one (N,)."""
@@ -71,11 +70,6 @@ def test_means_over_draws_reach_the_best_perturbation(name: str, options: dict[s
     assert left(name, **{"eot": 8, **options}) < 0.02
 
 
-def test_without_means_the_attack_falls_short_by_what_it_takes_for_success() -> None:
-    """PGD keeps the first point at which one draw fails: most of the way is left."""
-    assert left("pgd", steps=8) > 0.1 > 0.01 > left("pgd", steps=8, eot=8)
-
-
 @pytest.mark.parametrize("name", ["pgd", "apgd-ce", "square", "fab"])
 def test_no_point_depends_on_the_batch_or_the_chunk(name: str) -> None:
     attack = ATTACKS.build(name, eps=EPS, eot=4, **{"queries" if name == "square" else "steps": 5})
@@ -98,7 +92,7 @@ class Quantised(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.network((images * 31).round() / 31)  # type: ignore[no-any-return]
+        return self.network((images * 31).round() / 31)
 
 
 class Through(Network):

@@ -9,6 +9,7 @@ from rbtools.attacks import steps
 from rbtools.errors import RbError
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
+from tests.runner import run
 
 
 def images_of(count: int = 5) -> torch.Tensor:
@@ -42,6 +43,8 @@ def test_the_projection_is_the_nearest_point_of_sphere_and_ball(eps: float) -> N
 def test_a_radius_beyond_the_sphere_is_a_slip_of_unit() -> None:
     with pytest.raises(RbError, match="a share of an image's norm from 0 to 2"):
         METHODS.build("mixed", norm="sphere", eps=16.0)
+    other = run("measure", "ntk --attack fgsm,pgd --attack-norm sphere --eps 0.1")
+    assert other.exit_code == 2 and "for pgd alone" in other.stderr
 
 
 def test_small_radii_are_kept_in_single_precision() -> None:

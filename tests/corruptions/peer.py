@@ -24,8 +24,7 @@ def running() -> Iterator[Any]:
     smooth = theirs.gaussian
 
     def gaussian(image: np.ndarray, sigma: Any, multichannel: bool = False, **more: Any) -> np.ndarray:
-        result: np.ndarray = smooth(image, sigma, channel_axis=-1 if multichannel else None, **more)
-        return result
+        return smooth(image, sigma, channel_axis=-1 if multichannel else None, **more)
 
     with (
         mock.patch.object(theirs, "gaussian", gaussian),

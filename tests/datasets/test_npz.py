@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -142,15 +141,3 @@ def test_damaged_file_is_named(save, tmp_path, damage):
     assert "is a folder" in error_of(datasets.describe, f"npz:{tmp_path}")
     for name in ("npz", "npz:"):
         assert "Write npz:PATH" in error_of(datasets.describe, name)
-
-
-def test_headers_of_every_version_and_padding_in_a_zip(tmp_path):
-    """zipfile may put extra bytes before a member's data; npy headers have two lengths."""
-    out = io.BytesIO()
-    np.lib.format.write_array(out, IMAGES, version=(2, 0))
-    with zipfile.ZipFile(tmp_path / "some.npz", "w") as archive:
-        member = zipfile.ZipInfo("images.npy")
-        member.extra = b"\xfe\xca\x05\x00extra"
-        archive.writestr(member, out.getvalue())
-        archive.writestr("labels.npy", archives.npy(LABELS))
-    check(f"npz:{tmp_path / 'some.npz'}", "test")

@@ -42,9 +42,6 @@ ODD = {
 class Odd(ArrayDataset):
     def arrays(self, split):
         return ODD[self.argument](split)
-
-class Plain:
-    pass
 '''
 
 
@@ -106,7 +103,6 @@ def test_rb_arch_sizes_networks_for_it() -> None:
         ("Odd:reals", "its images are float64 (2, 1, 8, 8)"),
         ("Odd:short", "its labels are int64 (3,) for 2 images"),
         ("Odd:uneven", "its splits have images of different shapes"),
-        ("Plain", "keyword-only dataclass that inherits rbtools.datasets.base.DatasetSource"),
         ("Gone", "The module own_flat has no Gone"),
     ],
 )

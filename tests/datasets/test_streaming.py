@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import rbtools
-from rbtools import datasets
-from rbtools.datasets import decode, streaming
+from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.inputs.data import _loaded
 from tests import runner
@@ -54,19 +53,6 @@ def ahead(monkeypatch):
     return streaming.Streamed(ALL.shape, fetch, torch.device("cuda")), reads
 
 
-def test_the_next_batch_is_read_in_a_thread(ahead):
-    streamed, reads = ahead
-    first, second = torch.tensor([3, 1]), torch.tensor([0, 2, 5])
-    streaming.prefetch(streamed, first)
-    for ids, following in ((first, second), (second, first[:0])):
-        streaming.prefetch(streamed, following)
-        assert torch.equal(streamed[ids], torch.from_numpy(ALL)[ids])
-    assert [ids for ids, _ in reads] == [[3, 1], [0, 2, 5]]
-    assert threading.get_ident() not in {thread for _, thread in reads}
-    assert torch.equal(streamed[first], torch.from_numpy(ALL)[first])  # once more: read now
-    assert reads[-1] == ([3, 1], threading.get_ident())
-
-
 def test_a_damaged_image_that_was_read_ahead_is_an_error_in_its_batch(ahead):
     streamed, _ = ahead
     streaming.prefetch(streamed, torch.tensor([6]))
@@ -96,25 +82,6 @@ def test_limit_may_be_set(monkeypatch, text, size):
         monkeypatch.setenv("RB_IMAGE_MEMORY", wrong)
         with pytest.raises(RbError, match=f"RB_IMAGE_MEMORY is '{wrong}'. Expected a size such as 500M"):
             streaming.memory_limit()
-
-
-def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(tmp_path, monkeypatch):
-    for number in range(70):
-        path = tmp_path / f"many/test/{'ab'[number % 2]}/{number:02}.png"
-        archives.put(path, archives.png(archives.pixels(number, 3, 6, 5)))
-    name = f"imagefolder:{tmp_path / 'many'}"
-    whole = datasets.load(name, "test")
-    monkeypatch.setenv("RB_IMAGE_MEMORY", "1K")
-    decoded = []
-    one = decode._decode_one
-    monkeypatch.setattr(
-        decode, "_decode_one", lambda tree, i, *more: decoded.append(i) or one(tree, i, *more)
-    )
-    found = datasets.load(name, "test")
-    assert isinstance(found.images, streaming.Streamed) and decoded == []
-    ids = torch.tensor([69, 3, 3, 0, *range(40)])
-    assert torch.equal(found.images[ids], whole.images[ids])
-    assert sorted(decoded) == sorted(ids.tolist()) and torch.equal(found.labels, whole.labels)
 
 
 @pytest.fixture(scope="module")

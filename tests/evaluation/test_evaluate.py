@@ -25,23 +25,18 @@ from rbtools.cli.image_answers import ImageAnswers
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy
-from rbtools.evaluation.accuracy import Clean
-from rbtools.evaluation.base import BATCH, batch_size
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation
 from rbtools.inputs import resolve
-from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
-from rbtools.jobs import stored_results
 from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
-from rbtools.rng.draws import Draws
 from tests.runner import Record, entry, run_in, run_task
 
 TEST_IMAGES = 355
@@ -94,9 +89,6 @@ def images_and_labels() -> tuple[Tensor, Tensor]:
     return data.images.float().div(255), data.labels
 
 
-# --- what is computed together, and what again ---------------------------------------------------
-
-
 class Cramped(nn.Module):
     """A model on a device that holds so many images at a time."""
 
@@ -107,8 +99,7 @@ class Cramped(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if len(images) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        result: Tensor = self.network(images)
-        return result
+        return self.network(images)
 
 
 def test_memory_that_runs_out_halves_the_batch_and_goes_on(
@@ -123,43 +114,11 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
         run_task(record, pgd(8), run_in(force=True, n=60))
 
 
-def test_more_examples_go_on_from_fewer_and_fewer_are_the_first_of_more(
-    record: Record, seen: list[int]
-) -> None:
-    some = {}
-    for n, images in ((10, 10), (30, 30), (20, 30)):
-        some[n] = run_task(record, accuracy.clean(), run_in(n=n))
-        assert sum(seen) == images
-    for n, result in some.items():
-        assert found(result) == found(run_task(record, accuracy.clean(), run_in(force=True, n=n)))
-
-
 def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(record: Record) -> None:
     question = accuracy.attacked(ATTACKS.build("square", backend="pyautoattack", queries=20), (16 / 255,))
     run_task(record, question, run_in(n=10))
     after = run_task(record, question, run_in(n=60))
     assert found(after) == found(run_task(record, question, run_in(force=True, n=60)))
-
-
-def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
-    record: Record, seen: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(BATCH, "cpu", 32)
-    tile = batch_size(torch.device("cpu"), (1, 8, 8))
-
-    def interrupt() -> None:
-        if sum(seen) >= 2 * tile:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_task(record, accuracy.clean(), run_in(check_cancelled=interrupt))
-    assert sum(seen) == 2 * tile == 256
-    resumed = run_task(record, accuracy.clean(), run_in())
-    assert sum(seen) == TEST_IMAGES
-    assert found(resumed) == found(run_task(record, accuracy.clean(), run_in(force=True)))
-
-
-# --- attacks ------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,46 +194,6 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     return ends.low, ends.high
 
 
-def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record) -> None:
-    entry = run_task(record, accuracy.clean(), run_in(n=100))["evals"][-1]
-    assert entry["n"] == 100
-    assert entry["ci95"] == pytest.approx(wilson(entry["value"], 100), abs=1e-12)
-
-
-# --- probabilistic robustness --------------------------------------------------------------------
-
-
-def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record]) -> None:
-    record = known["erm"]
-    samples, gammas, n = 7, (0.1, 0.4), 25
-    question = noisy(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
-    result = run_task(record, question, run_in(n=n, seed=3))
-    images, labels = images_and_labels()
-    model = network_of(record)
-    chosen = datasets.subset(labels, n, seed=0)
-    for gamma in gammas:
-        shares = []
-        for i in map(int, chosen):
-            image, label = images[i : i + 1], labels[i]
-            if model(image).argmax() != label:
-                continue
-            draws = Draws(3, "noise.uniform", torch.tensor([i]))
-            right = 0
-            for sample in range(samples):
-                # [0, 1) on the grid of 2^-24, moved so that it is symmetric about 0
-                unit = 2 * (draws.uniform((1, 8, 8), draw=sample) + 2.0**-25) - 1
-                right += int(model((image + gamma * unit).clamp(0, 1)).argmax() == label)
-            shares.append(right / samples)
-        assert result["metrics"][f"pr.uniform.{gamma:g}"] == pytest.approx(sum(shares) / len(shares))
-        passed = [share >= 1 - 0.15 - 1e-9 for share in shares]
-        name = f"probacc.uniform.{gamma:g}.0.15"
-        assert result["metrics"][name] == pytest.approx(sum(passed) / len(passed))
-    assert result["metrics"]["pr.uniform.0.4"] < result["metrics"]["pr.uniform.0.1"]
-
-
-# --- the generalisation error --------------------------------------------------------------------
-
-
 def test_ge_is_train_minus_test_with_newcombes_interval(record: Record) -> None:
     result = GapJob((accuracy.clean(),), 200)(record, run_in(n=80))
     metrics = result["metrics"]
@@ -301,9 +220,6 @@ def test_where_no_image_is_right_pr_and_its_ge_have_a_reason_and_no_value(
     gap, pr = ({e["metric"]: e for e in result["evals"]}[f"{side}pr.uniform.0.001"] for side in ("ge.", ""))
     assert pr["value"] is None and "no image is classified correctly" in pr["reason"] and "ci95" not in pr
     assert gap["reason"].startswith("on train: no image is classified correctly")
-
-
-# --- several protocols, several data sets --------------------------------------------------------
 
 
 NOISE = NOISES.build("uniform")
@@ -358,9 +274,6 @@ def test_another_protocol_is_refused_before_the_work(
             work(done, question, **own)
 
 
-# --- what is wrong with a model ------------------------------------------------------------------
-
-
 def test_logits_that_are_not_finite_name_the_image(
     record: Record, model_is: Callable[[nn.Module], None]
 ) -> None:
@@ -406,9 +319,6 @@ def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record) -> Non
         run_task(record, accuracy.clean(), run_in(n=5))
 
 
-# --- a store that cannot be written, or is damaged -----------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["results", "outcomes"])
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\x93NUMPY", None])
 def test_damaged_results_are_computed_again(
@@ -429,16 +339,6 @@ def test_damaged_results_are_computed_again(
     fine = run_in(n=20)
     run_task(record, accuracy.clean(), fine)
     assert not fine.store.damaged and fine.store.found == 1
-
-
-@pytest.mark.parametrize(
-    "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
-)
-def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, record: Record) -> None:
-    run = run_in()
-    unit = stored_results._Unit(resolve_inputs(record, run), (Clean(),))
-    run.store.keep_result(unit.entries_key, unit.entries_fields, kept)
-    assert unit.stored() is None
 
 
 @pytest.mark.parametrize("detail", [False, True])

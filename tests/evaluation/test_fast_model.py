@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rbtools import models
-from rbtools.attacks import ATTACKS, losses
-from rbtools.evaluation import attacking
-from rbtools.evaluation.base import Batch
+from rbtools.attacks import losses
 from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
-from tests.runner import Record, entry, one, run
 
 SHAPE = (3, 32, 32)
 
@@ -33,8 +30,8 @@ def network(name: str) -> nn.Module:
     made = models.build(arch, classes=10, shape=SHAPE)
     for module in made.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)  # type: ignore[union-attr]
-            module.running_var.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
     model: nn.Module = Normalized(made, [0.49, 0.48, 0.45], [0.25, 0.24, 0.26]).eval()
     return model.requires_grad_(False)
 
@@ -51,27 +48,6 @@ def test_folding_and_layout_change_no_decision(name: str) -> None:
     clear = top[:, 0] - top[:, 1] > 2e-4
     assert torch.equal(before.argmax(1)[clear], after.argmax(1)[clear]) and clear.any()
     assert after.dtype == torch.float32
-
-
-def test_a_search_that_is_wrong_decides_nothing() -> None:
-    """A prepared model that finds all images broken at once: they are attacked again on the model."""
-
-    class Wrong(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return nn.functional.one_hot(torch.full((len(images),), 9), 10).float() + 0 * images.sum()
-
-    model = network("nb201")
-    images = torch.rand(16, *SHAPE, generator=torch.Generator().manual_seed(2))
-    labels = model(images).argmax(1)
-    labels[labels == 9] = 0
-    ids = torch.arange(len(images))
-    attack = ATTACKS.build("pgd", steps=3, eps=1 / 255)
-    plain = attacking.run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16), attack)
-    fooled = attacking.run_attack(
-        Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=Wrong()), attack
-    )
-    assert torch.equal(plain.survived, fooled.survived)
-    assert fooled.totals["unconfirmed"] > 0 and "unconfirmed" not in plain.totals
 
 
 @pytest.mark.parametrize("broken", [2, 6])
@@ -110,19 +86,3 @@ def test_auto_takes_bf16_where_the_processor_has_it(
         assert precision.resolve(on_gpu) == precision.of_training(on_gpu, (1, 8, 8)) == "bf16"
     finally:
         precision._cpu_has_bf16.cache_clear()
-
-
-def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
-    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise TypeError("no copies of me")
-
-    monkeypatch.setattr("copy.deepcopy", refuse)
-    monkeypatch.setattr("rbtools.evaluation.fast_model._folded", lambda network, shape: None)
-    result = run("attack", "fgsm --n 4 --eps 4,8", [trained["erm"]])
-    record = one(result)
-    assert result.stderr.count("warning: attacks run on the network itself, in float32, because a copy") == 1
-    attacked = entry(record, "fgsm.8")
-    assert ["could not be prepared" in words for words in attacked["warnings"]] == [True]
-    assert "warnings" not in entry(record, "acc") and attacked["precision"] == "fp32"

@@ -28,7 +28,7 @@ from rbtools.jobs.questions import Unsayable, question_of, spec_of
 from rbtools.jobs.transfer import Transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting
-from rbtools.records import dumps, schema
+from rbtools.records import dumps
 
 EPS = 8 / 255
 
@@ -114,8 +114,7 @@ def entry_of(spec: Spec) -> dict[str, Any]:
     rows = np.array(ROWS.get(type(spec), [1, 1, 0]), np.float32)
     if getattr(spec, "detail", False):
         rows = np.array([[1, 0, 2], [0, 2, 1], [1, 2, 0]], np.float32)
-    found: dict[str, Any] = json.loads(dumps(spec.entry(rows)))
-    return found
+    return json.loads(dumps(spec.entry(rows)))
 
 
 def in_an_entry(spec: Spec) -> dict[str, Any]:
@@ -141,15 +140,6 @@ def test_an_entry_gives_its_spec_back(name: str) -> None:
         found = spec_of(entry)
         assert type(found) is type(other), entry
         assert in_an_entry(found) == in_an_entry(other), entry
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_settings_are_the_protocol_and_findings_are_results(name: str) -> None:
-    spec = MADE[name]
-    settings = set(spec.settings())
-    found = entry_of(spec).keys() - settings - {"metric", "n"}
-    assert {field for field in settings if schema.role(field) != "protocol"} <= {"source_model"}
-    assert {field for field in found if schema.role(field) == "protocol"} == set()
 
 
 @pytest.mark.parametrize("name", MADE)

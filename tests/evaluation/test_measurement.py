@@ -23,7 +23,7 @@ from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH
-from tests.runner import Record, entry, in_a_process, measure, run_in, timeless
+from tests.runner import Record, entry, in_a_process, run_in, timeless
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
@@ -48,21 +48,6 @@ def test_fresh_weights_are_those_that_a_training_starts_from() -> None:
     assert not torch.equal(other.state_dict()[name], begun.state_dict()[name])
 
 
-def test_a_record_without_a_checkpoint_is_measured_at_initialisation_and_says_so() -> None:
-    record = measure(FRESH, asked("ntk", "jacobian", "hessian", "params"), run_in())
-    names = "ntk.clean.fro jacobian.init.train hessian.init.train.weight.trace params".split()
-    assert {*names} <= record["metrics"].keys()
-    told = entry(record, "ntk.robust.fro.pgd.8")
-    assert (told["on"], told["init_seed"], told["split"], told["n"]) == ("init", 0, "train", 12)
-    assert (told["attack"], told["steps"], told["iterate"]) == ("pgd", 2, "last")
-    assert told["se"] > 0 and told["se_over"] == "batches"
-    assert told["ci95"][0] < told["value"] < told["ci95"][1]
-    assert "attack" not in entry(record, "ntk.clean.fro")
-    assert "split" not in entry(record, "params")
-    other = measure(FRESH, asked("ntk", init_seed=1), run_in())
-    assert other["metrics"]["ntk.clean.fro"] != record["metrics"]["ntk.clean.fro"]
-
-
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
     data = data_of(FRESH, run, "train")
@@ -84,9 +69,7 @@ def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_t
 def test_memory_decides_no_number(name: str, trained: dict[str, Record]) -> None:
     """Images at a time (`--batch`) change rounding only."""
     what = asked(name, batches=1)
-    one, other = (
-        measure(trained["pgd"], what, run_in(force=True, batch=batch))["metrics"] for batch in (64, 2)
-    )
+    one, other = (what(trained["pgd"], run_in(force=True, batch=batch))["metrics"] for batch in (64, 2))
     mine = [key for key in one if key.startswith(name)]
     assert mine and one.keys() == other.keys()
     for key in mine:
@@ -98,15 +81,13 @@ def test_memory_decides_no_number(name: str, trained: dict[str, Record]) -> None
 )
 def test_what_determines_a_result_is_part_of_its_key(change: dict[str, Any]) -> None:
     run = run_in()
-    measure(FRESH, asked("naswot"), run)
-    measure(FRESH, asked("naswot", **change), run)
+    asked("naswot")(FRESH, run)
+    asked("naswot", **change)(FRESH, run)
     assert run.store.computed == 2
 
 
 def test_the_seed_matters_to_what_is_drawn_alone() -> None:
-    one, other = (
-        measure(FRESH, asked("naswot", "jacobian"), run_in(force=True, seed=seed)) for seed in (0, 1)
-    )
+    one, other = (asked("naswot", "jacobian")(FRESH, run_in(force=True, seed=seed)) for seed in (0, 1))
     assert one["metrics"]["naswot"] == other["metrics"]["naswot"]
     assert one["metrics"]["jacobian.init.train"] != other["metrics"]["jacobian.init.train"]
     assert "seed" not in entry(one, "naswot") and entry(other, "jacobian.init.train")["seed"] == 1
@@ -114,10 +95,10 @@ def test_the_seed_matters_to_what_is_drawn_alone() -> None:
 
 def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:
     with pytest.raises(RbError, match=r"measure wci needs trained weights.* no checkpoint.*rb-train"):
-        measure(FRESH, asked("wci"), run_in())
-    assert any(key.startswith("wci") for key in measure(FRESH, asked("wci", on="init"), run_in())["metrics"])
+        asked("wci")(FRESH, run_in())
+    assert any(key.startswith("wci") for key in asked("wci", on="init")(FRESH, run_in())["metrics"])
     with pytest.raises(RbError, match="no checkpoint"):
-        measure(FRESH, asked("ntk", on="trained"), run_in())
+        asked("ntk", on="trained")(FRESH, run_in())
 
 
 def test_values_that_overflow_are_null_with_a_reason(
@@ -132,7 +113,7 @@ def test_values_that_overflow_are_null_with_a_reason(
         return model
 
     monkeypatch.setattr(resolve, "load_model", huge)
-    record = measure(trained["erm"], asked("hessian"), run_in(force=True))
+    record = asked("hessian")(trained["erm"], run_in(force=True))
     told = entry(record, "hessian.weight.lmax")
     assert told["value"] is None and "not finite" in told["reason"]
     assert "hessian.weight.lmax" not in record["metrics"]
@@ -140,14 +121,14 @@ def test_values_that_overflow_are_null_with_a_reason(
 
 
 def test_a_training_keeps_what_was_measured_on_fresh_weights() -> None:
-    record = measure(FRESH, asked("ntk"), run_in())
+    record = asked("ntk")(FRESH, run_in())
     kept = results.forget_evaluations(record)
     assert kept["metrics"] == record["metrics"] and kept["evals"] == record["evals"]
 
 
 def test_a_network_that_has_no_live_path_is_measured_like_any_other() -> None:
     dead = {**FRESH, "arch": {**SMALL_ARCH, "str": "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"}}
-    record = measure(dead, asked("ntk", "jacobian", "grad_norm", "snip", "synflow"), run_in())
+    record = asked("ntk", "jacobian", "grad_norm", "snip", "synflow")(dead, run_in())
     assert record["metrics"]["jacobian.init.train"] == 0
     assert "ntk.robust.cond.pgd.8" not in record["metrics"]
 
@@ -158,17 +139,17 @@ def test_what_is_measured_in_another_way_is_refused_before_the_work(
 ) -> None:
     whole = asked(name)
     (one,) = whole.measures
-    record = measure(trained["pgd"], whole, run_in())
+    record = whole(trained["pgd"], run_in())
     before = json.loads(json.dumps(record))
     monkeypatch.setattr(measure_batches, "Measuring", lambda *_: pytest.fail("it was computed"))
-    assert json.loads(json.dumps(measure(before, whole, run_in()))) == before
+    assert json.loads(json.dumps(whole(before, run_in()))) == before
     if one.data:
         refused = "batch_size 6 there and 5 here"
         with pytest.raises(RbError, match=refused):
-            measure(before, dataclasses.replace(whole, batch_size=5), run_in())
+            dataclasses.replace(whole, batch_size=5)(before, run_in())
     if one.weights == "init":
         with pytest.raises(RbError, match="init_seed 0 there and 1 here"):
-            measure(before, dataclasses.replace(whole, init_seed=1), run_in())
+            dataclasses.replace(whole, init_seed=1)(before, run_in())
 
 
 @pytest.mark.parametrize("name", MEASURES)
@@ -189,10 +170,10 @@ def test_a_divided_measure_is_as_of_one_process(
     for folder in ("alone", "shared"):
         shutil.copytree("rb-store", folder)
     (one,) = request.measures
-    record = measure(trained["pgd"], request, run_in("alone", batch=4))
+    record = request(trained["pgd"], run_in("alone", batch=4))
     assert tiles == ([range(6), range(6, 12)] if one.data else [range(1)])
     tiles.clear()
-    result = measure(trained["pgd"], request, run_in("shared", batch=4, shard=(1, 2)))
+    result = request(trained["pgd"], run_in("shared", batch=4, shard=(1, 2)))
     if one.data:  # of two shards the first begins with the tiles 1, 3, and goes on with the last of the rest
         cut = [range(4), range(6, 10), range(10, 12), range(4, 6)]
         assert tiles == (cut if one.of_images else [range(6), range(6, 12)])

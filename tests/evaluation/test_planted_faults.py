@@ -51,7 +51,7 @@ class Gradient(torch.autograd.Function):
         return images.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         if ctx.mode == "turned":
             return -gradient, None
         pattern = torch.arange(gradient.numel()).view_as(gradient) * 7919 % 97 - 48.0
@@ -60,14 +60,6 @@ class Gradient(torch.autograd.Function):
 
 def contrast(images: Tensor) -> Tensor:
     return torch.sigmoid(20 * (images - 0.5))
-
-
-def rounded(levels: int) -> Layer:
-    return lambda images: (images * levels).round() / levels
-
-
-def noisy(images: Tensor) -> Tensor:
-    return images + 0.3 * torch.rand_like(images)
 
 
 def record_of(monkeypatch: pytest.MonkeyPatch, network: nn.Module) -> Record:
@@ -95,8 +87,8 @@ def alarms(record: Record) -> list[str]:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "quantised input": (lambda: Around(rounded(4)), "gradient"),
-    "noise at test time": (lambda: Around(noisy), "randomised"),
+    "quantised input": (lambda: Around(lambda x: (x * 4).round() / 4), "gradient"),
+    "noise at test time": (lambda: Around(lambda x: x + 0.3 * torch.rand_like(x)), "randomised"),
     "dropout left on": (lambda: Around(after=nn.Dropout(0.3).train()), "randomised"),
     "ends in a softmax": (lambda: Around(after=lambda logits: logits.softmax(1)), "ends in a softmax"),
     "saturated logits": (lambda: Around(after=lambda logits: 1e5 * logits), "gradient"),

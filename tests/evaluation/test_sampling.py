@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,11 @@ def tile_of(model: nn.Module, images: int = 200, search: nn.Module | None = None
     )
 
 
-def normal_tail(t: float) -> float:
-    return 0.5 * math.erfc(t / math.sqrt(2))
-
-
 @pytest.mark.parametrize(
     ("noise", "gamma", "failing"),
     [  # one pixel of .5 is right while delta > -.1; half of gamma is then .1
         ("uniform", 0.2, 0.25),
-        ("gaussian", 0.2, normal_tail(0.5)),
+        ("gaussian", 0.2, NormalDist().cdf(-0.5)),
         ("laplace", 0.2, 0.5 * math.exp(-0.5)),
         ("gaussian", 0.09, 0.0),  # clamped at gamma
         ("laplace", 0.09, 0.0),
@@ -98,16 +95,6 @@ def test_an_early_stop_counts_the_same_draws_whatever_the_batch(batch: int) -> N
             passes = wrong <= sequential.allowed(samples, rho)
             assert torch.equal(early.decisions[:, place], passes.long())
         assert bool((early.drawn <= samples).all()) and int(early.drawn.sum()) < 20 * samples
-        # What is drawn is a beginning of the full run: the decision falls on its last draw.
-        failed = early.drawn - early.right
-        decided = torch.stack(
-            [
-                (early.drawn >= torch.as_tensor(rule.passes)[failed.clamp(max=len(rule.passes) - 1)])
-                | (early.drawn <= torch.as_tensor(rule.fails)[failed.clamp(max=len(rule.fails) - 1)])
-                for rule in rules
-            ]
-        )
-        assert bool(decided.any(0).all())
     alone = sample_copies(tile_of(Above(2, 0.4), 20), noise, gammas, samples, rules)
     assert all(torch.equal(a.drawn, b.drawn) for a, b in zip(alone, found, strict=True))
 
@@ -236,8 +223,3 @@ def test_entries_count_what_is_certified() -> None:
     right = [radius for i, radius in enumerate(FIXED.certified(rows)) if i not in (0, 3, 8)]
     assert entries[0]["mean_radius"] == pytest.approx(sum(right) / 9, abs=1e-6)
     assert all(entry["ci95"][0] <= entry["value"] < entry["ci95"][1] for entry in entries)
-
-
-def test_fewer_draws_for_the_fixed_form_are_the_first_of_more() -> None:
-    few, more = (rows_of(batch_of([0.05]), spec_of(samples=samples))[0, 3] for samples in (200, 400))
-    assert few <= more <= few + 200

@@ -19,7 +19,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import accuracy, base
-from rbtools.evaluation.base import OutcomeRows, Outcomes
+from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.evaluate import Evaluator
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation
@@ -239,16 +239,6 @@ def test_workers_of_another_kind_of_device_are_refused(
     run = run_in(precision="fp32")
     with Backwards(run) as engine, pytest.raises(RbError, match="Name one with --device"):
         run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
-
-
-@pytest.mark.parametrize("values", [np.arange(3, dtype="i4"), np.eye(3, 2, dtype="f4")])
-def test_a_part_is_read_as_it_was_written(values: np.ndarray) -> None:
-    written = OutcomeRows(values, {"seconds": 0.5, "forward": 7}, ["cpu"], ["folded"])
-    part = OutcomeRows.decoded(written.encoded())
-    assert part is not None and (part.devices, part.fast_steps) == (["cpu"], ["folded"])
-    assert part.totals == {"seconds": 0.5, "forward": 7}
-    np.testing.assert_array_equal(part.values, values)
-    assert OutcomeRows.decoded(b"{}\n") is None
 
 
 ASKED = "pgd --steps 5 --eps 2 --n 120 --two-phase 40 --screen-steps 1 --device cpu --jobs 1"

@@ -66,8 +66,7 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     def load(record: Record, *_: object) -> nn.Module:
         letter = next(one for one in "abcde" if record["checkpoint"] == named(one))
         found["loads"].append(letter)
-        model: nn.Module = found[letter]
-        return model
+        return found[letter]
 
     monkeypatch.setattr(resolve, "load_model", load)
     transfer._last.clear()
@@ -133,9 +132,7 @@ def test_the_order_of_the_sources_changes_nothing_and_they_are_loaded_once(
     again = run_task(record_of("d"), task("acb"), context)
     assert again["evals"] == found["evals"] and not networks["loads"]
     told = entry(found, "transfer.mi-fgsm10.40")
-    assert told["source"] == [*map(named, SOURCES)]
-    assert [model["arch"]["name"] for model in told["source_model"]] == ["small"] * 3
-    assert list(told["broken_by_source"]) == ["ensemble", *told["source"]]
+    assert list(told["broken_by_source"]) == ["ensemble", *map(named, SOURCES)]
     broken = round(100 * (found["metrics"]["acc"] - told["value"]))
     assert sum(told["broken_by_source"].values()) == broken > 0
 
@@ -162,10 +159,8 @@ def test_sources_at_the_command_line(networks: dict[str, Any]) -> None:
     for letter in "abc":
         Path(f"{letter}.jsonl").write_text(lines(record_of(letter)))
     how = "--attack mi-fgsm --eps 40 --n 60 --device cpu"
-    first = one(run("attack", f"transfer --from a.jsonl,b.jsonl,c.jsonl {how}", [record_of("d")]))
-    networks["loads"].clear()
-    other = one(run("attack", f"transfer --from 'c.jsonl, a.jsonl,b.jsonl' {how}", [record_of("d")]))
-    assert other["metrics"] == first["metrics"] and not networks["loads"]
+    one(run("attack", f"transfer --from 'c.jsonl, a.jsonl,b.jsonl' {how}", [record_of("d")]))
+    assert sorted(networks["loads"]) == ["a", "b", "c", "d"]
     twice = run("attack", f"transfer --from a.jsonl,b.jsonl,a.jsonl {how}", [record_of("d")])
     assert twice.exit_code == 2 and f"the checkpoint {named('a')[:19]}... twice" in twice.stderr
     absent = run("attack", f"transfer --from a.jsonl,none.jsonl {how}", [record_of("d")])

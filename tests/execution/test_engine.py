@@ -23,8 +23,7 @@ class Theirs(nn.Module):
         self.line, self.body = line, nn.Linear(4, 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.line(self, images)
-        return logits
+        return self.line(self, images)
 
 
 def refuses(network: nn.Module, images: Tensor) -> Tensor:

@@ -185,7 +185,7 @@ def test_calls_that_nobody_waits_for_are_not_done() -> None:
     with Watched(Run.of(tool="test", jobs=1)) as engine:
         reports = engine.map([Job(Nap(), {})] * 4)
         next(reports)
-        reports.close()  # type: ignore[attr-defined]
+        reports.close()
         assert len(futures) > 2 and futures[-1].cancelled()
 
 
@@ -218,7 +218,6 @@ def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) 
 def test_workers_end_when_their_parent_is_killed_or_its_reader_is_gone(start: Start) -> None:
     for end, status in (("kill", -signal.SIGKILL), ("close", 141)):
         process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
-        assert process.stdout
         until(lambda: len(log()) == 2)
         process.kill() if end == "kill" else process.stdout.close()
         assert process.wait(PATIENCE) == status
@@ -237,7 +236,6 @@ def test_strict_stops_in_the_order_of_the_input_and_though_that_does_not_end(sta
     found, said = ended(process)
     assert process.returncode == 1 and "because of --errors stop" in said and names(found) == ["slow"]
     process = start(options=strict)
-    assert process.stdin and process.stderr
     process.stdin.write(b"no record\n")
     process.stdin.flush()
     assert process.wait(PATIENCE) == 1  # and not by SIGABRT, although a thread is still reading

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.execution.ray_nodes import Cluster
+from tests.runner import timeless
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),
@@ -64,19 +65,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory, archs: Path) -> Path:
     return folder / "trained.jsonl"
 
 
-def steady(output: bytes) -> list[dict[str, Any]]:
+def steady(output: bytes) -> Any:
     """Records of an output, without times and command lines; every line has to be one."""
-    return [without_times(json.loads(line)) for line in output.splitlines()]
-
-
-def without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = (key for key in value if not key.startswith("seconds") and key != "command")
-        return {key: without_times(value[key]) for key in kept}
-    if isinstance(value, list):
-        timed = [one for one in value if isinstance(one, dict) and one.get("metric") == "seconds_per_epoch"]
-        return [without_times(one) for one in value if one not in timed]
-    return value
+    return timeless([json.loads(line) for line in output.splitlines()])
 
 
 class Tool(contextlib.AbstractContextManager["Tool"]):

@@ -176,7 +176,7 @@ def test_another_version_on_a_node_is_said() -> None:
 
 def test_leaving_stops_what_runs(ray: FakeRay) -> None:
     gate = threading.Event()
-    ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]
+    ray.task = lambda function, *args: gate.wait(PATIENCE)
     with pytest.raises(KeyboardInterrupt), RayEngine(run_with()) as engine:
         engine.submit(Job(Echo(), {}))
         while not engine._running:

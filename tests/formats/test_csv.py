@@ -26,8 +26,7 @@ def read(text: str | bytes, told: ConversionReport | None = None, **options: Any
 
 
 def written(records: list[dict[str, Any]], **options: Any) -> str:
-    text: str = reading.texts("csv", records, **options)[""]
-    return text
+    return reading.texts("csv", records, **options)[""]
 
 
 def test_columns_are_fields_and_metrics_by_their_names() -> None:

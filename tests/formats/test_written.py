@@ -33,9 +33,6 @@ def convert(name: str, words: str, *given: Record) -> Any:
     return runner.run("convert", f"{name} {words}", given)
 
 
-# --- hub ------------------------------------------------------------------------------------------
-
-
 def test_a_card_is_what_the_hubs_own_client_reads() -> None:
     result = convert("hub", "--hub-license mit --write page", model())
     assert result.exit_code == 0, result.stderr
@@ -85,9 +82,6 @@ def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
         chosen.units(Published(None, "-"), ConversionReport())
     result = convert(name, "--write out", {"schema": 1, "arch": {"name": "x"}, "dataset": "d"})
     assert result.exit_code == 1 and result.stderr.count("record") >= 1 and not Path("out").exists()
-
-
-# --- MLflow ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -140,9 +134,6 @@ def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
     result = convert("mlflow", "--write mlruns", model())
     assert result.exit_code == 2 and "rbtools[mlflow]" in result.stderr and not Path("mlruns").exists()
-
-
-# --- tables ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "csv --scale percent"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from rbtools.measures import MEASURES, batchnorm, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
 from tests.conftest import SMALL_ARCH
-from tests.runner import measure, run_in
+from tests.runner import run_in
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
 OF_BATCHES = ("ntk", "naswot", "nasi", "snip", "grad_norm")
@@ -83,22 +82,6 @@ def test_the_kernel_by_image_is_that_of_batches_of_one_in_training_mode(each: bo
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
 
 
-def test_nothing_is_remembered_and_only_what_has_batchnorm_depends_on_the_batch() -> None:
-    model, images = network().eval(), images_of()
-    expected = copy.deepcopy(model).train()(images)
-    assert batchnorm.use(model, "batch")
-    torch.testing.assert_close(model(images), expected)
-    torch.testing.assert_close(model(images), expected)
-    by_image = network().eval()
-    assert not batchnorm.use(by_image, "image")
-    torch.testing.assert_close(by_image(images)[:1], copy.deepcopy(network()).train()(images[:1]))
-    plain = network().eval()
-    before = plain(images)
-    assert not batchnorm.use(plain, "running")
-    torch.testing.assert_close(plain(images), before)
-    assert not batchnorm.use(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "batch")
-
-
 @pytest.mark.parametrize("statistics", ["batch", "image"])
 def test_a_single_value_of_a_channel_has_no_variance(statistics: str) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
@@ -130,26 +113,22 @@ def numbers(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
 
 def test_fresh_weights_take_the_batch_and_the_entry_says_so() -> None:
     names = (*OF_BATCHES, "jacobian", "synflow")
-    plain = measure(FRESH, asked(*names), run_in())
+    plain = asked(*names)(FRESH, run_in())
     said = {entry["metric"]: entry.get("batchnorm") for entry in plain["evals"]}
     assert {said[name] for name in said if name.split(".")[0] in OF_BATCHES} == {"batch"}
     assert said["jacobian.init.train"] == "running" and said["synflow"] is None
-    batch = measure(FRESH, asked(*names, batchnorm="batch"), run_in())
+    batch = asked(*names, batchnorm="batch")(FRESH, run_in())
     assert numbers(batch, OF_BATCHES) == numbers(plain, OF_BATCHES)
     for other in ("running", "image"):
-        record = measure(FRESH, asked(*OF_BATCHES, batchnorm=other), run_in())
+        record = asked(*OF_BATCHES, batchnorm=other)(FRESH, run_in())
         found = numbers(record, OF_BATCHES)
         assert {entry["batchnorm"] for entry in record["evals"]} == {other}
         assert all(found[name] != plain["metrics"][name] for name in found)
 
 
 def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
-    whole = measure(FRESH, asked(*OF_BATCHES, "jacobian", batchnorm="batch"), run_in())
-    pieces = measure(
-        FRESH,
-        asked(*OF_BATCHES, "jacobian", batchnorm="batch"),
-        run_in("other", batch=3),
-    )
+    whole = asked(*OF_BATCHES, "jacobian", batchnorm="batch")(FRESH, run_in())
+    pieces = asked(*OF_BATCHES, "jacobian", batchnorm="batch")(FRESH, run_in("other", batch=3))
     found = numbers(whole, (*OF_BATCHES, "jacobian"))
     assert {name.split(".")[0] for name in found} == {*OF_BATCHES, "jacobian"}
     assert numbers(pieces, (*OF_BATCHES, "jacobian")) == found

@@ -32,7 +32,6 @@ def cells(string: str = CELL, seed: int = 0) -> nn.Module:
     model = models.build(arch, classes=5, shape=(3, 8, 8))
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            assert module.running_mean is not None and module.running_var is not None
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2)
             nn.init.normal_(module.weight, 1, 0.2)
@@ -60,8 +59,7 @@ class Odd(nn.Module):
         x = F.relu(self.twice(torch.tanh(self.twice(x))))
         x = self.one(F.relu(self.grouped(x))) * self.scale
         x = self.tokens(self.norm(x.flatten(2).transpose(1, 2)))
-        logits: Tensor = self.head(x.mean(1))
-        return logits
+        return self.head(x.mean(1))
 
 
 class Tokens(nn.Module):
@@ -77,8 +75,7 @@ class Tokens(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2) + self.places
         y = self.norm(x)
-        logits: Tensor = self.head((x + self.attention(y, y, y, need_weights=False)[0]).mean(1))
-        return logits
+        return self.head((x + self.attention(y, y, y, need_weights=False)[0]).mean(1))
 
 
 def images_of(count: int = 6, size: int = 8) -> Tensor:
@@ -169,14 +166,10 @@ def test_a_singular_kernel_has_no_condition_and_says_why() -> None:
     assert found.value is None and "singular" in found.more["reason"]
 
 
-def exact_jacobian(model: nn.Module, images: Tensor) -> Tensor:
-    each = [jacrev(lambda x: model(x[None])[0])(image).flatten(1) for image in images]
-    return torch.stack(each)
-
-
 def test_the_exact_jacobian_is_that_of_autograd() -> None:
     model, batch = cells(), batch_of()
-    exact = float(exact_jacobian(model, batch.images).square().sum((1, 2)).mean().sqrt())
+    each = [jacrev(lambda x: model(x[None])[0])(image) for image in batch.images]
+    exact = float(torch.stack(each).square().flatten(1).sum(1).mean().sqrt())
     assert value("jacobian", model, batch, exact=True) == pytest.approx(exact, rel=1e-5)
     assert value("jacobian", model, batch_of(chunk=2), exact=True) == pytest.approx(exact, rel=1e-5)
 
@@ -223,7 +216,6 @@ def test_synflow_of_a_chain_counts_its_paths_once_for_each_layer() -> None:
     for bias in (first.bias, second.bias):
         nn.init.zeros_(bias)
     model = nn.Sequential(nn.Flatten(), first, nn.BatchNorm1d(4), nn.ReLU(), second).eval()
-    assert isinstance(model[2], nn.BatchNorm1d) and model[2].running_var is not None
     model[2].running_var.fill_(9)
     batch = batch_of(images=images_of(1, size=2))
     flow = float((second.weight.abs() @ first.weight.abs()).sum().detach())
@@ -245,7 +237,6 @@ def test_naswot_counts_units_that_are_alike() -> None:
     batch = batch_of()
     on = [(model[:2](batch.images) > 0).double(), (model[:4](batch.images) > 0).double()]
     exact = sum(c @ c.T + (1 - c) @ (1 - c).T for c in on)
-    assert isinstance(exact, Tensor)
     torch.testing.assert_close(naswot.agreement(model.eval(), batch.images), exact)
     assert value("naswot", model, batch) == pytest.approx(float(torch.linalg.slogdet(exact)[1]))
 
@@ -308,7 +299,7 @@ def test_nu_of_a_linear_model_of_two_classes_is_known(norm: str, eps: float) -> 
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2)).eval().requires_grad_(False)
     images = images_of() * 0.6 + 0.2
     batch = dataclasses.replace(batch_of(images=images), labels=torch.arange(6) % 2)
-    across = (model[1].weight[0] - model[1].weight[1]).view(1, 3, 8, 8)  # type: ignore[index, union-attr]
+    across = (model[1].weight[0] - model[1].weight[1]).view(1, 3, 8, 8)
     best = across / across.norm() if norm == "l2" else across.sign()
     there = model(images).softmax(1)
     ends = [(model(images + s * eps * best).softmax(1) - there).norm(dim=1) for s in (1, -1)]

@@ -84,44 +84,6 @@ def test_nesting_and_prefixes_are_taken_off(network, images, nesting, prefix):
     assert facts["arch_from"] == "weights" and not model.training
 
 
-def lightning(state, **options):
-    """A file of Lightning's trainer, as the weights of NAS-RobBench-201 are, with sine waves for weights."""
-    waves = {
-        key: torch.sin(torch.arange(value.numel()) + place).reshape(value.shape).to(value.dtype)
-        for place, (key, value) in enumerate(state.items())
-    }
-    moments = {"step": torch.tensor(9.0), "exp_avg": torch.ones(2)}
-    progress = {"total": {"ready": 9, "completed": 9}, "current": {"ready": 1, "completed": 1}}
-    monitor = {"monitor": "val_acc", "best_model_score": torch.tensor(0.5), "best_k_models": {}}
-    return waves, {
-        **{"epoch": 49, "global_step": 9750, "pytorch-lightning_version": "1.9.4"},
-        "state_dict": prefixed(waves, "model."),
-        "loops": {"fit_loop": {"state_dict": {}, "epoch_progress": progress}},
-        "callbacks": {"ModelCheckpoint{'monitor': 'val_acc', 'mode': 'max'}": monitor},
-        "optimizer_states": [{"state": {0: moments}, "param_groups": [{"lr": 0.1, "params": [0]}]}],
-        "lr_schedulers": [{"last_epoch": 50, "_last_lr": [0.0]}],
-        "hparams_name": "kwargs",
-        "hyper_parameters": {"lr": 0.1, "epochs": 50, "attack": "pgd", **options},
-    }
-
-
-@pytest.mark.parametrize("cell", [EVERY_EDGE, WITH_SKIP])
-def test_a_file_of_lightning_is_a_cell_with_its_weights(cell):
-    network = built(cell, classes=10)
-    waves, content = lightning(network.state_dict(), arch_str=cell)
-    path = saved(content, "epoch=49-step=9750.ckpt")
-    model, arch, facts = checkpoint.load(path)
-    assert (arch["str"], arch["channels"], arch["cells"]) == (cell, 2, 2)
-    assert (facts["classes"], facts["prefix"]) == (10, "model.")
-    read = checkpoint.read(path)
-    assert read.state.keys() == waves.keys()
-    assert all(torch.equal(read.state[key], wave) for key, wave in waves.items())
-    assert read.metadata["hyper_parameters"]["attack"] == "pgd"
-    assert read.metadata["pytorch-lightning_version"] == "1.9.4"
-    loaded = model.state_dict()
-    assert all(any(torch.equal(wave, value) for value in loaded.values()) for wave in waves.values())
-
-
 NORMALISERS = {
     "0.mean 0.std": ("0.mean", "0.std", "1."),
     "module.0.mean": ("module.0.mean", "module.0.std", "module.1."),
@@ -163,14 +125,6 @@ def test_madrylab_files_with_an_attacker_beside_the_model(network, images):
     pair = {"a.mean": mean, "a.std": std, "b.mean": torch.zeros(3), "b.std": torch.ones(3)}
     with pytest.raises(RbError, match="2 different normalisations"):
         checkpoint.read(saved({**pair, **state}))
-
-
-def test_counters_may_be_missing_and_loading_leaves_the_random_state_alone(network, images):
-    path = saved({key: value for key, value in network.state_dict().items() if "num_batches" not in key})
-    before = torch.random.get_rng_state()
-    model, _, _ = checkpoint.load(path)
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert torch.equal(model(images), network(images))
 
 
 class TestRecognition:
@@ -344,18 +298,6 @@ def test_a_file_that_holds_no_weights_is_described(case):
         checkpoint.load(path)
     assert "bad.pth.tar" in str(error.value) and str(error.value).endswith(".")
     assert not Path("it-ran").exists()
-
-
-def test_the_content_decides_and_not_the_ending(network, images):
-    Path("a.pt").write_bytes(checkpoint.to_bytes(network, {}))
-    torch.save(network.state_dict(), "b.safetensors")
-    torch.save(network.state_dict(), "c.ckpt", _use_new_zipfile_serialization=False)
-    for name in ("a.pt", "b.safetensors", "c.ckpt"):
-        assert torch.equal(checkpoint.load(name)[0](images), network(images))
-        for kept in (8, 200):
-            Path("cut").write_bytes(Path(name).read_bytes()[:kept])
-            with pytest.raises(RbError):
-                checkpoint.load("cut")
 
 
 class Net(nn.Module):

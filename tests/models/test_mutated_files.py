@@ -164,8 +164,7 @@ def logits_of(name: str, state: State, images: Tensor) -> Tensor:
     else:
         for key, value in network.state_dict().items():
             value.copy_(state[key])
-    logits: Tensor = network(images)
-    return logits
+    return network(images)
 
 
 @torch.no_grad()

@@ -181,18 +181,6 @@ def test_what_no_network_can_be_built_from_is_refused(wrong, said):
         wrong()
 
 
-def test_normalisation_is_the_first_layer():
-    images = torch.rand(4, 3, 5, 5)
-    mean, std = [0.4914, 0.4822, 0.4465], [0.2471, 0.2435, 0.2616]
-    model = Normalized(torch.nn.Identity(), mean, std)
-    for channel in range(3):
-        expected = (images[:, channel] - mean[channel]) / std[channel]
-        torch.testing.assert_close(model(images)[:, channel], expected)
-    assert {name for name, _ in model.named_buffers()} == {"mean", "std"}
-    shaped = torch.tensor(mean).view(1, 3, 1, 1)
-    assert torch.equal(Normalized(torch.nn.Identity(), shaped, std)(images), model(images))
-
-
 def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
     has_operators = torchvision_import.torchvision.extension._has_ops()
     assert bool(torchvision_operators.declared) == (not has_operators)

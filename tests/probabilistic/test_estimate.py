@@ -23,12 +23,10 @@ def test_pr_d_by_hand() -> None:
     # Below .8 the mean of 1, .9, .8 and a 0 under uniform weights has the law x^3 / (1 * .9 * .8).
     found = pr_d([10, 9, 8], 10)
     assert (found.value, found.n) == (pytest.approx(0.9), 3)
-    assert found.interval is not None
     assert found.interval[0] == pytest.approx((0.025 * 0.72) ** (1 / 3))
     # Fifty times the same: nearly normal, of the deviation .1 * sqrt(2 / 3) between images.
     found = pr_d([10, 9, 8] * 50, 10)
     half = 1.96 * 0.1 * (2 / 3 / 150) ** 0.5
-    assert found.interval is not None
     assert half < 0.9 - found.interval[0] < 2 * half and half < found.interval[1] - 0.9 < 1.2 * half
 
 

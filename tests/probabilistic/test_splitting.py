@@ -32,7 +32,7 @@ def found(
         return unit[:, 0] - amount  # a linear model that sees one pixel
 
     draws = Draws(seed, "rare", torch.tensor([3]))
-    return Splitting(**options).log_probabilities(score, made.width(SHAPE), draws)  # type: ignore[arg-type]
+    return Splitting(**options).log_probabilities(score, made.width(SHAPE), draws)
 
 
 GAUSSIAN_CORNER, LAPLACE_CORNER = 0.5 * math.erfc(1 / math.sqrt(2)), 0.5 * math.exp(-1)

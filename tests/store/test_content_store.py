@@ -18,7 +18,7 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.store import Store, canonical, checksum, content_store, digest
-from rbtools.store.checksum import RESOLUTION_SECONDS, sealed, stamp
+from rbtools.store.checksum import RESOLUTION_SECONDS, stamp
 from rbtools.store.files import user_output, write_whole
 from tests.runner import model, run
 
@@ -256,16 +256,6 @@ def test_a_store_that_is_a_file_or_cannot_be_read_is_refused(
     monkeypatch.setattr(content_store, "read_plain", fails(errno.EACCES))
     with pytest.raises(RbError, match=r"Cannot read .*: Permission denied\. Check the store's permissions"):
         Store("rb-store").result(KEY)
-
-
-@pytest.mark.parametrize("body", [b"x", b"[]", b"{}", b'{"value":null}'])
-def test_a_sealed_file_without_a_value_counts_as_absent(body: bytes, store: Store) -> None:
-    store.keep_result(KEY, WHAT, 1)
-    store.put("key", "text")
-    for path in (*store.files("results"), *store.files("cache")):
-        path.write_bytes(sealed(body))
-    assert store.result(KEY) is None and store.get("key") is None
-    assert store.damaged == [*store.files("results"), *store.files("cache")]
 
 
 NOW_NS = 1_700_000_000_123_456_789

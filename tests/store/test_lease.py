@@ -36,13 +36,12 @@ def held() -> Iterator[subprocess.Popen[str]]:
         "sys.stdin.readline(); mine.release(); print('released', flush=True); sys.stdin.readline()\n"
     )
     with process(code) as other:
-        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert other.stdout.readline() == "held\n"
         yield other
         other.kill()
 
 
 def say(other: subprocess.Popen[str]) -> str:
-    assert other.stdin is not None and other.stdout is not None
     other.stdin.write("\n")
     other.stdin.flush()
     return other.stdout.readline()
@@ -97,13 +96,9 @@ def test_where_a_file_system_has_no_locks_everybody_goes_on(monkeypatch: pytest.
     assert lease.is_alive(LEASE) and not lease.take_away(LEASE)  # nobody can see whether it is free
 
 
-def nobody_waits() -> None:
-    raise AssertionError("there is nothing to wait for")
-
-
 def test_a_lease_is_held_inside_and_given_back_after_an_error() -> None:
     store = Store("rb-store")
-    with pytest.raises(ZeroDivisionError), store.claimed(KEYS[0], lambda: False, nobody_waits):
+    with pytest.raises(ZeroDivisionError), store.claimed(KEYS[0], lambda: False, pytest.fail):
         assert [path.name for path in store.files("leases")] == [KEYS[0]]
         raise ZeroDivisionError
     assert not list(store.files("leases"))
@@ -145,7 +140,6 @@ def test_each_unit_is_computed_once_by_processes_that_share_a_store() -> None:
     computed = []
     for other in others:
         with other:
-            assert other.stdout is not None
             computed += other.stdout.read().split()
             assert other.wait(WAIT_SECONDS) == 0
     assert sorted(map(int, computed)) == list(range(12))

@@ -6,7 +6,6 @@ Divisions of a batch with which synchronised BatchNorm would wait forever are re
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -79,15 +78,10 @@ with distributed.process_group(run) as leads:
 """
 
 
-def trained(command: list[str], store: str, environment: dict[str, str]) -> dict[str, dict[str, Any]]:
+def trained(command: list[str], store: str) -> dict[str, dict[str, Any]]:
     """The printed lines by their case."""
-    ended = subprocess.run(
-        [*command, "script.py", store, "npz:some.npz"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-    )
+    line = [*command, "script.py", store, "npz:some.npz"]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
     return {line["case"]: line for line in lines}
@@ -99,9 +93,9 @@ def test_two_processes_train_every_method_as_one() -> None:
     images = random.integers(0, 120, (24, 6, 6)) + 60 * labels[:, None, None]
     np.savez("some.npz", train_images=images.astype(np.uint8), train_labels=labels)
     Path("script.py").write_text(SCRIPT)
-    alone = trained([sys.executable], "one", dict(os.environ))
+    alone = trained([sys.executable], "one")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    together = trained(torchrun, "two", dict(os.environ))
+    together = trained(torchrun, "two")
     assert together.keys() == alone.keys()
     for case in alone.keys() - {"said"}:
         states = [

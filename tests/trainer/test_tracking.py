@@ -243,20 +243,6 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking.Tracker, "after", after)
 
 
-@pytest.mark.parametrize(
-    ("values", "count", "risen"),
-    [
-        ((1.0, 2.0), 1, True),
-        ((1.0, 1.0), 1, False),
-        ((2.0, 1.0, 2.0), 2, False),
-        ((None, 1.0, None, 2.0, None, 3.0, None), 2, True),
-        ((1.0, 2.0, 3.0, 2.5), 2, False),
-    ],
-)
-def test_what_counts_as_a_rise(values: tuple[float | None, ...], count: int, risen: bool) -> None:
-    assert tracking.has_risen(values, count) is risen
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("curve")
 def test_a_training_stops_after_so_many_measurements_that_rise() -> None:
@@ -274,15 +260,3 @@ def test_a_training_that_may_stop_is_another_one_in_the_store() -> None:
     without = dataclasses.replace(STOPS, stop_on=None)
     changes = (STOPS, without, dataclasses.replace(STOPS, every=2), STOPS)
     assert [computed(how)[0] for how in changes] == [1, 1, 1, 0]
-
-
-def test_the_term_is_there_where_the_filter_leaves_all_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered = itertools.cycle([0.0, 1.0])  # at x', then at x
-
-    def judged(logits: Tensor, labels: Tensor) -> Tensor:
-        plain = nn.functional.cross_entropy(logits, labels, reduction="none")
-        return plain if logits.requires_grad else torch.full_like(plain, next(lowered))
-
-    monkeypatch.setattr("rbtools.training.chen_lee.cross_entropy", judged)
-    options = {"filter": "chen-lee", "attack_steps": 2}
-    assert index_after("pgd", regularize=("wci",), wci_weight=1.0, **options) < index_after("pgd", **options)

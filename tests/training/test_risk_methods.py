@@ -107,24 +107,6 @@ def test_every_loss_above_its_threshold_has_a_gradient():
     assert equal.tolist() == pytest.approx([0.5, 0.5])
 
 
-@pytest.mark.parametrize("beta", [0.05, 0.3, 0.5, 0.9, 1.0])
-def test_the_exact_tail_is_the_numeric_minimum(beta):
-    images, labels, draws = batch()
-    net, other = network(), network()
-    loss = losses_of(other, images, labels, draws, 0)
-    value = 0.0
-    for i in range(COUNT):
-        own = loss[:, i].tolist()
-
-        def bound(t, own=own):
-            return t + sum(max(v - t, 0) for v in own) / (beta * SAMPLES)
-
-        found = optimize.minimize_scalar(bound, bounds=(min(own), max(own)), method="bounded")
-        value += min(found.fun, bound(min(own)), bound(max(own))) / COUNT
-    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, beta=beta, tail="exact")
-    assert method(net, images, labels, draws).value.item() == pytest.approx(value, abs=2e-6)
-
-
 @pytest.mark.parametrize("beta", [0.05, 0.3, 0.5, 0.9])
 def test_the_exact_tail_differentiates_the_part_of_a_loss_that_lies_in_it(beta):
     """Where beta * SAMPLES is no whole number, of the threshold's own loss the rest counts."""

@@ -28,7 +28,6 @@ def value(what: object) -> bytes:
         return call("_codecs.encode", what.decode("latin-1"), "latin1")
     if what is None or isinstance(what, bool):
         return {None: b"N", True: b"\x88", False: b"\x89"}[what]
-    assert isinstance(what, int)
     if 0 <= what < 256:
         return b"K" + bytes([what])
     data = what.to_bytes(9, "little", signed=True)

@@ -36,21 +36,8 @@ def read_torch(data: bytes) -> Any:
 def test_plain_values_are_read_as_python_reads_them(protocol: int) -> None:
     shared = [1, "a"]
     given: dict[Any, Any] = {
-        "numbers": [
-            0,
-            1,
-            -1,
-            255,
-            256,
-            65536,
-            -(2**31),
-            2**31,
-            2**100,
-            -(2**2000),
-            0.1,
-            float("inf"),
-            2 + 1j,
-        ],
+        "small numbers": [0, 1, -1, 255, 256, 65536, -(2**31), 2**31],
+        "numbers": [2**100, -(2**2000), 0.1, float("inf"), 2 + 1j],
         "texts": ["", "a", "é\n'\"\\", "\U0001f600", "x" * 300, "\ud800"],
         "bytes": [b"", b"a\xff\n", b"y" * 300, bytearray(b"ab")],
         "tuples": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)],

@@ -191,7 +191,7 @@ def test_tensors_of_other_kinds_are_stood_for(layout: str) -> None:
 
 def test_attributes_of_tensors_are_left_out() -> None:
     weight, parameter = torch.ones(2), nn.Parameter(torch.ones(2))
-    weight.note = parameter.note = "x"  # type: ignore[attr-defined]
+    weight.note = parameter.note = "x"
     found = read(saved([weight, parameter]))
     assert [type(one) for one in found] == [torch.Tensor, nn.Parameter]
     assert not any(hasattr(one, "note") for one in found)
@@ -203,8 +203,6 @@ def test_a_state_of_a_dict_is_torchs_own_note_alone() -> None:
     found = read(zipped(pickled(opcodes.built(made, state))))
     assert vars(found) == {"_metadata": {"a": 1}} and list(found.items()) == []
 
-
-# --- what does not hold together ------------------------------------------------------------------
 
 FOUR = storage("FloatStorage", "0", 4)
 BAD_TENSORS: dict[str, Raw] = {
@@ -286,7 +284,7 @@ def rewritten(data: bytes, how: Any) -> bytes:
     with zipfile.ZipFile(stream, "a") as archive:
         for entry in archive.infolist():
             how(entry)
-        archive._didModify = True  # type: ignore[attr-defined]
+        archive._didModify = True
     return stream.getvalue()
 
 
