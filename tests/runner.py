@@ -112,11 +112,6 @@ def model(name: str = "a", *entries: Record, space: str = "zoo", **more: Any) ->
     return record | more
 
 
-def invoke(command: Tool, arguments: Sequence[str], *records: Record) -> Result:
-    """The command with these arguments, and these records on standard input."""
-    return run(command, arguments, records)
-
-
 def records(result: Result) -> list[Record]:
     """The records on standard output."""
     return [json.loads(line) for line in result.stdout.splitlines()]

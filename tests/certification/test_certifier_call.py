@@ -14,7 +14,7 @@ from rbtools.certification import CERTIFIERS
 from rbtools.commands.certify import main
 from rbtools.errors import RbError
 from rbtools.inputs import resolve
-from tests.runner import Record, entry, invoke, one
+from tests.runner import Record, entry, one, run
 
 COUNT = 24
 
@@ -35,7 +35,7 @@ def network() -> nn.Module:
 
 def certified(arguments: list[str], record: Record, metric: str) -> Record:
     options = ["--n", str(COUNT), "--detail", "--seed", "3", "--device", "cpu"]
-    return entry(one(invoke(main, [*arguments, *options], record)), metric)
+    return entry(one(run(main, [*arguments, *options], [record])), metric)
 
 
 RADII = (0.0, 0.1, 0.3)
