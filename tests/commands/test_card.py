@@ -146,10 +146,7 @@ def test_a_smaller_card_replaces_no_larger_one(trained: dict[str, Record]) -> No
     large = one(run(f"--for {CHEAP} --time none --n 40", trained["pgd"]))
     words = "--for clean --time none --n 20"
     small = run(words, large)
-    assert (
-        entry(one(small), "acc")["n"] == 40
-        and "the record keeps its acc, which is of more images" in small.stderr
-    )
+    assert entry(one(small), "acc")["n"] == 40 and "the record keeps its acc" in small.stderr
     assert one(small)["card"]["parts"].keys() == {"clean", "corruptions"}
     assert entry(one(run(f"{words} --force", large)), "acc")["n"] == 20
 
@@ -183,7 +180,7 @@ def test_two_checkpoints_are_compared_on_the_same_images(weights: Callable[[str]
     assert row["ci95"] == pytest.approx([-other["ci95"][1], -other["ci95"][0]])
     assert row["ci95"][0] < row["difference"] < row["ci95"][1]
     assert first["card"]["against"]["checkpoint"] == second["checkpoint"]
-    assert "corruptions: " in result.stderr and Path("two.md").read_text().count("| clean | acc |") == 2
+    assert Path("two.md").read_text().count("| clean | acc |") == 2
     for more in ("-o two.html", "--shard 1/2", "erm.pt"):
         assert run(f"--for {CHEAP} {paths} {more}").exit_code == 2
 

@@ -45,15 +45,6 @@ def test_a_pair_as_it_is_written() -> None:
     )
 
 
-def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
-    some = [{**one, "metrics": {**one["metrics"], "pgd.b": 1 - one["metrics"]["pgd"]}} for one in FOUR]
-    assert pairs("--rows arch.index --cols 'pgd*, mean(acc, pgd) - acc'", some) == {
-        ("arch.index", "pgd"): pytest.approx(0.2),
-        ("arch.index", "pgd.b"): pytest.approx(-0.2),
-        ("arch.index", "mean(acc, pgd) - acc"): pytest.approx(-0.8),
-    }
-
-
 def test_two_files_joined_by_a_field() -> None:
     write("ours.jsonl", FOUR)
     write("theirs.jsonl", [record(n, acc=1 - FOUR[n]["metrics"]["acc"]) for n in reversed(range(4))])

@@ -59,27 +59,23 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     known: dict[str, Record],
 ) -> None:
     chosen = "--gamma 0.1 --n 4 --samples"
-    note = (
-        "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299, all of them"
-        ' correct. "undecided" in evals counts the undecided images. They bias ProbAcc, but its interval is'
-        " valid for the images' true PR.\n"
-    )
     result = run(f"{chosen} 100 --rho 0.05,0.01", known["erm"])
-    assert result.stderr.endswith(note)
+    assert (
+        "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299"
+        in result.stderr
+    )
     record = one(result)
     assert entry(record, "probacc.uniform.0.1.0.01")["undecided"] >= 1
     assert entry(record, "probacc.uniform.0.1.0.05")["undecided"] >= 0
     assert "note" not in run(f"{chosen} 29 --rho 0.1", known["erm"]).stderr
     assert "note" not in run(f"{chosen} 20 --rho 0.1 --confidence 0.8", known["erm"]).stderr
-    assert "note" not in run(f"{chosen} 3").stderr  # without a record there is no note
     for option in ("--sampling=adaptive", "--require-decided"):
         refused = run(f"{chosen} 298 --rho 0.01 {option}", known["erm"])
         assert refused.exit_code == 2 and refused.stdout == ""
         assert "298 samples cannot show a failure rate below 0.01: at 95 % that takes 299" in refused.stderr
         never = run(f"{chosen} 9 --rho 0 {option}", known["erm"])
         assert "--rho 0 tolerates no failure at all" in never.stderr
-    enough = run(f"{chosen} 59 --rho 0.05 --require-decided", known["erm"])
-    assert enough.exit_code == 0
+    assert run(f"{chosen} 59 --rho 0.05 --require-decided", known["erm"]).exit_code == 0
 
 
 def test_a_curve_begins_at_radius_zero(known: dict[str, Record]) -> None:
