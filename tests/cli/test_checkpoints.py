@@ -16,7 +16,6 @@ from click.testing import Result
 from torch import nn
 
 from rbtools import datasets, models
-from rbtools.cli.click_commands import with_pairs
 from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
 from tests.runner import Record, entry, one, records, run
@@ -102,13 +101,6 @@ def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
     ):
         result = attack(f"--dataset {data} --checkpoint {words}")
         assert result.exit_code == 1 and said in result.stderr
-
-
-def test_mean_and_std_are_two_words_of_one_option() -> None:
-    assert with_pairs(["--normalize", "0.5", "0.25", "in"]) == ["--normalize", "0.5 0.25", "in"]
-    assert with_pairs(["--normalize=-0.5,1", "2,3e-1"]) == ["--normalize=-0.5,1 2,3e-1"]
-    for words in (["--normalize", "none", "2"], ["--n", "5", "6"], ["--", "--normalize", "1", "2"]):
-        assert with_pairs(words) == words
 
 
 # --- records of files -----------------------------------------------------------------------------

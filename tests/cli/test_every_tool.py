@@ -73,13 +73,6 @@ def test_no_records_may_be_right(tool: str) -> None:
     assert result.stderr.startswith(f"rb-{tool}: no records came in") and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("tool", FILTERS)
-def test_a_shard_without_records_is_done(tool: str) -> None:
-    failed = GOOD[:-1] + ',"error":{"tool":"rb-train","message":"no luck"}}\n'  # no tool works on it
-    assert run(tool, f"{FILTERS[tool]} --shard 3/4", failed * 2).exit_code == 0
-    assert run(tool, f"{FILTERS[tool]} --shard 3/4").exit_code == 3
-
-
 def test_in_place_leaves_a_file_without_records_alone(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("\n")
     assert run("attack", "fgsm --in-place results.jsonl").exit_code == 3

@@ -124,20 +124,6 @@ def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None
     assert [path.parent.name for path in Path("out").rglob("*.json")] == ["Linf"]
 
 
-def test_a_field_that_is_no_number_is_missing_in_its_record_alone() -> None:
-    good = [record(name, metrics={"acc": place / 10}) for place, name in enumerate("abc")]
-    odd = put(good[1], "arch.params", "0.5")
-    words = "score --metric acc,arch.params --missing worst"
-    result = run(words, [good[0], odd, good[2]])
-    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 3
-    message = "'arch.params' is the text '0.5'. Expected a number"
-    result = run(words, [odd, odd])
-    assert result.exit_code == 2 and message in result.stderr
-    words = "plot scatter --x acc --y arch.params -o o.svg"
-    assert run(words, [good[0], odd, good[2]]).exit_code == 0
-    assert message in run(words, [odd, odd]).stderr
-
-
 # --- records that contradict themselves -----------------------------------------------------------
 
 SINKS = {
