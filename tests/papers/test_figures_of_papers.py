@@ -91,7 +91,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     }
     run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
     run.paper = run.paper._replace(items=shown)
-    run.claims = [sidebyside.Claim("a > b", True, "2 and 1")]
+    run.claims, run.theory = [sidebyside.Claim("a > b", True, "2 and 1")], []
     records = run.folder / "records.jsonl"
     records.write_text(lines(*NINE))
     made = run.make()
