@@ -188,12 +188,6 @@ def test_expressions_have_deviations_too() -> None:
         assert float(other) == pytest.approx(100 * float(deviation)) and float(other) > 0
 
 
-def test_fields_are_columns_as_they_are_keys() -> None:
-    some = [{**record("a", metrics={"acc": 0.5}), "train": {"method": "erm", "epochs": 3}}]
-    words = "--by acc --metric train.epochs,train.method --format csv"
-    assert out(words, some).splitlines()[1].endswith(",0.5,3,erm")
-
-
 # --- bands and fronts -----------------------------------------------------------------------------
 
 
@@ -227,20 +221,9 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
         "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |\n"
         "\n± is the standard deviation over the 2 to 3 records averaged in each row.\n"
     )
-    one_seed = "--where \"train.seed == 0 and arch.name == 'a'\""
-    assert out(f"{PIVOT} --format latex {one_seed}", SEEDS) == (
-        "% \\usepackage{booktabs}\n\\begin{tabular}{lrr}\n\\toprule\nmethod & clean & pgd \\\\\n\\midrule\n"
-        "pgd & 0.5000 & \\textbf{0.2500} \\\\\n"
-        "erm & \\textbf{0.8750} & 0.0000 \\\\\n"
-        "\\bottomrule\n\\end{tabular}\n"
-    )
     assert out(f"{PIVOT} --format csv", SEEDS[:2]) == (
         "method,records,acc,acc_std,pgd,pgd_std\npgd,2,0.625,0.1767766952966369,0.25,0.0\n"
     )
-    assert out(f"{PIVOT} --format table", SEEDS).splitlines()[2:4] == [
-        "pgd           3  0.5000 ± 0.2500   0.3333 ± 0.1443*",
-        "erm           2  0.9375 ± 0.0884*  0.0625 ± 0.0884",
-    ]
 
 
 def test_a_pivot_table_ranked_and_for_each_group() -> None:

@@ -44,9 +44,6 @@ def test_a_printed_table_has_the_rows_and_columns_of_the_paper(number: int) -> N
         assert [*row] == [column for column in columns if column not in without], name
         for column, value in row.items():
             assert value is None or 0 <= value <= (1200 if column == "s/epoch" else 100), (name, column)
-    missing = {name for name, row in rows.items() if None in row.values()}
-    assert all(name.endswith(("Corr_L", "PGD", "wrn-28-10, Corr_G", "Corr_U")) for name in missing)
-    assert not missing or number in (9, 12)
 
 
 @pytest.mark.parametrize("number", TABLES)

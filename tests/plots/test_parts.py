@@ -110,9 +110,6 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     rows = weightings.grouped(some, [within], "train.method")
     assert (rows.names, rows.means.tolist()) == (["0", "1", "2"], [[0.0], [0.5], [1.0]])
     assert weightings.best(rows, 2).names == ["2", "1"]
-    score = Composite(some, asked("acc"))
-    assert weightings.together(some, None, score) == ", scaled over 2 data sets together"
-    assert weightings.together(some, "dataset", score) == ""
 
 
 # --- what is shown --------------------------------------------------------------------------------
