@@ -73,9 +73,6 @@ def bare(network: Normalized) -> str:
     return "bare.pt"
 
 
-# --- what is inferred -----------------------------------------------------------------------------
-
-
 def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
     network: Normalized, bare: str, data: str
 ) -> None:
@@ -86,9 +83,6 @@ def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
     ):
         result = attack(f"--dataset {data} --checkpoint {words}")
         assert result.exit_code == 1 and said in result.stderr
-
-
-# --- records of files -----------------------------------------------------------------------------
 
 
 def test_a_training_leaves_behind_what_belonged_to_the_file() -> None:
@@ -122,9 +116,6 @@ def test_a_record_of_a_file_that_makes_no_sense_is_no_bug(wrong: Record, bare: s
     assert "bug" not in result.stderr and "Traceback" not in result.stderr
     if result.exit_code:
         assert len(records(result)[0]["error"]["message"]) > 20
-
-
-# --- the user's own code --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,9 +210,6 @@ def test_a_program_with_a_normaliser_takes_pixels_as_they_are() -> None:
     assert record["recognised"]["normalize_from"] == "guess: the program normalises by itself"
 
 
-# --- names and shapes that several networks have ---------------------------------------------------
-
-
 @pytest.fixture
 def small() -> str:
     """The small form of a shufflenet with random weights, in small.pt, and images that are labelled by it."""
@@ -250,8 +238,6 @@ def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(sma
     piped = one(evaluated)
     assert piped["recognised"] == direct["recognised"] and piped["arch"] == direct["arch"]
 
-
-# --- the look before the evaluation ---------------------------------------------------------------
 
 QUADRANTS = """
 import torch
@@ -335,9 +321,6 @@ def test_the_look_does_not_depend_on_what_the_store_has(bare: str, data: str) ->
     later = attack(f"{words} --n 20 --store two")
     assert entry(one(later), "acc")["sanity"] == entry(one(fresh), "acc")["sanity"]
     assert later.stderr.splitlines()[:-1] == fresh.stderr.splitlines()[:-1]
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 class Hostile:

@@ -52,9 +52,6 @@ def test_an_interruption_promises_only_what_is_true(
     assert result.stderr == f"rb-{tool}: error: interrupted{promise}.\n"
 
 
-# --- help in groups: --help explains common options and names the others, --help-all explains all -
-
-
 def every_page() -> list[tools.Page]:
     """Each command, with the options of its default choice where an option chooses."""
     pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]

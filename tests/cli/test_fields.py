@@ -120,8 +120,6 @@ def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None
     assert [path.parent.name for path in Path("out").rglob("*.json")] == ["Linf"]
 
 
-# --- records that contradict themselves -----------------------------------------------------------
-
 SINKS = {
     "rank": "--by acc",
     "score": "--metric acc",

@@ -142,9 +142,6 @@ def test_a_name_in_the_status_line_moves_no_cursor(
     assert capsys.readouterr().err == "\r\x1b[2Ktest: \\x1b]0;evil\\x07\\x1b[2J\\nname"
 
 
-# --- the table that a terminal shows for --checkpoint ---------------------------------------------
-
-
 def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
     acc = {"metric": "acc", "value": 0.9, "n": 10, "split": "test", "ci95": [0.6, 0.98]}
     error = {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}

@@ -31,7 +31,6 @@ def attack(words: str, given: Record = CELL) -> Result:
 
 
 def said(words: str, given: Record = CELL) -> str:
-    """The message of the error record that rb-attack writes."""
     result = attack(words, given)
     assert result.exit_code == 1
     message: str = json.loads(result.stdout)["error"]["message"]

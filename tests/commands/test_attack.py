@@ -30,9 +30,6 @@ from tests.runner import Record, in_a_process, one, records
 run = runner.command("attack", "--device cpu")
 
 
-# --- records in, records out ----------------------------------------------------------------------
-
-
 def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Record]) -> None:
     before = trained["erm"]
     asked = "--steps 3 --eps 4,16/255,16 --n 50 --seed 5 --precision fp32"
@@ -80,9 +77,6 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said_and_replaced(trained: 
         " it.\nrb-attack: 2 records:"
     )
     assert json.loads(result.stdout.splitlines()[0])["metrics"] == made["metrics"]
-
-
-# --- the store ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", ["", "--two-phase 10", "--precision-goal .4"])
@@ -135,9 +129,6 @@ def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
     assert (near.eps, near.params["step_size"]) == ((8 / 255,), 2 / 255)
     assert far.eps == (76.5 / 255,) and "step_size" not in far.params
     assert len(presets.preset("jung2023", (8 / 255,))) == 4
-
-
-# --- several distances, and what is kept ----------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -225,8 +216,6 @@ def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, 
     assert runner.entry(one(run("fgsm --n 60", record)), "acc") == runner.entry(record, "acc")  # details stay
 
 
-# --- a paper's attacks, the checklist ----------------------------------------------------------------
-
 CHECK = "check --eps 8 --n 40 --steps 5 --queries 20 --samples 5"
 
 
@@ -242,8 +231,6 @@ def test_the_checklist_passes_an_ordinary_model(trained: dict[str, Record]) -> N
     assert values["obfuscation.failed"] == sum(not test["holds"] for test in entry["tests"])
     assert "1 found in the store" in run(CHECK, trained["erm"]).stderr
 
-
-# --- two phases -----------------------------------------------------------------------------------
 
 TWO_PHASE = "pgd --steps 5 --eps 32 --n 120"
 
@@ -351,9 +338,6 @@ def test_two_phases_in_l1_screen_with_apgd(known: dict[str, Record]) -> None:
 def test_a_model_that_the_screen_breaks_whole_has_accuracy_0(known: dict[str, Record]) -> None:
     entry = one(run("pgd --eps 255 --n 60 --two-phase 10", known["erm"]))["evals"][-1]
     assert entry["value"] == 0 == entry["ci95"][0] and entry["two_phase"]["survivors"] == 0
-
-
-# --- the curve over eps ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

@@ -70,8 +70,6 @@ def test_no_records_write_no_file() -> None:
     assert not Path("out.json").exists()
 
 
-# --- a row for each image of each metric ----------------------------------------------------------
-
 COLUMNS = ["model", "checkpoint", "example", "class", "metric", "correct"]
 
 

@@ -21,7 +21,6 @@ def record(name: str, **more: Any) -> Record:
 
 
 def model(name: str, method: str, acc: float, pgd: float) -> Record:
-    """A record as a pipe makes it."""
     metrics = {"acc": acc, "pgd20.8": pgd}
     evals = [
         {"metric": key, "value": value, "n": 100, "ci95": [value - 0.05, value + 0.05]}
@@ -78,9 +77,6 @@ def test_a_terminal_gets_the_same_table_with_colours_unless_they_are_not_wanted(
     assert set(colours) <= {"", "0", "1"}
 
 
-# --- several keys, conditions, groups -------------------------------------------------------------
-
-
 def net(
     name: str, none: int, method: str = "pgd", seed: int = 0, dataset: str = "c10", **metrics: float
 ) -> Record:
@@ -111,9 +107,6 @@ def test_the_best_of_each_group() -> None:
     assert places("--by acc --within arch.none --top 1", NETS) == [(1, "b"), (1, "c")]
     ranks = [(1, "b"), (2, "d"), (1, "a"), (1, "c")]
     assert places("--by pgd --within arch.none", NETS) == ranks
-
-
-# --- records of the same model --------------------------------------------------------------------
 
 
 def evaluated(**found: tuple[float, int]) -> Record:
@@ -188,9 +181,6 @@ def test_expressions_have_deviations_too() -> None:
         assert float(other) == pytest.approx(100 * float(deviation)) and float(other) > 0
 
 
-# --- bands and fronts -----------------------------------------------------------------------------
-
-
 def test_bands_and_rank_intervals() -> None:
     given = (("a", 0.9, [0.87, 0.93]), ("b", 0.88, [0.84, 0.91]), ("c", 0.5, [0.45, 0.55]))
     some = [
@@ -207,8 +197,6 @@ def test_bands_and_rank_intervals() -> None:
     assert found[0]["ranking"] == {"by": "acc", "ci95": [0.87, 0.93], "bootstrap": 1000, "seed": 1}
     assert result.stderr == "rb-rank: rank intervals from 1000 draws: drawn from value and n for 3 records.\n"
 
-
-# --- the tables of papers -------------------------------------------------------------------------
 
 PIVOT = "--pivot train.method --metric acc,pgd"
 
@@ -239,9 +227,6 @@ def test_a_pivot_table_ranked_and_for_each_group() -> None:
     assert [",".join(line.split(",")[:3]) for line in lines] == [
         *("name,method,records", "a,pgd,2", "a,erm,2", "b,pgd,1")
     ]
-
-
-# --- tables for papers ----------------------------------------------------------------------------
 
 
 def of_images(name: str, **counts: int) -> Record:

@@ -36,7 +36,6 @@ def model(name: str, right: np.ndarray, *others: Record, seed: int = 0, **more: 
 
 
 def bare(name: str) -> Record:
-    """A record without answers."""
     share = {"metric": "pgd20.8", "value": 0.5, "n": IMAGES, "ci95": [0.45, 0.55]}
     return runner.model(name, share, dataset="d", train={"method": "pgd", "seed": 0})
 
@@ -146,6 +145,9 @@ def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, wh
     ("words", "message"),
     [
         ("--paired 5", "there is no record 5."),
+        ("--baseline last.jsonl", "--baseline"),
+        ("--baseline last.jsonl --paired 1 --assert 'acc >= 0'", "--baseline"),
+        ("--baseline last.jsonl --within dataset --assert 'acc >= 0'", "--baseline"),
         ("--paired base --aggregate-by train.method", "--paired compares models"),
         ("--paired bare", "no answers of single images for pgd20.8. Evaluations of up to 50,000"),
         ("--assert 'pgd20.8 >= reference'", "'reference' is the record of --paired. Add --paired"),
@@ -200,9 +202,6 @@ def test_a_gate_judges_the_difference_to_the_reference(condition: str, failing: 
     assert result.exit_code == (1 if failing else 0)
     errors = [line.split()[2] for line in result.stderr.splitlines() if line.startswith("rb-rank: error: ")]
     assert errors == failing
-
-
-# --- classes --------------------------------------------------------------------------------------
 
 
 def of_classes() -> Record:
@@ -273,14 +272,6 @@ def test_a_baseline_without_answers_serves_conditions_on_values() -> None:
     assert run(gate, bare("first")).exit_code == run(gate, bare("second")).exit_code == 0
     paired = run(gate.replace("point:", ""), bare("third"))
     assert paired.exit_code == 2 and "--baseline: " in paired.stderr
-
-
-@pytest.mark.parametrize(
-    "words", ["", "--paired 1 --assert 'acc >= 0'", "--within dataset --assert 'acc >= 0'"]
-)
-def test_a_baseline_is_the_reference_of_one_gate(words: str) -> None:
-    result = run(f"--baseline last.jsonl {words}", model("base", BASE))
-    assert result.exit_code == 2 and "--baseline" in result.stderr
 
 
 def test_a_baseline_of_two_records_or_in_no_folder_is_refused() -> None:

@@ -45,9 +45,6 @@ def refused(words: str, *metrics: Record) -> str:
     return result.stderr.removeprefix("rb-score: error: ").rstrip("\n")
 
 
-# --- the number -----------------------------------------------------------------------------------
-
-
 def test_a_scored_record_as_it_is_written() -> None:
     result = run("--metric acc,pgd20.8", [line(one, mine=[1]) for one in THREE])
     assert result.stdout.splitlines()[1] == (
@@ -80,8 +77,6 @@ def test_a_glob_leaves_a_former_score_out() -> None:
     assert [term["metric"] for term in first["evals"][0]["terms"]] == ["acc"]
 
 
-# --- records that lack a metric -------------------------------------------------------------------
-
 LATE = [{"acc": 1.0}, {"acc": 0.5, "pgd20.8": 0.25}, {"acc": 0.0, "pgd20.8": 0.75}, {"pgd20.8": 0.5}, {}]
 
 
@@ -93,18 +88,12 @@ def test_missing_renormalise_scores_by_what_there_is() -> None:
     assert found[4]["evals"][0]["reason"] == "the record has none of the metrics"
 
 
-# --- what is in the stream besides ----------------------------------------------------------------
-
-
 def test_a_refused_score_leaves_the_file_as_it_was() -> None:
     before = "".join(line(one) + "\n" for one in LATE)
     Path("r.jsonl").write_text(before)
     assert run("--metric acc --in-place r.jsonl", []).exit_code == 2
     assert Path("r.jsonl").read_text() == before
     assert [path.name for path in Path().iterdir()] == ["r.jsonl"]
-
-
-# --- expressions, groups, presets, files of weights -----------------------------------------------
 
 
 def on(dataset: str, name: str, **metrics: float) -> str:
@@ -181,9 +170,6 @@ def test_weights_from_a_file() -> None:
 def test_a_file_that_holds_no_weights(content: str, message: str) -> None:
     Path("w.yaml").write_text(content)
     assert message in refused("--weights w.yaml", *THREE)
-
-
-# --- metrics that are calculated ------------------------------------------------------------------
 
 
 def test_a_value_that_cannot_be_calculated_has_a_reason() -> None:

@@ -117,9 +117,6 @@ def test_a_step_that_cannot_reach_the_border_is_warned_about_once(
     )
 
 
-# --- real processes -------------------------------------------------------------------------------
-
-
 def states() -> list[Path]:
     return [path for path in Path("rb-store/state").glob("*/*") if not path.name.startswith(".")]
 
@@ -176,8 +173,6 @@ def test_a_run_that_finds_everything_imports_no_torch() -> None:
     assert [record] == first and said.endswith("0 computed, 1 found in the store.\n")
     assert not {"torch", "numpy", "sklearn"} & modules
 
-
-# --- several processes that train as one ----------------------------------------------------------
 
 CODE = """
 from torch import nn

@@ -254,9 +254,6 @@ def test_old_records_are_told_apart(measured: Record) -> None:
     assert "acc" in json.loads(result.stdout)["verify"]["without_checksum"]
 
 
-# --- --checkpoint: records of another machine, and rows of leaderboards, which say only a part ----
-
-
 def file_of(record: Record) -> str:
     return str(Store("rb-store").object(record["checkpoint"]))
 

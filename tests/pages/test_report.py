@@ -81,7 +81,6 @@ def test_hostile_texts_stay_texts() -> None:
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
-    """The rows of the checklist."""
     part = text.split(">Checklist<")[1].split("</table>")[0]
     return re.findall(r'<td>(.*?)</td>\s*<td class="(\w+)">.*?</td>\s*<td>(.*?)</td>', part)
 

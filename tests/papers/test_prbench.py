@@ -192,9 +192,6 @@ def test_measured_values_come_back_to_the_last_bit(metrics: dict[str, float]) ->
     assert PRBENCH.record(unit.content, ConversionReport(ours=True), "")["metrics"] == metrics
 
 
-# --- rows that are none -----------------------------------------------------------------------------
-
-
 def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
     told = ConversionReport()
     text = json.dumps([{**ERM, "ar": {"PGD20": float("nan"), "AA": "46,34", "CW20": True}, "acc": 94.85}])

@@ -56,7 +56,6 @@ RECORDS = [record(place, index, dataset) for dataset in SETS for place, index in
 def drawn(
     number: str, letter: str = "", name: str = "robustness-dataset", records: list[dict[str, Any]] = RECORDS
 ) -> Any:
-    """The matplotlib figure of an item's panel on the records."""
     Path("records.jsonl").write_text(lines(*records))
     return figures_of_papers.figure_of(ITEMS[name][number].panels[letter], Path("records.jsonl"), 6.5)
 

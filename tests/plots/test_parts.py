@@ -71,9 +71,6 @@ def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
     assert box.classes([model("a", dataset="mine", evals=[detail])]) == 7
 
 
-# --- what is computed -----------------------------------------------------------------------------
-
-
 def test_weightings_are_read_and_wrong_ones_named() -> None:
     names = dict.fromkeys(["acc", "pgd20.8", "pgd20.16"], 1.0)
     assert weightings.weightings("equal; robust: pgd20.*=3, acc=0", names) == {
@@ -110,9 +107,6 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     rows = weightings.grouped(some, [within], "train.method")
     assert (rows.names, rows.means.tolist()) == (["0", "1", "2"], [[0.0], [0.5], [1.0]])
     assert weightings.best(rows, 2).names == ["2", "1"]
-
-
-# --- what is shown --------------------------------------------------------------------------------
 
 
 def drawn(name: str, records: Records, **options: Any) -> Any:
