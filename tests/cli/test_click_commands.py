@@ -3,39 +3,13 @@ errors."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import click
 import pytest
 
-from rbtools.cli import method_options, tools
-from rbtools.registry import param
+from rbtools.cli import tools
 from tests.runner import run
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Sampling."""
-
-    radius: float = param(8 / 255, "Radius of the ball.", unit="eps")
-    order: str = param("last", "Which come first.", choices=("any", "last"))
-    lambda_: float = param(6.0, "Weight of it.", name="lambda")
-    clip: bool = param(True, "Clip the image.")
-    length: float | None = param(None, "Length of a step, in the unit of --eps.", unit="eps")
-    inside: int = 3
-
-
-def test_fields_become_options() -> None:
-    options = {option.name: option for option in method_options.method_options([Sample, Sample])}
-    assert list(options) == ["radius", "order", "lambda_", "clip", "length"]
-    assert options["radius"].metavar == "DISTANCE"
-    assert options["radius"].help == "Radius of the ball, in 1/255.  [default: 8]"
-    assert options["length"].help == "Length of a step, in the unit of --eps."
-    assert options["order"].type.choices == ("any", "last")  # type: ignore[attr-defined]
-    assert options["lambda_"].opts == ["--lambda"]
-    assert (options["clip"].opts, options["clip"].secondary_opts) == (["--clip"], ["--no-clip"])
-    assert options["clip"].help == "Clip the image.  [default: on]"
 
 
 @pytest.mark.parametrize(("tool", "kept"), [("rank", False), ("train", True)])

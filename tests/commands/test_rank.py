@@ -20,18 +20,6 @@ def record(name: str, **more: Any) -> Record:
     return {"schema": 1, "arch": {"name": name}, **more}
 
 
-def model(name: str, method: str, acc: float, pgd: float) -> Record:
-    metrics = {"acc": acc, "pgd20.8": pgd}
-    evals = [
-        {"metric": key, "value": value, "n": 100, "ci95": [value - 0.05, value + 0.05]}
-        for key, value in metrics.items()
-    ]
-    train = {"method": method, "seed": 0}
-    return record(name, dataset="digits", train=train, metrics=metrics, evals=evals)
-
-
-TWO = [model("nb201-1", "erm", 0.9, 0.25), model("nb201-1", "trades", 0.8, 0.75)]
-
 run = partial(runner.run, "rank")
 
 
@@ -68,12 +56,12 @@ def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
 def test_a_terminal_gets_the_same_table_with_colours_unless_they_are_not_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    Path("two.jsonl").write_text(runner.lines(*TWO))
-    shown = on_a_terminal("rb-rank two.jsonl", 80)
+    Path("seeds.jsonl").write_text(runner.lines(*SEEDS))
+    shown = on_a_terminal("rb-rank seeds.jsonl", 80)
     lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*[mK]", "", shown).splitlines()]
     monkeypatch.setenv("COLUMNS", "80")
-    assert "\x1b[" in shown and lines == out("--format table", TWO).splitlines()
-    colours = re.findall(r"\x1b\[([0-9;]*)m", on_a_terminal("rb-rank two.jsonl", NO_COLOR="1"))
+    assert "\x1b[" in shown and lines == out("--format table", SEEDS).splitlines()
+    colours = re.findall(r"\x1b\[([0-9;]*)m", on_a_terminal("rb-rank seeds.jsonl", NO_COLOR="1"))
     assert set(colours) <= {"", "0", "1"}
 
 
@@ -265,6 +253,6 @@ def test_merging_results_of_other_numbers_of_images_is_said() -> None:
 @pytest.mark.parametrize("option", ["--percent", "--digits 1", "--label acc=A", "--plus-minus"])
 def test_options_of_tables_for_people_are_refused_for_programs(option: str) -> None:
     for form in ("jsonl", "csv"):
-        result = run(f"--by acc --format {form} {option}", TWO)
+        result = run(f"--by acc --format {form} {option}", SEEDS)
         assert result.exit_code == 2 and f"{form} keeps numbers and names." in result.stderr
-    assert out(f"--by acc --format md {option}", TWO)
+    assert out(f"--by acc --format md {option}", SEEDS)
