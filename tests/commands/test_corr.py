@@ -68,17 +68,6 @@ def test_only_records_that_both_sets_have_count() -> None:
     assert "No result set is called 'c'. There are: a, b." in refused.stderr
 
 
-def test_sets_by_the_value_of_a_field() -> None:
-    other = [record(i, "cifar100", acc=value) for i, value in enumerate((0.1, 0.2, 0.4, 0.3))]
-    third = [record(i, "svhn", acc=value) for i, value in enumerate((0.9, 0.8, 0.7, 0.6))]
-    words = "--join arch.index --by dataset --metric acc --rows cifar10:acc"
-    assert pairs(words, [*FOUR, *other, *third]) == {
-        ("cifar10:acc", "cifar10:acc"): 1.0,
-        ("cifar10:acc", "cifar100:acc"): pytest.approx(0.8),
-        ("cifar10:acc", "svhn:acc"): -1.0,
-    }
-
-
 def test_the_last_of_equal_keys_counts_and_is_said() -> None:
     former = {**record(3, acc=0.0), "train": {"seed": 5}}
     write("a.jsonl", [former, *FOUR])

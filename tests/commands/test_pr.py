@@ -12,15 +12,6 @@ from tests.runner import Record, entry, one
 run = runner.command("pr", "--device cpu")
 
 
-def test_the_defaults_are_those_of_the_benchmark(trained: dict[str, Record]) -> None:
-    metrics = one(run("--n 2", trained["erm"]))["metrics"]
-    gammas = ["0.0313725", "0.08", "0.1", "0.12"]
-    expected = {f"pr.uniform.{gamma}" for gamma in gammas} | {
-        f"probacc.uniform.{gamma}.{rho}" for gamma in gammas for rho in ("0.1", "0.05", "0.01")
-    }
-    assert metrics.keys() == {"seconds_per_epoch", "acc"} | expected
-
-
 @pytest.mark.slow
 def test_several_noises_are_measured_in_one_record(trained: dict[str, Record]) -> None:
     chosen = "--gamma 0.3 --samples 4 --n 10 --rho 0.1 --noise"

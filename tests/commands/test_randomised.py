@@ -31,7 +31,6 @@ def network(forward: str = NOISE) -> str:
         "    def __init__(self):\n"
         "        super().__init__()\n"
         "        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
-        "        self.norm = nn.BatchNorm2d(1, affine=False, track_running_stats=False)\n"
         f"    def forward(self, x): return self.layers({forward})\n"
         "def make(): return Net()\n"
     )

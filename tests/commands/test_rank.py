@@ -81,15 +81,6 @@ NETS = [
 ]
 
 
-def test_where_leaves_out_what_it_does_not_hold_for() -> None:
-    assert places("--by acc --where 'arch.none == 0 and acc < 0.5'", NETS) == [(1, "d")]
-    result = run("--by acc --where 'fgsm > 0'", [*NETS, net("e", 0, acc=1, fgsm=1)])
-    assert result.stderr == "rb-rank: 4 records left out: a name in --where is missing.\n"
-    result = run("--by acc --where 'acc > 2'", NETS)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "rb-rank: --where 'acc > 2' holds for no record.\n"
-
-
 def test_the_best_of_each_group() -> None:
     # Table 5 of RobBench in small: the best architecture for each number of zeroize operations.
     assert places("--by acc --within arch.none --top 1", NETS) == [(1, "b"), (1, "c")]
