@@ -110,7 +110,6 @@ MISTAKES = {
         "--sort acc results.jsonl": "Did you mean '--by'?",
         "--by acc --where 'acc = 0.5' results.jsonl": "found '='",
         "--by pgd20.9 results.jsonl": "There is no metric or field 'pgd20.9'. Did you mean 'pgd20.8'",
-        '--by "acc -" results.jsonl': "--by: Expression 'acc -' does not parse",
         "--by arch.name results.jsonl": "Cannot rank by 'nb201-13714', which is not a number.",
         "--metric fgsm.* --format md results.jsonl": "--metric: No metric matches 'fgsm.*'.",
         '--where "acx > 1" results.jsonl': "--where: There is no metric or field 'acx'. Did you mean 'acc'",
@@ -121,7 +120,6 @@ MISTAKES = {
         "--by acc --against robustbench --aggregate-by dataset results.jsonl": "--against compares models",
         "--by acc --errors retry results.jsonl": "--errors retry is for tools that pass every record on",
         "--metric , --format md results.jsonl": "--metric: The list of metrics is empty.",
-        "--within datset results.jsonl": "--within: no record has 'datset'. Did you mean 'dataset'?",
         "--aggregate-by method results.jsonl": "--aggregate-by: no record has 'method'. Did you mean"
         " 'train.method'?",
         '--where "train.method in [pgd]" results.jsonl': "field 'pgd'. Texts need quotes: 'pgd'. Metrics: ",
@@ -202,7 +200,6 @@ MISTAKES = {
     },
     "certify": {
         "smooth --alpha 0.5": "alpha is 0.5. It must be between 0 and 0.5",
-        "smooth --eps -1": "A distance is 0 or more",
     },
     "convert": {
         "prbench nowhere.json": "Cannot read nowhere.json: No such file or directory.",
