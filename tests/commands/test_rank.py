@@ -6,19 +6,11 @@ import json
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import runner
 from tests.runner import Record, on_a_terminal
-
-FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"metrics":{"acc":9}}'
-
-
-def record(name: str, **more: Any) -> Record:
-    return {"schema": 1, "arch": {"name": name}, **more}
-
 
 run = partial(runner.run, "rank")
 
@@ -37,13 +29,9 @@ def places(words: str, given: list[Record]) -> list[tuple[int | None, str]]:
     return [(one["rank"], one["arch"]["name"]) for one in ranked(words, given)]
 
 
-def accs(*values: float) -> list[Record]:
-    """Records a, b, c, ... with these accuracies."""
-    return [record("abcdefgh"[n], metrics={"acc": value}) for n, value in enumerate(values)]
-
-
 def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
-    lines = [FAILED, "hello", runner.lines(*accs(0.5)).strip(), "[]", FAILED]
+    failed = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"metrics":{"acc":9}}'
+    lines = [failed, "hello", runner.lines(NETS[0]).strip(), "[]", failed]
     result = run("--by acc", "".join(f"{line}\n" for line in lines))
     assert result.exit_code == 1
     assert [json.loads(line)["rank"] for line in result.stdout.splitlines()] == [1]
@@ -91,8 +79,7 @@ def test_the_best_of_each_group() -> None:
 def evaluated(**found: tuple[float, int]) -> Record:
     """A record of one checkpoint with metrics, each of so many images."""
     evals = [{"metric": name, "value": value, "n": n} for name, (value, n) in found.items()]
-    metrics = {name: value for name, (value, _) in found.items()}
-    return {"schema": 1, "arch": {"name": "a"}, "checkpoint": "sha256:1", "metrics": metrics, "evals": evals}
+    return runner.model("a", *evals, checkpoint="sha256:1")
 
 
 @pytest.mark.parametrize("more", ["", "--where 'pgd < 1'", "--aggregate arch.name", "--top 1"])
@@ -146,7 +133,7 @@ def test_seeds_first_and_then_all_else() -> None:
 
 
 def test_a_group_for_records_without_the_field() -> None:
-    some = [*SEEDS[:1], record("x", metrics={"acc": 0.5})]
+    some = [*SEEDS[:1], runner.model("x", metrics={"acc": 0.5})]
     result = run("--by acc --aggregate-by train.method", some)
     assert result.stderr == "rb-rank: warning: 1 record without train.method, merged as a separate group.\n"
 
@@ -211,7 +198,7 @@ def test_a_pivot_table_ranked_and_for_each_group() -> None:
 def of_images(name: str, **counts: int) -> Record:
     """A record with shares of so many images."""
     evals = [{"metric": metric.replace("_", "."), "value": 0.5, "n": n} for metric, n in counts.items()]
-    return {**record(name), "metrics": {one["metric"]: one["value"] for one in evals}, "evals": evals}
+    return runner.model(name, *evals)
 
 
 @pytest.mark.parametrize("form", ["table", "md", "latex"])

@@ -13,7 +13,7 @@ from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_wci as wci
 from rbtools.papers.recipes import Setting
 from rbtools.spaces import nasbench201
-from tests.runner import lines
+from tests.runner import lines, model
 
 ITEMS = {name: items.paper(name, "full").items for name in ("robustness-dataset", "wci")}
 DISTANCES = {"fgsm": (1, 8, 255), "pgd40": (1, 8), "apgd-ce": (1, 8), "square": (1, 8)}
@@ -131,16 +131,9 @@ def test_the_recipe_keeps_details_of_all_attacks_and_measures_on_both_splits() -
 def curves_of(letter: str) -> Any:
     names = ("train_robust_loss", "test_robust_loss", "train_robust_error", "test_robust_error")
     gaps = ("robust_loss_gap", "robust_error_gap")
+    train = {"method": "pgd", "history": {name: [0.5, 0.4] for name in ("wci", *names, *gaps)}}
     records = [
-        {
-            "arch": {"name": "preactresnet18"},
-            "dataset": dataset,
-            "train": {
-                "method": "pgd",
-                "config": {"regularize": how} if how else {},
-                "history": {name: [0.5, 0.4] for name in ("wci", *names, *gaps)},
-            },
-        }
+        model("n", dataset=dataset, train={**train, "config": {"regularize": how} if how else {}})
         for dataset in ("cifar10", "cifar100")
         for how in ([], ["cutout"], ["mixup"], ["l2"])
     ]

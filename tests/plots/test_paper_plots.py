@@ -125,30 +125,17 @@ def test_the_best_by_each_of_several_metrics_stands_with_its_edit_distances() ->
 
 
 def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
-    def drawn_at(*radii: str) -> list[tuple[float, float]]:
-        some = [
-            {
-                **trained("pgd", **{f"pr.uniform.0.{first}": 0.5, f"pr.uniform.0.{last}": level}),
-                "dataset": first,
-            }
-            for (first, last), level in zip(radii, (0.1, 0.4), strict=True)
-        ]
-        figure = drawn("curves", some, facet="dataset")
-        assert len({axes.get_ylim() for axes in figure.axes}) == 1
-        return [axes.get_xlim() for axes in figure.axes]
-
-    near, far = drawn_at("12", "34")
-    assert near[1] < 0.22 and far[0] > 0.28
+    near = trained("pgd", **{"pr.uniform.0.1": 0.5, "pr.uniform.0.2": 0.1}) | {"dataset": "a"}
+    far = trained("pgd", **{"pr.uniform.0.3": 0.5, "pr.uniform.0.4": 0.4}) | {"dataset": "b"}
+    left, right = drawn("curves", [near, far], facet="dataset").axes
+    assert left.get_ylim() == right.get_ylim()
+    assert left.get_xlim()[1] < 0.22 and right.get_xlim()[0] > 0.28
 
 
 def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
-    some = [
-        {
-            "arch": {"name": "x"},
-            "train": {"method": "pgd", "config": config, "history": {"wci": [1.0, 2.0]}},
-        }
-        for config in ({}, {"regularize": ["cutout"]}, {"regularize": "l2"})
-    ]
+    train = {"method": "pgd", "history": {"wci": [1.0, 2.0]}}
+    configs: list[Any] = [{}, {"regularize": ["cutout"]}, {"regularize": "l2"}]
+    some = [model("x", train={**train, "config": config}) for config in configs]
     figure = drawn("curves", some, over="epoch", metric="wci")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
     assert len(figure.axes) == 1 and figure.axes[0].get_ylabel() == "WCI"

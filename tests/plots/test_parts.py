@@ -183,11 +183,6 @@ def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
     assert axes.get_xlim() == (0.5, 1.5)
 
 
-def test_intervals_of_a_few_records_are_shaded(fifteen: Records) -> None:
-    assert len(drawn("curves", fifteen[:3]).axes[0].collections) == 3
-    assert len(drawn("curves", fifteen).axes[0].collections) == 0
-
-
 def test_neighbours_of_an_architecture_are_marked_by_operation_and_edge(crowd: Records) -> None:
     figure = drawn("scatter", crowd, y="pgd20.8", neighbours="nb201-13714")
     entries = [text.get_text() for text in figure.legends[0].get_texts()]

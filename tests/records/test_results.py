@@ -53,21 +53,14 @@ def test_an_implicit_result_on_more_examples_takes_the_place_of_the_smaller_one(
 
 
 def test_new_weights_forget_what_was_measured_on_the_old_ones() -> None:
-    entries = [
-        ENTRY,
-        {"metric": "ntk", "value": 3.0},
-        {"metric": "ge.acc", "split": "train-test", "value": 0.1},
-        {"metric": "seconds_per_epoch", "value": 25.0},
-        {"metric": "score", "tool": "rb-score", "value": 0.5},
-        {"note": "no metric at all"},
-    ]
+    ntk, note = {"metric": "ntk", "value": 3.0}, {"note": "no metric at all"}
+    gap = {"metric": "ge.acc", "split": "train-test", "value": 0.1}
+    seconds, score = ({"metric": name, "value": 0.5} for name in ("seconds_per_epoch", "score"))
     record = RECORD
-    for entry in entries[:-1]:
+    for entry in (ENTRY, ntk, gap, seconds, {**score, "tool": "rb-score"}):
         record = results.add(record, entry)
-    record = {**record, "evals": [*record["evals"], entries[-1]]}
-    kept = results.forget_evaluations(record)
-    assert kept["metrics"] == {"ntk": 3.0}
-    assert kept["evals"] == [entries[1], entries[-1]]
+    kept = results.forget_evaluations({**record, "evals": [*record["evals"], note]})
+    assert kept["metrics"] == {"ntk": 3.0} and kept["evals"] == [ntk, note]
     assert results.forget_evaluations(RECORD) is RECORD
 
 
