@@ -107,8 +107,7 @@ def test_formats() -> None:
         "| spearman | clean | pgd |\n| --- | ---: | ---: |\n"
         "| clean | 1.0000 | 0.2000 |\n| pgd | 0.2000 | 1.0000 |\n"
     )
-    table = run("--format table --kind kendall", FOUR).stdout
-    assert table.splitlines()[0].split() == ["kendall", "clean", "pgd"]
+    assert run("--format table --kind kendall", FOUR).stdout.split()[:3] == ["kendall", "clean", "pgd"]
     assert "clean & 1.0000 & 0.2000 \\\\\n" in run("--format latex", FOUR).stdout
 
 

@@ -135,11 +135,3 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
     result = run(arguments, *records)
     assert result.exit_code == 1 and words in result.stderr, result.stderr
     assert not Path("r.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("normalize", "words"),
-    [([[0.5], [0.25]], "mean 0.5; standard deviation 0.25"), ("none", "none: pixels"), ("per-image",) * 2],
-)
-def test_the_model_section_names_the_normalisation(normalize: object, words: str) -> None:
-    assert words in page([], record(entry("acc", 0.5), train={"config": {"normalize": normalize}}))

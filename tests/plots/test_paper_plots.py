@@ -132,15 +132,6 @@ def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
     assert left.get_xlim()[1] < 0.22 and right.get_xlim()[0] > 0.28
 
 
-def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
-    train = {"method": "pgd", "history": {"wci": [1.0, 2.0]}}
-    configs: list[Any] = [{}, {"regularize": ["cutout"]}, {"regularize": "l2"}]
-    some = [model("x", train={**train, "config": config}) for config in configs]
-    figure = drawn("curves", some, over="epoch", metric="wci")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
-    assert len(figure.axes) == 1 and figure.axes[0].get_ylabel() == "WCI"
-
-
 def test_means_have_their_deviations() -> None:
     names = ("pr.uniform.0.1", "pr.uniform.0.2")
     record = trained("pgd", **dict.fromkeys(names, 0.5))
