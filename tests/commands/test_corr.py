@@ -112,7 +112,6 @@ def test_formats() -> None:
 
 
 REFUSED = {
-    "--metric acx": "No record has the metric 'acx'. Did you mean 'acc'? They have: acc, pgd.",
     "--metric 'mean(fgsm.*)'": "No record has the metrics or fields in 'mean(fgsm.*)'. They have: acc, pgd.",
     "--metric 'acc -'": "Expression 'acc -' does not parse",
     "--metric arch.name": "'arch.name' is the text 'n0'. Expected a number",

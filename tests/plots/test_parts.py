@@ -229,9 +229,7 @@ def test_operations_of_the_best_cells_are_counted() -> None:
         ("scatter", {"x": "ge.pr.uniform.0.08 - 1", "log_x": True}, "Ratios need numbers above 0"),
         ("ranks", {"view": "changes", "metric": "acc"}, "Ranks change between metrics"),
         ("curves", {"over": "rho", "metric": "fgsm.*"}, "runs over rho. Measure some"),
-        ("curves", {"over": "epoch", "metric": "val_ac"}, "no history has 'val_ac'. Did you mean 'val_acc'"),
         ("cells", {"view": "graph"}, "There are 15 cells to draw as graphs, and 12 fit"),
-        ("confidence", {"metric": "acc"}, "no record has the confidence of 'acc'"),
     ],
 )
 def test_what_cannot_be_drawn_says_what_to_do(

@@ -73,12 +73,9 @@ def test_values(text, expected):
     ("text", "words"),
     [
         ("acc > > 0.8", "found '>': invalid syntax. Expected names, numbers"),
-        ("acc > 1e999", "found '1e999'"),
         ("(acc > 0.8", "found '(': '(' was never closed"),
         ("acc*2", "'acc*2' stands for many metrics"),
-        ("mean(fgsm.* - 1)", "an argument of its own"),
         ("meen(fgsm.*)", "Did you mean 'mean'"),
-        ("sqrt(fgsm.*)", "sqrt() takes one value"),
         ("acc in 'x'", "'in' needs a list such as"),
         ("__import__('os')", "no function '__import__'"),
         ("mean(acc).real", "found 'mean(acc).real'"),
@@ -96,7 +93,6 @@ def test_what_is_not_of_the_language_is_an_error(text, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("acc + dataset", "'+' takes numbers, found the text 'cifar10'"),
         ("acc and true", "'and' takes conditions such as acc > 0.5, found a number"),
         ("acc < 'x'", "'<' compares two numbers or two texts, found the text 'x' and a number"),
         ("train <= 5", "found an object and a number"),
