@@ -178,6 +178,8 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
     assert out(f"{PIVOT} --format csv", SEEDS[:2]) == (
         "method,records,acc,acc_std,pgd,pgd_std\npgd,2,0.625,0.1767766952966369,0.25,0.0\n"
     )
+    table = out(f"{PIVOT} --format table", SEEDS).splitlines()
+    assert table[2] == "pgd           3  0.5000 ± 0.2500   0.3333 ± 0.1443*"
 
 
 def test_a_pivot_table_ranked_and_for_each_group() -> None:

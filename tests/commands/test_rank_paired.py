@@ -144,6 +144,7 @@ def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, wh
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("--paired 5", "there is no record 5."),
         ("--baseline last.jsonl", "--baseline"),
         ("--baseline last.jsonl --paired 1 --assert 'acc >= 0'", "--baseline"),
         ("--baseline last.jsonl --within dataset --assert 'acc >= 0'", "--baseline"),

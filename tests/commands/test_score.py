@@ -196,6 +196,7 @@ def test_add_does_not_overwrite_what_was_made_otherwise() -> None:
 
 
 REFUSED = {
+    "--add acc": "--add is 'acc'. Expected NAME=EXPRESSION",
     "--add 'x=acc -'": "--add x: Expression 'acc -' does not parse",
     "--weights w.yaml": "Cannot read w.yaml: No such file",
     "--metric acc:0": "The weight of 'acc' is 0.",
