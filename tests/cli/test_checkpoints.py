@@ -16,9 +16,9 @@ from click.testing import Result
 from torch import nn
 
 from rbtools import datasets, models
-from rbtools.cli.click_commands import with_pairs
 from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
+from tests import calibrated
 from tests.runner import Record, entry, one, records, run
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_1x1~1|+|nor_conv_1x1~0|nor_conv_1x1~1|nor_conv_1x1~2|"
@@ -41,61 +41,42 @@ def _fresh_modules() -> Iterator[None]:
     importlib.invalidate_caches()
 
 
-# --- networks that know their images --------------------------------------------------------------
-
 SIDE, CLASSES = 16, 4
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.2)
 NUMBERS = "0.4,0.5,0.6 0.2,0.25,0.2"
 
 
-@pytest.fixture(scope="module")
-def images() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (80, 3, 16, 16) uint8 of four classes, which differ in the position of a bright quarter."""
-    generator = torch.Generator().manual_seed(0)
+@pytest.fixture
+def data() -> str:
+    """Images 16x16 of four classes, which differ in the position of a bright quarter."""
     labels = torch.arange(80) % CLASSES
-    pixels = torch.rand(80, 3, SIDE, SIDE, generator=generator) * 0.5
+    pixels = torch.rand(80, SIDE, SIDE, 3, generator=torch.Generator().manual_seed(0)) * 0.5
     for place in range(CLASSES):
         rows, columns = 8 * (place // 2), 8 * (place % 2)
-        pixels[labels == place, :, rows : rows + 8, columns : columns + 8] += 0.4
-    return (pixels * 255).to(torch.uint8), labels
-
-
-@pytest.fixture(scope="module")
-def trained_network(images: tuple[torch.Tensor, torch.Tensor]) -> nn.Module:
-    """A NAS-Bench-201 network that tells the four classes apart behind a normalisation."""
-    torch.manual_seed(0)
-    arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
-    network = Normalized(models.build(arch, classes=CLASSES, shape=(3, SIDE, SIDE)), MEAN, STD)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    pixels, labels = images[0].float() / 255, images[1]
-    for _ in range(40):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(pixels), labels).backward()
-        optimizer.step()
-    assert network.eval()(pixels).argmax(1).eq(labels).float().mean() > 0.95
-    return network
-
-
-@pytest.fixture
-def data(images: tuple[torch.Tensor, torch.Tensor]) -> str:
-    np.savez("data.npz", images=images[0].permute(0, 2, 3, 1).numpy(), labels=images[1].numpy())
+        pixels[labels == place, rows : rows + 8, columns : columns + 8] += 0.4
+    np.savez("data.npz", images=(pixels * 255).to(torch.uint8).numpy(), labels=labels.numpy())
     return "npz:data.npz"
 
 
 @pytest.fixture
-def bare(trained_network: Normalized) -> str:
+def network() -> Normalized:
+    """A NAS-Bench-201 network behind a normalisation."""
+    torch.manual_seed(0)
+    arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
+    return Normalized(models.build(arch, classes=CLASSES, shape=(3, SIDE, SIDE)), MEAN, STD).eval()
+
+
+@pytest.fixture
+def bare(network: Normalized) -> str:
     """Its weights without the normalisation, as most training scripts save them."""
-    torch.save({"state_dict": trained_network.network.state_dict()}, "bare.pt")
+    torch.save({"state_dict": network.network.state_dict()}, "bare.pt")
     return "bare.pt"
 
 
-# --- what is inferred -----------------------------------------------------------------------------
-
-
 def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
-    trained_network: Normalized, bare: str, data: str
+    network: Normalized, bare: str, data: str
 ) -> None:
-    Path("own.safetensors").write_bytes(checkpoint.to_bytes(trained_network, {}))
+    Path("own.safetensors").write_bytes(checkpoint.to_bytes(network, {}))
     for words, said in (
         ("own.safetensors --normalize none", "normalises images by itself"),
         (f"{bare} --normalize 0.1,0.2 0.3,0.4", "has 2 means and the images"),
@@ -104,17 +85,7 @@ def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
         assert result.exit_code == 1 and said in result.stderr
 
 
-def test_mean_and_std_are_two_words_of_one_option() -> None:
-    assert with_pairs(["--normalize", "0.5", "0.25", "in"]) == ["--normalize", "0.5 0.25", "in"]
-    assert with_pairs(["--normalize=-0.5,1", "2,3e-1"]) == ["--normalize=-0.5,1 2,3e-1"]
-    for words in (["--normalize", "none", "2"], ["--n", "5", "6"], ["--", "--normalize", "1", "2"]):
-        assert with_pairs(words) == words
-
-
-# --- records of files -----------------------------------------------------------------------------
-
-
-def test_a_training_leaves_behind_what_belonged_to_the_file(trained_network: Normalized) -> None:
+def test_a_training_leaves_behind_what_belonged_to_the_file() -> None:
     cell = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
     network = models.build(cell, classes=10, shape=(1, 8, 8))
     torch.save({"a": network.state_dict(), "b": network.state_dict()}, "two.pt")
@@ -145,9 +116,6 @@ def test_a_record_of_a_file_that_makes_no_sense_is_no_bug(wrong: Record, bare: s
     assert "bug" not in result.stderr and "Traceback" not in result.stderr
     if result.exit_code:
         assert len(records(result)[0]["error"]["message"]) > 20
-
-
-# --- the user's own code --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -242,23 +210,14 @@ def test_a_program_with_a_normaliser_takes_pixels_as_they_are() -> None:
     assert record["recognised"]["normalize_from"] == "guess: the program normalises by itself"
 
 
-# --- names and shapes that several networks have ---------------------------------------------------
-
-
 @pytest.fixture
-def small(images: tuple[torch.Tensor, torch.Tensor]) -> str:
+def small() -> str:
     """The small form of a shufflenet with random weights, in small.pt, and images that are labelled by it."""
-    torch.manual_seed(0)
-    arch = {"space": "torchvision", "name": "shufflenet_v2_x0_5", "stem": "cifar"}
-    network = models.build(arch, classes=CLASSES, shape=(3, SIDE, SIDE))
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.momentum = None  # the statistics of these images, so that it tells them apart
-    with torch.no_grad():
-        network(images[0].float() / 255)
-        labels = network.eval()(images[0].float() / 255).argmax(1)
+    network, _ = calibrated.made("torchvision:shufflenet_v2_x0_5:stem=cifar", classes=CLASSES)
     torch.save(network.state_dict(), "small.pt")
-    np.savez("own.npz", images=images[0].permute(0, 2, 3, 1).numpy(), labels=labels.numpy())
+    pixels = (calibrated.images() * 255).to(torch.uint8)
+    labels = network(pixels.float() / 255).argmax(1)
+    np.savez("own.npz", images=pixels.permute(0, 2, 3, 1).numpy(), labels=labels.numpy())
     return "npz:own.npz"
 
 
@@ -279,8 +238,6 @@ def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(sma
     piped = one(evaluated)
     assert piped["recognised"] == direct["recognised"] and piped["arch"] == direct["arch"]
 
-
-# --- the look before the evaluation ---------------------------------------------------------------
 
 QUADRANTS = """
 import torch
@@ -345,8 +302,8 @@ def test_normalisation_inside_a_network_of_ones_own_and_outside_do_not_add_up(ca
 
 
 @pytest.mark.slow
-def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Normalized, data: str) -> None:
-    state = trained_network.network.state_dict()
+def test_which_of_several_sets_of_weights_is_taken_is_said(network: Normalized, data: str) -> None:
+    state = network.network.state_dict()
     torch.save({"last": state, "best": state, "epoch": 3}, "two.pt")
     words = f"--checkpoint two.pt --dataset {data} --normalize {NUMBERS}"
     result = attack(words)
@@ -364,9 +321,6 @@ def test_the_look_does_not_depend_on_what_the_store_has(bare: str, data: str) ->
     later = attack(f"{words} --n 20 --store two")
     assert entry(one(later), "acc")["sanity"] == entry(one(fresh), "acc")["sanity"]
     assert later.stderr.splitlines()[:-1] == fresh.stderr.splitlines()[:-1]
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 class Hostile:

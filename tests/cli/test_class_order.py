@@ -92,7 +92,6 @@ def test_names_beside_the_weights_give_the_order(config: dict[str, Any]) -> None
         ({"1": 1, "3": 3, "10": 10}, "--classes 1,10", BOTH),
         ({"a": 1, "b": 3, "c": 5}, "--classes 1,3,5", BOTH),
         ({"a": 1, "b": 3, "c": 5}, "--classes 1,4,5", {"acc-among": 1.0, "acc": 2 / 3}),
-        ({"a": 1, "b": 3, "c": 6}, "--classes 1,3,5", {"acc-among": 1.0, "acc": 2 / 3}),
     ],
 )
 def test_images_of_some_classes_by_number(

@@ -1,4 +1,4 @@
-"""Man pages and completions: those in the repository are the generator's, and they work."""
+"""Man pages and completions, which are the generator's, and help: it explains or names every option."""
 
 from __future__ import annotations
 
@@ -73,3 +73,41 @@ def test_no_line_of_text_is_taken_for_a_request() -> None:
     for line in (line for path in MAN_PAGES for line in generated()[path].splitlines()):
         assert known.match(line) or line[:1] not in (".", "'"), line
         assert line.isascii()
+
+
+def every_page() -> list[tools.Page]:
+    """Each command, with the options of its default choice where an option chooses."""
+    pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
+    for page in pages:
+        page.context.meta.pop("rbtools.classes", None)
+    return [page for page in pages if page.command.add_help_option]
+
+
+# Of the names of a registry the first: the others have other options of the same form.
+SOME = {
+    page.words.rpartition(" ")[0] if hasattr(page.command, "classes") else page.words: page
+    for page in every_page()
+}
+
+
+def flags(page: tools.Page) -> set[str]:
+    """The long options at the start of the rows of a command's help."""
+    records = [option.get_help_record(page.context) for option in options(page)]
+    return {flag for record in records if record for flag in re.findall(r"--[a-z][\w-]*", record[0])}
+
+
+def explained(text: str) -> set[str]:
+    """The options at the beginning of a line below the first heading."""
+    lines = re.findall(r"^  (-.*)", re.split(r"^\S.*:$", text, maxsplit=1, flags=re.M)[1], re.M)
+    return {flag for line in lines for flag in re.findall(r"--[a-z][\w-]*", re.split(r"\s{2,}", line)[0])}
+
+
+@pytest.mark.parametrize("page", SOME.values(), ids=lambda page: page.words)
+def test_help_explains_or_names_every_option_and_help_all_explains_it(page: tools.Page) -> None:
+    tool, *words = page.words.removeprefix("rb-").split()
+    brief = run(tool, [*words, "--help"]).stdout
+    named = set(re.findall(r"--[a-z][\w-]*", " ".join(re.findall(r"^  And (.*?\.)$", brief, re.M | re.S))))
+    off = {flag for flag in flags(page) if flag.startswith("--no-")}
+    assert flags(page) - off <= explained(brief) | named
+    assert "--help-all" in explained(brief)
+    assert flags(page) == explained(run(tool, [*words, "--help-all"]).stdout)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
+import click
 import pytest
 import torch
 
+from rbtools.cli import tools
 from tests.runner import records, run
 
 FILTERS = {
@@ -64,20 +66,9 @@ def test_no_records_is_status_3_and_one_line_even_quietly(tool: str, text: str) 
             f"rb-{tool}: error: no records came in. The command that should write"
         )
         assert result.stderr.count("\n") == 1 and "--allow-empty" in result.stderr
-
-
-@pytest.mark.parametrize("tool", EMPTIED)
-def test_no_records_may_be_right(tool: str) -> None:
-    result = run(tool, f"{EMPTIED[tool]} --allow-empty")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith(f"rb-{tool}: no records came in") and result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("tool", FILTERS)
-def test_a_shard_without_records_is_done(tool: str) -> None:
-    failed = GOOD[:-1] + ',"error":{"tool":"rb-train","message":"no luck"}}\n'  # no tool works on it
-    assert run(tool, f"{FILTERS[tool]} --shard 3/4", failed * 2).exit_code == 0
-    assert run(tool, f"{FILTERS[tool]} --shard 3/4").exit_code == 3
+    result = run(tool, f"{EMPTIED[tool]} --allow-empty", text)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (0, "", 1)
+    assert result.stderr.startswith(f"rb-{tool}: no records came in")
 
 
 def test_in_place_leaves_a_file_without_records_alone(tmp_path: Path) -> None:
@@ -140,3 +131,17 @@ def test_a_record_without_checkpoint_fails_with_its_input_intact(tool: str) -> N
     failed = {**record, "error": {"tool": "rb-x", "message": "old"}}
     again = run(tool, f"{FILTERS[tool]} --errors retry", [failed])
     assert "has no checkpoint" in records(again)[0]["error"]["message"]
+
+
+@pytest.mark.parametrize(("tool", "kept"), [("rank", False), ("train", True)])
+def test_an_interruption_promises_only_what_is_true(
+    tool: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(context: click.Context) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tools.tool(tool).command, "invoke", interrupted)
+    result = run(tool)
+    assert result.exit_code == 130
+    promise = "; what was finished is written and in the store" if kept else ""
+    assert result.stderr == f"rb-{tool}: error: interrupted{promise}.\n"

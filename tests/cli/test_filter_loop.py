@@ -52,23 +52,19 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
 def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:
     (arch,) = records(run("arch", "--index 5 --cells 1 --channels 2"))
     failed = {"arch": {"name": "b"}, "error": {"tool": "x", "message": "It failed."}}
-    words = "--method erm,pgd --seed 0,1 --epochs 0 --shard"
-    whole = records(run("train", words.removesuffix("--shard"), [arch, failed, arch]))
-    shards = [records(run("train", f"{words} {number}/3", [arch, failed, arch])) for number in (1, 2, 3)]
-    assert sorted(map(len, shards)) == [3, 3, 3] and len(whole) == 9
-    placed = [
-        records(run("train", f"{words} {number}/3:places", [arch, failed, arch])) for number in (1, 2, 3)
-    ]
-    for row in zip(*placed, strict=True):
-        others = [one for one in row if one.get("error", {}).get("message") == filter_loop.ELSEWHERE]
-        assert len(others) == 2
-    joined = [
-        next(one for one in row if one.get("error", {}).get("message") != filter_loop.ELSEWHERE)
-        for row in zip(*placed, strict=True)
-    ]
-    assert [(one.get("train", {}).get("method"), one.get("checkpoint")) for one in joined] == [
-        (one.get("train", {}).get("method"), one.get("checkpoint")) for one in whole
-    ]
+
+    def trained(more: str) -> list[dict[str, Any]]:
+        words = f"--method erm,pgd --seed 0,1 --epochs 0 {more}"
+        return records(run("train", words, [arch, failed, arch]))
+
+    whole = trained("")
+    assert [len(trained(f"--shard {number}/3")) for number in (1, 2, 3)] == [3, 3, 3] and len(whole) == 9
+    for one, *row in zip(
+        whole, *(trained(f"--shard {number}/3:places") for number in (1, 2, 3)), strict=True
+    ):
+        mine = [other for other in row if other.get("error", {}).get("message") != filter_loop.ELSEWHERE]
+        assert len(mine) == 1 and mine[0].get("checkpoint") == one.get("checkpoint")
+        assert mine[0].get("train", {}).get("method") == one.get("train", {}).get("method")
 
 
 def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from rbtools import report
 from rbtools.cli import tables
 from rbtools.cli.terminal import Terminal
-from rbtools.models import build
 from rbtools.report import Clock
 from tests.conftest import SMALL_ARCH
-from tests.runner import lines, on_a_terminal, one, records, run
+from tests.runner import lines, model, one, run
 
 TRAIN = "--epochs 1 --lr 0.2"
 SMALL = [{"arch": SMALL_ARCH}]
@@ -34,22 +32,6 @@ def test_without_a_terminal_progress_is_a_line_a_minute(
             screen.status(f"pgd · image {now[0]:.0f}/200 · 1:00 left")
     said = capsys.readouterr().err.splitlines()
     assert said == [f"rb-attack: pgd · image {image}/200 · 1:00 left" for image in (60, 121)]
-
-
-def files_of_store() -> set[str]:
-    kinds = ("objects", "results", "outcomes", "state", "leases")
-    return {str(path) for kind in kinds for path in Path("rb-store", kind).rglob("*")}
-
-
-def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
-    result = run("train", f"{TRAIN} --method erm,pgd --dry-run", SMALL)
-    assert result.exit_code == 0 and files_of_store() == set()
-    assert [record["arch"]["name"] for record in records(result)] == ["small", "small"]
-    said = result.stderr.splitlines()
-    assert said[0] == (
-        "rb-train: dry run, nothing was computed: of 2 records 0 found in the store, 2 to compute."
-    )
-    assert said[1:] == ["rb-train: erm: 1 training to compute.", "rb-train: pgd: 1 training to compute."]
 
 
 def plan() -> dict[str, Any]:
@@ -168,40 +150,10 @@ def test_a_name_in_the_status_line_moves_no_cursor(
     assert capsys.readouterr().err == "\r\x1b[2Ktest: \\x1b]0;evil\\x07\\x1b[2J\\nname"
 
 
-# --- the table that a terminal shows for --checkpoint ---------------------------------------------
-
-RECORD = {
-    "arch": {"name": "resnet18"},
-    "dataset": "cifar10",
-    "metrics": {"acc": 0.9, "pgd20.8": 0.5, "corrupt.mce": 1.2},
-    "evals": [
-        {"metric": "acc", "value": 0.9, "n": 10, "split": "test", "ci95": [0.6, 0.98]},
-        {"metric": "pgd20.8", "value": 0.5, "n": 10, "split": "test", "ci95": [0.2, 0.8]},
-    ],
-}
-
-
-def rows(text: str) -> list[list[str]]:
-    return [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
-
-
-def test_a_row_for_each_metric_with_interval_images_and_split() -> None:
-    shown = rows(tables.model_table(RECORD, 80))
-    assert shown[0] == ["resnet18,", "cifar10"]
-    assert shown[1] == ["metric", "value", "n", "split"]
-    assert shown[3] == ["acc", "0.9000", "[0.6000,", "0.9800]", "10", "test"]
-    assert shown[5] == ["corrupt.mce", "1.2"]
-
-
 def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
-    failed = {**RECORD, "error": {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}}
-    shown = tables.model_table(failed, 80)
-    assert "error: The GPU is\ufffd[31m gone." in shown and "pgd20.8" in shown
-
-
-def test_a_terminal_gets_tables_of_a_model_and_of_a_store() -> None:
-    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
-    torch.save(network.state_dict(), "model.pt")
-    words = "none --n 10 --checkpoint model.pt --arch simplecnn --dataset digits --normalize none -q"
-    assert ["metric", "value", "n", "split"] in rows(on_a_terminal(f"rb-attack {words}"))
-    assert rows(on_a_terminal("rb-store du"))[0][:2] == ["results", "1"]
+    acc = {"metric": "acc", "value": 0.9, "n": 10, "split": "test", "ci95": [0.6, 0.98]}
+    error = {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}
+    shown = tables.model_table(model("resnet18", acc, error=error), 80)
+    assert "error: The GPU is\ufffd[31m gone." in shown
+    rows = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()]
+    assert ["acc", "0.9000", "[0.6000,", "0.9800]", "10", "test"] in rows

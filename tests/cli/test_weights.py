@@ -31,7 +31,6 @@ def attack(words: str, given: Record = CELL) -> Result:
 
 
 def said(words: str, given: Record = CELL) -> str:
-    """The message of the error record that rb-attack writes."""
     result = attack(words, given)
     assert result.exit_code == 1
     message: str = json.loads(result.stdout)["error"]["message"]
@@ -52,14 +51,8 @@ def run_of(seed: int, classes: int, weights: bool, index: int) -> Record:
     return {
         "name": "infer.tiny",
         "net_state_dict": OrderedDict(network(seed, classes).state_dict()) if weights else None,
-        "train_acc1es": {0: 31.2, 199: 99.9},
         "arch_config": {"channel": 2, "num_cells": 1, "arch_str": text, "class_num": classes},
-        "params": 0.07,
-        "flop": 1.5,
-        "seed": seed,
-        "epochs": 200,
         "latency": [np.float64(0.016)],
-        "eval_names": ["ori-test"],
         "eval_acc1es": {"ori-test@199": 91.5},
     }
 
@@ -78,8 +71,6 @@ def content(budget: str, weights: bool = True, index: int = INDEX) -> Record:
         "arch_index": index,
         "arch_str": nasbench201.arch(index)["str"],
         "all_results": runs,
-        "dataset_seed": {"cifar10": [777, 888]},
-        "clear_net_done": not weights,
     }
     return OrderedDict({"less" if budget == "full" else "12": dict(whole), budget: whole})
 

@@ -86,13 +86,6 @@ def test_where_comes_before_sample() -> None:
     assert {(arch["kernel_params"], arch["none"]) for arch in found} == {(18, 0)}
 
 
-@pytest.mark.parametrize("more", ["", "--sample 3"])
-def test_where_that_nothing_meets(more: str) -> None:
-    result = run(f"--where 'none == 7' {more}")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "rb-arch: no architecture matches.\n"
-
-
 def test_a_sample_is_the_same_on_every_machine() -> None:
     assert indices("--sample 4") == [126, 13507, 13585, 14529]
     assert indices("--sample 4 --seed 1") == [6708, 7388, 7874, 11406]

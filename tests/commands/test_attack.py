@@ -18,7 +18,6 @@ from rbtools.attacks.curve import CurveAttack
 from rbtools.evaluation import accuracy, attacking
 from rbtools.evaluation.distances import local_optimality
 from rbtools.evaluation.spec import Evaluation
-from rbtools.execution.device import environment
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import screened_attack, stored_results
@@ -31,52 +30,24 @@ from tests.runner import Record, in_a_process, one, records
 run = runner.command("attack", "--device cpu")
 
 
-def without_results(record: Record) -> Record:
-    return {key: value for key, value in record.items() if key not in ("metrics", "evals", "checksums")}
-
-
-# --- records in, records out ----------------------------------------------------------------------
-
-
 def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Record]) -> None:
     before = trained["erm"]
     asked = "--steps 3 --eps 4,16/255,16 --n 50 --seed 5 --precision fp32"
     result = run(f"pgd {asked}", before)
     record = one(result)
     assert result.stderr == "rb-attack: 1 record: 1 computed, 0 found in the store.\n"
-    assert without_results(record).items() >= without_results(before).items()
+    own = ("metrics", "evals", "checksums")
+    assert record.items() >= {key: value for key, value in before.items() if key not in own}.items()
     assert list(record["metrics"]) == ["seconds_per_epoch", "acc", "pgd3.4", "pgd3.16"]
     assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] >= record["metrics"]["pgd3.16"]
     entry = record["evals"][-1]
-    assert 0 <= entry.pop("ci95")[0] <= entry.pop("value") and entry.pop("seconds") > 0
+    assert 0 <= entry["ci95"][0] <= entry["value"] and entry["seconds"] > 0
     # a step is a forward and a backward pass of the unbroken images; then the final check
-    passes, bits = entry.pop("passes"), entry.pop("answers")
+    passes, bits = entry["passes"], entry["answers"]
     assert (bits["images"], bits["examples"]) == (50, next(iter(record["examples"])))
     assert 0 < passes["backward"] <= 3 and passes["backward"] < passes["forward"] <= 3 + 3 + 2
-    assert entry == {
-        "tool": "rb-attack",
-        "metric": "pgd3.16",
-        "attack": "pgd",
-        "norm": "linf",
-        "eps": 16 / 255,
-        "steps": 3,
-        "step_size": ATTACKS.build("pgd", steps=3, eps=16 / 255).effective_step_size,
-        "start": "uniform",
-        "restarts": 1,
-        "iterate": "any",
-        "relative_step": None,
-        "decay": "constant",
-        "target": "none",
-        "loss": "ce",
-        "prepared": ["channels-last", "folded"],
-        "split": "test",
-        "seed": 5,
-        "draws": "philox4x32-10/1",
-        "n": 50,
-        "device": "cpu",
-        "precision": "fp32",
-        "environment": environment(torch.device("cpu")),
-    }
+    told = {"tool": "rb-attack", "attack": "pgd", "norm": "linf", "eps": 16 / 255, "steps": 3, "seed": 5}
+    assert entry.items() >= {**told, "split": "test", "n": 50, "precision": "fp32"}.items()
 
 
 @pytest.mark.slow
@@ -92,8 +63,6 @@ def test_large_details_stay_in_the_store(trained: dict[str, Record], monkeypatch
             drawn = runner.run("plot", f"{figure} --metric fgsm.8 -o {name}.svg", [record])
             assert drawn.exit_code == 0, drawn.stderr
         assert Path("inside.svg").read_bytes() == Path("apart.svg").read_bytes()
-        Path("inside.svg").unlink()
-        Path("apart.svg").unlink()
     lost = runner.run("plot", "confusion --metric fgsm.8 --store other -o lost.svg", [apart])
     assert lost.exit_code == 2 and "The details of fgsm.8 are not in the store" in lost.stderr
     assert not Path("lost.svg").exists()
@@ -108,9 +77,6 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said_and_replaced(trained: 
         " it.\nrb-attack: 2 records:"
     )
     assert json.loads(result.stdout.splitlines()[0])["metrics"] == made["metrics"]
-
-
-# --- the store ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", ["", "--two-phase 10", "--precision-goal .4"])
@@ -140,18 +106,11 @@ def test_a_full_disk_loses_no_result(trained: dict[str, Record], monkeypatch: py
     assert not others  # once is enough, however many records there are
 
 
-# --- shards, and what is wrong --------------------------------------------------------------------
-
-
-@pytest.fixture
-def file(trained: dict[str, Record]) -> Path:
-    """A checkpoint for digits as a file of the user's."""
+def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(
+    trained: dict[str, Record],
+) -> None:
     shutil.copyfile(Store("rb-store").object(trained["erm"]["checkpoint"]), "model.safetensors")
-    return Path("model.safetensors")
-
-
-def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(file: Path) -> None:
-    chosen = f"fgsm --checkpoint {file} --dataset digits --n 20"
+    chosen = "fgsm --checkpoint model.safetensors --dataset digits --n 20"
     whole = one(run(f"{chosen} --store alone"))
     second = run(f"{chosen} --shard 2/2")
     assert second.exit_code == 0 and second.stdout == ""
@@ -165,33 +124,11 @@ def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(file
         assert refused.exit_code == 2 and "--shard with --checkpoint divides the images" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "short"),
-    [
-        ("--relative-step 0.0625", True),
-        ("--step-size 4 --step-decay linear --steps 9", True),
-        ("--step-decay cosine", False),
-        ("--step-size 2 --steps 16", False),
-    ],
-)
-def test_steps_that_cannot_reach_the_border_are_warned_about(words: str, short: bool) -> None:
-    """The warning needs only the words; nothing is read."""
-    said = runner.run("attack", f"pgd --eps 8,32 --steps 10 {words}").stderr
-    warning = (
-        "rb-attack: warning: --eps is 32/255, but the steps add up to 20/255: the attack cannot reach the"
-        " border of its ball. Give a longer --step-size, or more --steps.\n"
-    )
-    assert said.startswith(warning) if short else "the steps add up" not in said
-
-
 def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
     near, far = presets.preset("rice2020", (8 / 255, 76.5 / 255))
     assert (near.eps, near.params["step_size"]) == ((8 / 255,), 2 / 255)
     assert far.eps == (76.5 / 255,) and "step_size" not in far.params
     assert len(presets.preset("jung2023", (8 / 255,))) == 4
-
-
-# --- several distances, and what is kept ----------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -204,10 +141,6 @@ def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     assert all(after[name] <= before[name] for name in names)
     assert sorted((after[name] for name in names), reverse=True) == [after[name] for name in names]
     assert ladder["evals"][-1]["ladder"]
-    extended = "pgd --eps 4,16,32,64 --ladder --steps 3 --n 60 --force"
-    longer = one(run(extended, ladder))["metrics"]  # the smaller distances come from the store
-    assert {name: longer[name] for name in names} == {name: after[name] for name in names}
-    assert longer["pgd3.64"] <= after["pgd3.32"]
 
 
 @pytest.mark.slow
@@ -281,12 +214,7 @@ def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, 
     right = api.load(record)(torch.from_numpy(saved["images"])).argmax(1).numpy() == saved["labels"]
     assert right.sum() / 60 == entry["value"]
     assert runner.entry(one(run("fgsm --n 60", record)), "acc") == runner.entry(record, "acc")  # details stay
-    before = file.stat().st_mtime_ns
-    assert "1 found in the store" in run(words, trained["erm"]).stderr
-    assert file.stat().st_mtime_ns == before
 
-
-# --- a paper's attacks, the checklist ----------------------------------------------------------------
 
 CHECK = "check --eps 8 --n 40 --steps 5 --queries 20 --samples 5"
 
@@ -303,8 +231,6 @@ def test_the_checklist_passes_an_ordinary_model(trained: dict[str, Record]) -> N
     assert values["obfuscation.failed"] == sum(not test["holds"] for test in entry["tests"])
     assert "1 found in the store" in run(CHECK, trained["erm"]).stderr
 
-
-# --- two phases -----------------------------------------------------------------------------------
 
 TWO_PHASE = "pgd --steps 5 --eps 32 --n 120"
 
@@ -382,17 +308,6 @@ def test_a_larger_sample_continues_the_smaller(
     assert len(attacked) == 30 and "1 found in the store" in again.stderr
 
 
-@pytest.mark.parametrize("option", ["--force", "--store=none"])
-@pytest.mark.parametrize("size", ["--two-phase 20", "--precision-goal .05"])
-def test_two_phases_without_stored_outcomes(
-    known: dict[str, Record], file: Path, option: str, size: str
-) -> None:
-    one(run("pgd --steps 3 --eps 32 --n 120", known["erm"]))
-    record = {**known["erm"], "checkpoint_file": str(file.absolute())}
-    entry = two_phase(record, f"{size} {option}")
-    assert entry["screen"] == "pgd1,cw1" and 0 < entry["value"] < 1
-
-
 def test_a_smaller_sample_does_not_replace_a_larger(known: dict[str, Record]) -> None:
     exact = one(run(f"{TWO_PHASE} --two-phase all --screen-steps 1", known["erm"]))
     result = run(f"{TWO_PHASE} --two-phase 20 --screen-steps 1", exact)
@@ -418,18 +333,11 @@ def test_two_phases_in_l1_screen_with_apgd(known: dict[str, Record]) -> None:
     assert entry["screen"] == "apgd-ce.l1,apgd-margin.l1" and entry["metric"] == "apgd-t.l1.1"
     about = entry["two_phase"]
     assert 10 < about["sampled"] == about["survivors"] < 60 and about["screen_steps"] == 10
-    whole = one(run(asked, known["erm"]))["metrics"]
-    assert entry["value"] <= whole["apgd-t.l1.1"] < whole["acc"]
-    sampled = one(run(f"{asked} --n 60 --two-phase 10 --screen-steps 10", known["erm"]))["evals"][-1]
-    assert sampled["two_phase"]["interval"][0] <= entry["value"] <= sampled["two_phase"]["interval"][1]
 
 
 def test_a_model_that_the_screen_breaks_whole_has_accuracy_0(known: dict[str, Record]) -> None:
     entry = one(run("pgd --eps 255 --n 60 --two-phase 10", known["erm"]))["evals"][-1]
     assert entry["value"] == 0 == entry["ci95"][0] and entry["two_phase"]["survivors"] == 0
-
-
-# --- the curve over eps ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

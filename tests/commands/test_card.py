@@ -53,6 +53,10 @@ def test_every_part_is_measured_and_the_intervals_are_those_of_planned_looks(
     assert mean["ci95"][0] < mean["value"] < mean["ci95"][1]
     assert acc["answers"]["images"] == 40
     assert [f for f in consistency.findings(record) if f.rule == "interval"] == []
+    tool = rbtools.corrupt(trained["pgd"], "all", n=40, device="cpu", store="rb-store")
+    assert tool["metrics"].items() <= record["metrics"].items()
+    again = runner.run("attack", "none --n 40 --device cpu", [trained["pgd"]])
+    assert "0 computed, 1 found" in again.stderr
 
 
 def test_looks_double_and_their_intervals_hold_together() -> None:
@@ -70,18 +74,6 @@ def test_a_card_ends_with_its_time_after_the_first_looks(trained: dict[str, Reco
     record = model_card.run_card(trained["pgd"], request("clean", "corruptions", seconds=1e-6), the_run())
     assert record["card"]["ended"] == "time"
     assert [part["n"] for part in record["card"]["parts"].values()] == [16, 16]
-
-
-@pytest.mark.slow
-def test_the_tools_find_what_the_card_did(trained: dict[str, Record]) -> None:
-    record = one(run(f"--for {CHEAP} --time none --n 20", trained["pgd"]))
-    tool = rbtools.corrupt(trained["pgd"], "all", n=20, device="cpu", store="rb-store")
-    found = run(f"--for {CHEAP} --time none --n 20", trained["pgd"])
-    assert "0 computed, 1 found" in found.stderr
-    for name, value in tool["metrics"].items():
-        assert record["metrics"][name] == value
-    again = runner.run("attack", "none --n 20 --device cpu", [trained["pgd"]])
-    assert "0 computed, 1 found" in again.stderr
 
 
 @pytest.mark.slow
@@ -146,10 +138,7 @@ def test_a_smaller_card_replaces_no_larger_one(trained: dict[str, Record]) -> No
     large = one(run(f"--for {CHEAP} --time none --n 40", trained["pgd"]))
     words = "--for clean --time none --n 20"
     small = run(words, large)
-    assert (
-        entry(one(small), "acc")["n"] == 40
-        and "the record keeps its acc, which is of more images" in small.stderr
-    )
+    assert entry(one(small), "acc")["n"] == 40 and "the record keeps its acc" in small.stderr
     assert one(small)["card"]["parts"].keys() == {"clean", "corruptions"}
     assert entry(one(run(f"{words} --force", large)), "acc")["n"] == 20
 
@@ -183,7 +172,7 @@ def test_two_checkpoints_are_compared_on_the_same_images(weights: Callable[[str]
     assert row["ci95"] == pytest.approx([-other["ci95"][1], -other["ci95"][0]])
     assert row["ci95"][0] < row["difference"] < row["ci95"][1]
     assert first["card"]["against"]["checkpoint"] == second["checkpoint"]
-    assert "corruptions: " in result.stderr and Path("two.md").read_text().count("| clean | acc |") == 2
+    assert Path("two.md").read_text().count("| clean | acc |") == 2
     for more in ("-o two.html", "--shard 1/2", "erm.pt"):
         assert run(f"--for {CHEAP} {paths} {more}").exit_code == 2
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from click.testing import Result
-
 from rbtools.records import consistency
 from tests import runner
 from tests.runner import Record, entry, one
@@ -11,8 +9,7 @@ from tests.runner import Record, entry, one
 FEW = "smooth --sigma 0.25 --samples 300 --select 20 --device cpu"
 
 
-def run(words: str, *given: Record, tool: str = "certify") -> Result:
-    return runner.run(tool, words, given)
+run = runner.command("certify")
 
 
 def test_radii_have_names_and_entries_that_say_how_they_were_certified(known: dict[str, Record]) -> None:
@@ -41,11 +38,3 @@ def test_an_interrupted_run_and_more_images_go_on_from_the_store(known: dict[str
     assert one(more)["metrics"][name] == one(again)["metrics"][name] == one(found)["metrics"][name]
     spent = [entry(record, name)["draws_spent"] for record in (few, one(more), one(again))]
     assert spent[0] < spent[1] == spent[2] <= 9 * 300
-
-
-def test_its_entry_gives_the_command_and_is_verified_by_it(known: dict[str, Record]) -> None:
-    record = one(run(f"{FEW} --adaptive --eps 0,0.1 --n 6", known["erm"]))
-    verified = one(run("--device cpu", record, tool="verify"))["verify"]
-    verdicts = {name: about["verdict"] for name, about in verified["entries"].items() if "cert" in name}
-    assert verdicts == dict.fromkeys(("cert.smooth.0.25.0", "cert.smooth.0.25.0.1"), "match")
-    assert verified["inconsistent"] == []

@@ -45,15 +45,6 @@ def test_a_pair_as_it_is_written() -> None:
     )
 
 
-def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
-    some = [{**one, "metrics": {**one["metrics"], "pgd.b": 1 - one["metrics"]["pgd"]}} for one in FOUR]
-    assert pairs("--rows arch.index --cols 'pgd*, mean(acc, pgd) - acc'", some) == {
-        ("arch.index", "pgd"): pytest.approx(0.2),
-        ("arch.index", "pgd.b"): pytest.approx(-0.2),
-        ("arch.index", "mean(acc, pgd) - acc"): pytest.approx(-0.8),
-    }
-
-
 def test_two_files_joined_by_a_field() -> None:
     write("ours.jsonl", FOUR)
     write("theirs.jsonl", [record(n, acc=1 - FOUR[n]["metrics"]["acc"]) for n in reversed(range(4))])
@@ -75,17 +66,6 @@ def test_only_records_that_both_sets_have_count() -> None:
     assert [(one["col"], one["n"]) for one in found] == [("a:acc", 4), ("b:acc", 3)]
     refused = run("a.jsonl b.jsonl --on arch.index --metric c:acc")
     assert "No result set is called 'c'. There are: a, b." in refused.stderr
-
-
-def test_sets_by_the_value_of_a_field() -> None:
-    other = [record(i, "cifar100", acc=value) for i, value in enumerate((0.1, 0.2, 0.4, 0.3))]
-    third = [record(i, "svhn", acc=value) for i, value in enumerate((0.9, 0.8, 0.7, 0.6))]
-    words = "--join arch.index --by dataset --metric acc --rows cifar10:acc"
-    assert pairs(words, [*FOUR, *other, *third]) == {
-        ("cifar10:acc", "cifar10:acc"): 1.0,
-        ("cifar10:acc", "cifar100:acc"): pytest.approx(0.8),
-        ("cifar10:acc", "svhn:acc"): -1.0,
-    }
 
 
 def test_the_last_of_equal_keys_counts_and_is_said() -> None:
@@ -127,13 +107,11 @@ def test_formats() -> None:
         "| spearman | clean | pgd |\n| --- | ---: | ---: |\n"
         "| clean | 1.0000 | 0.2000 |\n| pgd | 0.2000 | 1.0000 |\n"
     )
-    table = run("--format table --kind kendall", FOUR).stdout
-    assert table.splitlines()[0].split() == ["kendall", "clean", "pgd"]
+    assert run("--format table --kind kendall", FOUR).stdout.split()[:3] == ["kendall", "clean", "pgd"]
     assert "clean & 1.0000 & 0.2000 \\\\\n" in run("--format latex", FOUR).stdout
 
 
 REFUSED = {
-    "--metric acx": "No record has the metric 'acx'. Did you mean 'acc'? They have: acc, pgd.",
     "--metric 'mean(fgsm.*)'": "No record has the metrics or fields in 'mean(fgsm.*)'. They have: acc, pgd.",
     "--metric 'acc -'": "Expression 'acc -' does not parse",
     "--metric arch.name": "'arch.name' is the text 'n0'. Expected a number",

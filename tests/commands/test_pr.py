@@ -12,15 +12,6 @@ from tests.runner import Record, entry, one
 run = runner.command("pr", "--device cpu")
 
 
-def test_the_defaults_are_those_of_the_benchmark(trained: dict[str, Record]) -> None:
-    metrics = one(run("--n 2", trained["erm"]))["metrics"]
-    gammas = ["0.0313725", "0.08", "0.1", "0.12"]
-    expected = {f"pr.uniform.{gamma}" for gamma in gammas} | {
-        f"probacc.uniform.{gamma}.{rho}" for gamma in gammas for rho in ("0.1", "0.05", "0.01")
-    }
-    assert metrics.keys() == {"seconds_per_epoch", "acc"} | expected
-
-
 @pytest.mark.slow
 def test_several_noises_are_measured_in_one_record(trained: dict[str, Record]) -> None:
     chosen = "--gamma 0.3 --samples 4 --n 10 --rho 0.1 --noise"
@@ -59,27 +50,23 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     known: dict[str, Record],
 ) -> None:
     chosen = "--gamma 0.1 --n 4 --samples"
-    note = (
-        "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299, all of them"
-        ' correct. "undecided" in evals counts the undecided images. They bias ProbAcc, but its interval is'
-        " valid for the images' true PR.\n"
-    )
     result = run(f"{chosen} 100 --rho 0.05,0.01", known["erm"])
-    assert result.stderr.endswith(note)
+    assert (
+        "rb-pr: note: 100 samples cannot show a failure rate below 0.01: at 95 % that takes 299"
+        in result.stderr
+    )
     record = one(result)
     assert entry(record, "probacc.uniform.0.1.0.01")["undecided"] >= 1
     assert entry(record, "probacc.uniform.0.1.0.05")["undecided"] >= 0
     assert "note" not in run(f"{chosen} 29 --rho 0.1", known["erm"]).stderr
     assert "note" not in run(f"{chosen} 20 --rho 0.1 --confidence 0.8", known["erm"]).stderr
-    assert "note" not in run(f"{chosen} 3").stderr  # without a record there is no note
     for option in ("--sampling=adaptive", "--require-decided"):
         refused = run(f"{chosen} 298 --rho 0.01 {option}", known["erm"])
         assert refused.exit_code == 2 and refused.stdout == ""
         assert "298 samples cannot show a failure rate below 0.01: at 95 % that takes 299" in refused.stderr
         never = run(f"{chosen} 9 --rho 0 {option}", known["erm"])
         assert "--rho 0 tolerates no failure at all" in never.stderr
-    enough = run(f"{chosen} 59 --rho 0.05 --require-decided", known["erm"])
-    assert enough.exit_code == 0
+    assert run(f"{chosen} 59 --rho 0.05 --require-decided", known["erm"]).exit_code == 0
 
 
 def test_a_curve_begins_at_radius_zero(known: dict[str, Record]) -> None:

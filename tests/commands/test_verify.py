@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,9 +82,6 @@ def test_a_false_claim_differs_with_status_1(measured: Record) -> None:
     assert verdicts(result)["pgd3.16"] == "differs" and verdicts(result)["pgd3.8"] == "match"
     (line,) = [line for line in result.stderr.splitlines() if "pgd3.16  " in line and "differs" in line]
     assert "line 1 (" in line
-    counts = Counter(verdicts(result).values())
-    words = f"{counts['match']} match, {counts['differs']} differ, {counts['cannot be told']} cannot be told."
-    assert words in result.stderr
 
 
 def test_a_random_part_of_the_images_and_of_the_entries(measured: Record) -> None:
@@ -93,8 +89,6 @@ def test_a_random_part_of_the_images_and_of_the_entries(measured: Record) -> Non
     told = entries(result)
     assert result.exit_code == 0 and len(told) == 4
     assert {one["n"] for one in told.values() if "p" in one and one["n"] != 60} <= set(range(41))
-    again = run("--n 40 --sample 4 --seed 3", measured)
-    assert json.loads(again.stdout) == json.loads(result.stdout)
 
 
 def test_a_large_lie_shows_on_a_part_of_the_images(measured: Record) -> None:
@@ -229,7 +223,6 @@ def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
 def test_a_terminal_gets_a_table_and_a_pipe_the_record(
     measured: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     lie = claimed(measured, "pgd3.16", 9)
     monkeypatch.setattr(RecordWriter, "is_terminal", lambda self: True)
     monkeypatch.setattr(RecordWriter, "width", lambda self: 100)
@@ -259,9 +252,6 @@ def test_old_records_are_told_apart(measured: Record) -> None:
     result = run("--inconsistent", record)
     assert result.exit_code == 0 and "results without a checksum" in result.stderr
     assert "acc" in json.loads(result.stdout)["verify"]["without_checksum"]
-
-
-# --- --checkpoint: records of another machine, and rows of leaderboards, which say only a part ----
 
 
 def file_of(record: Record) -> str:
@@ -351,10 +341,5 @@ def test_rows_of_leaderboards_are_measured_with_what_they_say(few: Record) -> No
         assert "n 40" in about and "checkpoint " in about and about in result.stderr
     without = entries(run("", row))["pgd20.8"]
     assert without["verdict"] == "cannot be told" and "--checkpoint FILE" in without["reason"]
-    for entry in row["evals"]:
-        entry["value"] = row["metrics"][entry["metric"]] = 0.3
-    result = run(f"{words} --n 30", row)
-    assert result.exit_code == 1 and {one["verdict"] for one in entries(result).values()} == {"differs"}
-    assert all(one["n"] == 30 and one["p"] < 1e-3 for one in entries(result).values())
     result = run(words, {**row, "arch": {**row["arch"], "class": 7}})
     assert "another network: " in entries(result)["acc"]["reason"]

@@ -59,13 +59,8 @@ def test_a_report_has_results_curves_commands_and_references() -> None:
     made = [entry("acc", 0.5, command="rb-attack none &"), entry("fgsm.8", 0.5, command="rb-attack none &")]
     labelled = page([], record(*made, train={"method": "trades", "command": "rb-train a.jsonl@01234567"}))
     assert "rb-train a.jsonl@01234567 |\n  rb-attack none &amp;</pre>" in labelled
-    keys = re.findall(r"@\w+\{(\w+),", text)
-    assert keys == [
-        "madry2018towards",
-        "hendrycks2019benchmarking",
-        "robey2022probabilistically",
-        "zhang2019theoretically",
-    ]
+    keys = ["madry2018towards", "hendrycks2019benchmarking", "robey2022probabilistically"]
+    assert re.findall(r"@\w+\{(\w+),", text) == [*keys, "zhang2019theoretically"]
     assert r"\begin{tabular}" in text
     assert "rb-attack check was not run on this model" in text
     assert "default-src 'none'" in text and "<script" not in text
@@ -89,7 +84,6 @@ def test_hostile_texts_stay_texts() -> None:
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
-    """The rows of the checklist."""
     part = text.split(">Checklist<")[1].split("</table>")[0]
     return re.findall(r'<td>(.*?)</td>\s*<td class="(\w+)">.*?</td>\s*<td>(.*?)</td>', part)
 
@@ -144,11 +138,3 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
     result = run(arguments, *records)
     assert result.exit_code == 1 and words in result.stderr, result.stderr
     assert not Path("r.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("normalize", "words"),
-    [([[0.5], [0.25]], "mean 0.5; standard deviation 0.25"), ("none", "none: pixels"), ("per-image",) * 2],
-)
-def test_the_model_section_names_the_normalisation(normalize: object, words: str) -> None:
-    assert words in page([], record(entry("acc", 0.5), train={"config": {"normalize": normalize}}))

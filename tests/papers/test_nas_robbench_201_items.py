@@ -40,7 +40,6 @@ RECORDS = [record(place, index, seed) for place, index in enumerate(INDICES) for
 
 
 def drawn(number: str, letter: str = "") -> Any:
-    """The matplotlib figure of an item's panel, on the records that figures show."""
     records = Path("records.jsonl")
     records.write_text(lines(*robbench.plain(RECORDS)))
     return figures_of_papers.figure_of(ITEMS["nas-robbench-201"][number].panels[letter], records, 6.5)

@@ -118,8 +118,3 @@ def test_other_files_are_refused() -> None:
         units([1, 2])
     (bad,) = units({"cifar10": {"5": 3}})
     assert isinstance(bad, Bad) and bad.problem == "It is 3. Expected an object."
-
-
-def test_a_record_of_another_space_is_refused() -> None:
-    with pytest.raises(RbError, match=r"Expected a record with arch\.space nasbench201 and dataset"):
-        written([{"arch": {"space": "zoo", "name": "resnet18"}, "dataset": "cifar10"}])

@@ -38,7 +38,6 @@ __main__.main(prog_name="papers")
 
 
 def machine(folder: str, *words: str, dies: str = "") -> subprocess.Popen[str]:
-    """A process that runs the recipe."""
     line = [sys.executable, "-c", CODE, "reproduce-theory", "--scale", "tiny", "--reproduced", folder, *words]
     return subprocess.Popen(
         line,

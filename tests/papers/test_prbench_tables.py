@@ -27,9 +27,6 @@ def record(dataset: str, name: str, method: str, *, side: int = 32, **more: Any)
     return {"dataset": dataset, "arch": arch, "train": train, "metrics": {"acc": 0.5, **more}}
 
 
-# --- printed values ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", TABLES)
 def test_a_printed_table_has_the_rows_and_columns_of_the_paper(number: int) -> None:
     rows = table(number)
@@ -44,9 +41,6 @@ def test_a_printed_table_has_the_rows_and_columns_of_the_paper(number: int) -> N
         assert [*row] == [column for column in columns if column not in without], name
         for column, value in row.items():
             assert value is None or 0 <= value <= (1200 if column == "s/epoch" else 100), (name, column)
-    missing = {name for name, row in rows.items() if None in row.values()}
-    assert all(name.endswith(("Corr_L", "PGD", "wrn-28-10, Corr_G", "Corr_U")) for name in missing)
-    assert not missing or number in (9, 12)
 
 
 @pytest.mark.parametrize("number", TABLES)
@@ -123,9 +117,6 @@ def test_the_claims_hold_of_the_printed_tables_but_two() -> None:
     assert "Of the printed tables 63 of 65 hold.\n- not: GE PR .08" in said
 
 
-# --- ours beside them -------------------------------------------------------------------------------
-
-
 def test_records_stand_in_the_tables_of_their_pair() -> None:
     mnist = {"acc": 0.99, "pgd20.76.5": 0.5, "aa.76.5": 0.4, "pr.uniform.0.35": 0.8}
     filtered = {"filter": "chen-lee", "warm_steps": 2}
@@ -180,9 +171,6 @@ def test_the_recipe_trains_what_the_tables_have() -> None:
     filtered = [one for one in every if "--filter chen-lee --warm-steps" in one]
     assert len(filtered) == 36 and sum("--filter-rule example" in one for one in filtered) == 18
     assert "rb-arch --arch resnet18 --dataset cifar100\nrb-train --method trades" in text
-
-
-# --- records of figures -----------------------------------------------------------------------------
 
 
 def test_figures_show_one_record_of_each_method_and_noise() -> None:

@@ -12,7 +12,7 @@ from rbtools.errors import RbError
 from rbtools.formats import FORMATS, Bad, ConversionReport
 from rbtools.papers.formats.robustbench import Info
 from tests.formats import reading
-from tests.runner import records, run
+from tests.runner import model, records, run
 
 # model_info/cifar10/L2/Augustin2020Adversarial_34_10_extra.json, with made-up authors.
 INFO: dict[str, Any] = {
@@ -48,19 +48,8 @@ def test_a_file_is_a_record_of_its_path_and_its_texts() -> None:
     assert (record["dataset"], record["train"]) == ("cifar10", {"method": "Some2020Paper"})
     assert record["metrics"] == {"acc": 0.9396, "aa.l2.0.5": 0.7879, "reported.l2.0.5": 0.7879}
     assert record["robustbench"]["venue"] == "ECCV 2020" and record["robustbench"]["threat"] == "L2"
-    assert record["evals"][1] == {
-        "tool": "rb-convert",
-        "metric": "aa.l2.0.5",
-        "attack": "aa",
-        "norm": "l2",
-        "eps": 0.5,
-        "split": "test",
-        "source": "robustbench",
-        "published": "78.79",
-        "unit": "percent",
-        "rounding": 0.0001,
-        "value": 0.7879,
-    }
+    told = {"norm": "l2", "eps": 0.5, "published": "78.79", "unit": "percent", "rounding": 0.0001}
+    assert record["evals"][1].items() >= {**told, "metric": "aa.l2.0.5", "value": 0.7879}.items()
 
 
 @pytest.mark.parametrize(
@@ -134,12 +123,8 @@ def test_a_round_trip_loses_nothing(info: dict[str, Any]) -> None:
 
 
 def test_measured_results_become_files() -> None:
-    record = {
-        "arch": {"space": "zoo", "name": "preactresnet18"},
-        "dataset": "cifar10",
-        "train": {"method": "mine"},
-        "metrics": {"acc": 0.875, "aa.4": 0.5, "aa.8": 0.25},
-    }
+    metrics = {"acc": 0.875, "aa.4": 0.5, "aa.8": 0.25}
+    record = model("preactresnet18", dataset="cifar10", train={"method": "mine"}, metrics=metrics)
     assert written([record]) == {
         "cifar10/Linf/mine.json": {
             "dataset": "cifar10",
@@ -172,12 +157,7 @@ def test_a_file_that_is_none_says_why_and_the_others_are_read(text: str, message
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "..", ""])
 def test_no_name_leads_out_of_the_folder(name: str) -> None:
-    record = {
-        "arch": {"name": "a"},
-        "dataset": "cifar10",
-        "train": {"method": name},
-        "metrics": {"aa.8": 0.5},
-    }
+    record = model("a", dataset="cifar10", train={"method": name}, metrics={"aa.8": 0.5})
     with pytest.raises(RbError, match="cannot be the name of a file"):
         written([record])
 

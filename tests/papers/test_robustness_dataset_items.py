@@ -13,7 +13,7 @@ from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_wci as wci
 from rbtools.papers.recipes import Setting
 from rbtools.spaces import nasbench201
-from tests.runner import lines
+from tests.runner import lines, model
 
 ITEMS = {name: items.paper(name, "full").items for name in ("robustness-dataset", "wci")}
 DISTANCES = {"fgsm": (1, 8, 255), "pgd40": (1, 8), "apgd-ce": (1, 8), "square": (1, 8)}
@@ -56,7 +56,6 @@ RECORDS = [record(place, index, dataset) for dataset in SETS for place, index in
 def drawn(
     number: str, letter: str = "", name: str = "robustness-dataset", records: list[dict[str, Any]] = RECORDS
 ) -> Any:
-    """The matplotlib figure of an item's panel on the records."""
     Path("records.jsonl").write_text(lines(*records))
     return figures_of_papers.figure_of(ITEMS[name][number].panels[letter], Path("records.jsonl"), 6.5)
 
@@ -76,11 +75,8 @@ def test_the_best_twenty_are_of_18_parameters_and_in_the_order_of_their_mean() -
 
 def test_the_best_cells_are_best_by_clean_by_robust_and_by_corrupted_accuracy() -> None:
     shown = texts(drawn("figure 26"))
-    for index, by in (
-        (13714, "clean"),
-        (INDICES[0], "mean accuracy under attacks"),
-        (INDICES[2], "mean accuracy under corr"),
-    ):
+    attacked, corrupted = "mean accuracy under attacks", "mean accuracy under corr"
+    for index, by in (13714, "clean"), (INDICES[0], attacked), (INDICES[2], corrupted):
         assert f"#{index}, best by {by}" in shown
     assert shown.count("edit distance") == 3
 
@@ -99,15 +95,8 @@ def test_excerpts_of_files_are_of_those_that_rb_convert_writes() -> None:
     assert meta["epsilons"]["fgsm@Linf"] == [1, 8, 255] and meta["epsilons"]["pgd@Linf"] == [1, 8]
     accuracies = found["figure 11"]
     assert accuracies.printed["#0"]["PGD 1"] == 0.295
-    assert accuracies.ours["#0"] == {
-        "clean": 0.5,
-        "PGD 1": pytest.approx(0.449),
-        "PGD 8": pytest.approx(0.442),
-    }
-    assert (
-        '"label": [[…]]' in found["figure 12"].text()
-        and '"prediction": […]' in found["figure 12"].files()["tex"]
-    )
+    assert accuracies.ours["#0"] == pytest.approx({"clean": 0.5, "PGD 1": 0.449, "PGD 8": 0.442})
+    assert '"label": [[…]]' in found["figure 12"].text()
     run = figures_of_papers.PaperRun("robustness-dataset", "full", Path("made"), 6.5)
     run.tables = found
     made = run.table(run.paper.items["figure 10"])
@@ -142,16 +131,9 @@ def test_the_recipe_keeps_details_of_all_attacks_and_measures_on_both_splits() -
 def curves_of(letter: str) -> Any:
     names = ("train_robust_loss", "test_robust_loss", "train_robust_error", "test_robust_error")
     gaps = ("robust_loss_gap", "robust_error_gap")
+    train = {"method": "pgd", "history": {name: [0.5, 0.4] for name in ("wci", *names, *gaps)}}
     records = [
-        {
-            "arch": {"name": "preactresnet18"},
-            "dataset": dataset,
-            "train": {
-                "method": "pgd",
-                "config": {"regularize": how} if how else {},
-                "history": {name: [0.5, 0.4] for name in ("wci", *names, *gaps)},
-            },
-        }
+        model("n", dataset=dataset, train={**train, "config": {"regularize": how} if how else {}})
         for dataset in ("cifar10", "cifar100")
         for how in ([], ["cutout"], ["mixup"], ["l2"])
     ]
@@ -179,13 +161,8 @@ def test_the_claims_of_the_text_are_told_of_the_records() -> None:
     best, other = (nasbench201.cells()[INDICES[at]] for at in (-1, 2))
     far = nasbench201.edit_distance(best, other)
     assert jung.changes(RECORDS, "full") == far
-    assert told[
-        "the best network under corruptions is at most two operations from the best on clean images"
-    ] == (
-        "the best network under corruptions is at most two operations from the best on clean images",
-        far <= 2,
-        f"{far}, limit 2",
-    )
+    words = "the best network under corruptions is at most two operations from the best on clean images"
+    assert told[words] == (words, far <= 2, f"{far}, limit 2")
     assert told["accuracies under FGSM on the data sets are positively correlated"].holds
     assert jung.between_sets(RECORDS[: len(INDICES)], "full")["FGSM"] is None
 

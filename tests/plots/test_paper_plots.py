@@ -11,6 +11,7 @@ from rbtools.errors import RbError
 from rbtools.plots import PLOTS, style, weightings
 from rbtools.scoring import terms
 from rbtools.spaces import nasbench201
+from tests.runner import model
 
 Records = list[dict[str, Any]]
 
@@ -124,48 +125,11 @@ def test_the_best_by_each_of_several_metrics_stands_with_its_edit_distances() ->
 
 
 def test_facets_with_radii_of_their_own_share_the_vertical_axis_alone() -> None:
-    def drawn_at(*radii: str) -> list[tuple[float, float]]:
-        some = [
-            {
-                **trained("pgd", **{f"pr.uniform.0.{first}": 0.5, f"pr.uniform.0.{last}": level}),
-                "dataset": first,
-            }
-            for (first, last), level in zip(radii, (0.1, 0.4), strict=True)
-        ]
-        figure = drawn("curves", some, facet="dataset")
-        assert len({axes.get_ylim() for axes in figure.axes}) == 1
-        return [axes.get_xlim() for axes in figure.axes]
-
-    near, far = drawn_at("12", "34")
-    assert near[1] < 0.22 and far[0] > 0.28
-
-
-def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
-    history = {"wci": [None, 200.0, 180.0], "gap": [0.1, 0.2, 0.3]}
-    record = {"arch": {"name": "x"}, "train": {"method": "pgd", "history": history}}
-    left, right = drawn("curves", [record], over="epoch", metric="wci", right="gap").axes
-    assert (left.lines[0].get_ydata().tolist(), right.lines[0].get_ydata().tolist()) == (
-        [200.0, 180.0],
-        [0.1, 0.2, 0.3],
-    )
-    assert (left.lines[0].get_linestyle(), right.lines[0].get_linestyle()) == ("-", "--")
-    assert right.get_ylabel() == "gap (dashed)"
-    figure = drawn("curves", [record], over="epoch", metric="wci", right="gap", same_scale=True)
-    (axes,) = figure.axes
-    assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
-
-
-def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
-    some = [
-        {
-            "arch": {"name": "x"},
-            "train": {"method": "pgd", "config": config, "history": {"wci": [1.0, 2.0]}},
-        }
-        for config in ({}, {"regularize": ["cutout"]}, {"regularize": "l2"})
-    ]
-    figure = drawn("curves", some, over="epoch", metric="wci")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
-    assert len(figure.axes) == 1 and figure.axes[0].get_ylabel() == "WCI"
+    near = trained("pgd", **{"pr.uniform.0.1": 0.5, "pr.uniform.0.2": 0.1}) | {"dataset": "a"}
+    far = trained("pgd", **{"pr.uniform.0.3": 0.5, "pr.uniform.0.4": 0.4}) | {"dataset": "b"}
+    left, right = drawn("curves", [near, far], facet="dataset").axes
+    assert left.get_ylim() == right.get_ylim()
+    assert left.get_xlim()[1] < 0.22 and right.get_xlim()[0] > 0.28
 
 
 def test_means_have_their_deviations() -> None:
@@ -207,14 +171,15 @@ def test_searches_have_a_band_each_and_the_best_there_is() -> None:
         drawn("search", [trained("pgd", acc=1)])
 
 
-def test_the_confidence_of_a_label_is_that_of_its_images() -> None:
-    def detailed(name: str, label: list[float]) -> dict[str, Any]:
-        matrix = [[0.9, 0.1], label]
-        confidence = {"prediction": [0.9, 0.5], "label": matrix, "argmax": matrix}
-        return {"metric": name, "value": 0.5, "detail": {"confidence": confidence}}
+def detailed(name: str, label: Any = (0.2, 0.8), prediction: Any = (0.9, 0.5)) -> dict[str, Any]:
+    """An entry with confidences, those of the images of class 1 and of right and wrong ones as given."""
+    confidence = {"prediction": [*prediction], "label": [[0.9, 0.1], [*label]]}
+    confidence["argmax"] = [[0.7, 0.3], [0.5, 0.5]]
+    return {"metric": name, "value": 0.5, "detail": {"confidence": confidence}}
 
-    evals = [detailed("acc", [0.0, 1.0]), detailed("fgsm.8", [0.7, 0.3])]
-    record = {"arch": {"name": "x"}, "metrics": {"acc": 1, "fgsm.8": 0.3}, "evals": evals}
+
+def test_the_confidence_of_a_label_is_that_of_its_images() -> None:
+    record = model("x", detailed("acc", label=[0.0, 1.0]), detailed("fgsm.8", label=[0.7, 0.3]))
     figure = drawn("confidence", [record], view="label", image_class=1)
     lines = {
         name.get_text(): line
@@ -227,13 +192,8 @@ def test_the_confidence_of_a_label_is_that_of_its_images() -> None:
 
 
 def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance() -> None:
-    def detailed(name: str, correct: float, wrong: float | None) -> dict[str, Any]:
-        matrix = [[0.9, 0.1], [0.2, 0.8]]
-        confidence = {"prediction": [correct, wrong], "label": matrix, "argmax": [[0.7, 0.3], [0.5, 0.5]]}
-        return {"metric": name, "value": 0.5, "detail": {"confidence": confidence}}
-
-    evals = [detailed("acc", 0.95, None), detailed("fgsm.1", 0.9, 0.6), detailed("fgsm.255", 0.4, 0.7)]
-    record = {"arch": {"name": "x"}, "metrics": {"acc": 1, "fgsm.1": 0.3, "fgsm.255": 0.1}, "evals": evals}
+    predictions = {"acc": [0.95, None], "fgsm.1": [0.9, 0.6], "fgsm.255": [0.4, 0.7]}
+    record = model("x", *(detailed(name, prediction=two) for name, two in predictions.items()))
     panels = drawn("confidence", [record], view="class", metric="fgsm.1").axes
     assert [axes.get_title() for axes in panels] == ["label", "argmax", "prediction"]
     heights = [[line.get_ydata()[0] for line in axes.lines] for axes in panels]

@@ -48,8 +48,6 @@ def test_a_number_that_is_not_finite_is_never_written(bad: float, big: int) -> N
 
 
 BAD = {
-    '{"arch":{},}': "is not JSON: trailing comma",
-    "": "is not JSON",
     "{}": 'is not a record: it has no "arch" (it has: nothing)',
     '{"arch":null}': 'has an "arch" that is null. Expected an object',
     '{"arch":{},"train":3}': 'has "train" that is a number. Expected an object.',
@@ -57,11 +55,9 @@ BAD = {
     '{"arch":{},"evals":[1]}': 'has an entry in "evals" that is not an object',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[1]}]}': 'has the entry "acc" in "evals" with',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or with a "ci95" that is not two numbers, the',
-    '{"arch":{},"evals":[{"metric":"acc","value":"1"}]}': '"value" or "std" that is not a number',
     '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': "that is not a number or too large",
     '{"arch":{},"metrics":{"acc":9223372036854775808}}': 'has the metric "acc" that is too large.',
     '{"a\\nb":1,"' + "x" * 3000 + '":2}': "it has: a\\nb, xxxxxxxxxxxxxxxxxxxx...)",
-    '{"arch":{},"metrics":{"' + "x" * 3000 + '":""}}': 'has the metric "xxxx',
     '{"arch":{},"schema":"' + "x" * 3000 + '"}': "has schema 'xxxx",
     '{"arch":{},"' + "x" * 3000 + '":1,"' + "x" * 3000 + '":1}': 'has the key "xxxx',
     '{"arch":{},"x":NaN}': "holds NaN, which JSON does not have",

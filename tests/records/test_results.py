@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rbtools.cli.docs import pages
 from rbtools.errors import RbError
-from rbtools.jobs import train_test_gap
-from rbtools.pages import page_content
-from rbtools.records import answers, checksums, results, schema
-from rbtools.scoring import corruptions, merge
+from rbtools.records import answers, checksums, results
 
 ENTRY: dict[str, Any] = {"tool": "rb-attack", "metric": "pgd20.8", "eps": 8 / 255, "steps": 20, "n": 100}
 ENTRY |= {"attack": "pgd", "split": "test", "value": 0.5, "ci95": [0.4, 0.6], "seconds": 1.0, "device": "cpu"}
@@ -58,66 +53,15 @@ def test_an_implicit_result_on_more_examples_takes_the_place_of_the_smaller_one(
 
 
 def test_new_weights_forget_what_was_measured_on_the_old_ones() -> None:
-    entries = [
-        ENTRY,
-        {"metric": "ntk", "value": 3.0},
-        {"metric": "ge.acc", "split": "train-test", "value": 0.1},
-        {"metric": "seconds_per_epoch", "value": 25.0},
-        {"metric": "score", "tool": "rb-score", "value": 0.5},
-        {"note": "no metric at all"},
-    ]
+    ntk, note = {"metric": "ntk", "value": 3.0}, {"note": "no metric at all"}
+    gap = {"metric": "ge.acc", "split": "train-test", "value": 0.1}
+    seconds, score = ({"metric": name, "value": 0.5} for name in ("seconds_per_epoch", "score"))
     record = RECORD
-    for entry in entries[:-1]:
+    for entry in (ENTRY, ntk, gap, seconds, {**score, "tool": "rb-score"}):
         record = results.add(record, entry)
-    record = {**record, "evals": [*record["evals"], entries[-1]]}
-    kept = results.forget_evaluations(record)
-    assert kept["metrics"] == {"ntk": 3.0}
-    assert kept["evals"] == [entries[1], entries[-1]]
+    kept = results.forget_evaluations({**record, "evals": [*record["evals"], note]})
+    assert kept["metrics"] == {"ntk": 3.0} and kept["evals"] == [ntk, note]
     assert results.forget_evaluations(RECORD) is RECORD
-
-
-BASE = {"tool": "rb-x", "metric": "corrupt.fog.1", "corruption": "fog", "value": 0.5, "ci95": [0.4, 0.6]}
-
-
-@pytest.fixture(params=["protocol", "result"])
-def toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[schema.Field]:
-    """A new field, which stands in the schema and nowhere else."""
-    field = schema.Field(
-        "toy", request.param, "measure", "own" if request.param == "result" else "shared", "a toy"
-    )
-    monkeypatch.setattr(schema, "EVALS", (*schema.EVALS, field))
-    caches: list[Any] = [schema.role, schema.on_page]
-    for cached in caches:
-        cached.cache_clear()
-    yield field
-    for cached in caches:
-        cached.cache_clear()
-
-
-def test_a_new_field_needs_the_schema_and_its_writer_alone(toy: schema.Field) -> None:
-    asked = toy.role == "protocol"
-    old, new = ({**BASE, "n": 4, "seconds": 1.0, "toy": number} for number in (1, 2))
-    record = {"arch": {}, "metrics": {BASE["metric"]: 0.5}, "evals": [old]}
-    # the same question
-    if asked:
-        with pytest.raises(RbError, match="toy 1 there and 2 here"):
-            results.add(record, new)
-    else:
-        assert results.add(record, new)["evals"] == [new]
-    # means of records, and of severities
-    assert ("toy" in merge.merged([record, record], {})["evals"][0]) == asked
-    five = [{**old, "severity": severity} for severity in range(1, 6)]
-    assert ("toy" in corruptions.summary(five, None, ["fog"])[0]) == asked
-    # a generalisation error
-    assert ("toy" in train_test_gap._gap(old, old)) == asked
-    # the leaderboard page
-    protocols = page_content.TextPool()
-    _, own = page_content._entry(old, protocols)
-    assert ("toy" in protocols.texts()[0], "toy" in own) == (asked, not asked)
-    # rb-entry(5)
-    page = next(page for page in pages.pages({}) if page.name == "rb-entry")
-    terms = [part for part in page.body["FIELDS"] if isinstance(part, dict)]
-    assert any(part.get("toy") == "A toy." for part in terms)
 
 
 def entry(right: np.ndarray, **more: Any) -> dict[str, Any]:

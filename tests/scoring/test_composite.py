@@ -80,19 +80,6 @@ def test_rescaling_a_metric_or_all_weights_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("ge.pgd20.8:higher", Term("ge.pgd20.8", 1.0, True)),
-        ("acc:0.5:lower", Term("acc", 0.5, False)),
-        ("acc:lower:0.5", Term("acc", 0.5, False)),
-    ],
-)
-def test_term(text: str, want: Term) -> None:
-    assert term(text) == want
-    assert term(text).of(want.metric).higher == ("ge" not in text or "higher" in text) & ("lower" not in text)
-
-
-@pytest.mark.parametrize(
     ("wrong", "given", "message"),
     [
         (term, ["acc:lowr"], "neither a weight nor a direction. Did you mean 'lower'"),

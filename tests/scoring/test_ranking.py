@@ -154,9 +154,7 @@ def test_a_point_assertion_compares_the_value() -> None:
     assert "cannot be told" in str(assertion("aa.8 >= .3").problem(record))
 
 
-@pytest.mark.parametrize(
-    "text", ["aa.8", "aa.8 = 1", ".3 < aa.8 < .4", "aa.8 < acc", "1 < 2", "aa.8 < 'x'", ""]
-)
+@pytest.mark.parametrize("text", ["aa.8", "aa.8 = 1", "aa.8 < acc", "1 < 2", "aa.8 < 'x'"])
 def test_what_is_no_assertion(text: str) -> None:
     with pytest.raises(UsageError, match=r"--assert: .*aa.8 >= .4"):
         assertion(text)

@@ -130,16 +130,13 @@ def test_every_row_names_a_network_a_normalisation_and_a_preprocessing() -> None
 
 
 def test_a_name_is_completed_by_the_classes_of_the_data() -> None:
-    found = [
-        named_arch("robustbench:Wang2023Better_WRN-28-10", classes)["normalize"] for classes in (10, 100)
-    ]
-    assert found == [
-        [[0.4914, 0.4822, 0.4465], [0.2471, 0.2435, 0.2616]],
-        [[0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]],
-    ]
-    assert named_arch("robustbench:cifar100/Wang2023Better_WRN-28-10")["normalize"] == found[1]
+    name, hundred = "Wang2023Better_WRN-28-10", [[0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]]
+    ten = [[0.4914, 0.4822, 0.4465], [0.2471, 0.2435, 0.2616]]
+    for classes, normalize in (10, ten), (100, hundred):
+        assert named_arch(f"robustbench:{name}", classes)["normalize"] == normalize
+    assert named_arch(f"robustbench:cifar100/{name}")["normalize"] == hundred
     run = Run.of("rb-test", dataset="cifar100")
-    assert CheckpointHints(arch="robustbench:Wang2023Better_WRN-28-10").given(run)["normalize"] == found[1]
+    assert CheckpointHints(arch=f"robustbench:{name}").given(run)["normalize"] == hundred
     for name, message in (
         ("Wang2023Better_WRN-28-10", r"means several networks. Say which: robustbench:cifar10/Linf/Wang2023"),
         ("Kang2021Stable", "is a network with an ODE layer. Write a function that builds it"),
