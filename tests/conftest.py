@@ -259,7 +259,7 @@ def _threads() -> Iterator[None]:
         torch.set_num_threads(int(THREADS))
 
 
-LONGEST_SECONDS = 5.0  # of the processor, of a case that `make test` runs
+LONGEST_SECONDS = 2.0  # of the processor, of a case that `make test` runs
 
 
 @pytest.hookimpl(wrapper=True)
