@@ -69,7 +69,7 @@ def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
 
 @contextmanager
 def no_waits() -> Iterator[None]:
-    """A context in which waiting for the GPU raises RuntimeError, as a capture does not allow this."""
+    """A context in which waiting for the GPU raises RuntimeError, as in the capture of a CUDA graph."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that this mode is a prototype

@@ -66,7 +66,9 @@ def found() -> dict[str, Any]:
     for one in REGISTRIES:
         for name in one:
             fields = [field for field in dataclasses.fields(one.load(name)) if field.default is not MISSING]
-            all_of[f"{one.kind} {name}"] = {field.name: plain(field.default) for field in fields}
+            defaults = {field.name: plain(field.default) for field in fields}
+            severities = {"severities": plain(one.load(name).severities)} if one is CORRUPTIONS else {}
+            all_of[f"{one.kind} {name}"] = severities | defaults
     for module in (evaluation_presets, training_presets):
         for name, value in vars(module).items():
             if name.isupper() and not name.startswith("_"):

@@ -29,7 +29,7 @@ class CW(PGD):
     version: ClassVar[int] = 1
 
     kappa: float = param(
-        50.0, "Margin to stop at: 50 (not in the text), 2 (PRBench's code).", check="non-negative"
+        50.0, "Margin to stop at: 50 (not in PRBench's text), 2 (PRBench's code).", check="non-negative"
     )
 
     @property

@@ -222,7 +222,8 @@ class MeanOverDraws(Network):
         return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
 
     def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
-        """Logits (M, samples, K) of some examples, where `first` (M,) is the index of the first sample."""
+        """Returns logits (M, samples, K) of M examples. `first` (M,) is the index of each example's first
+        sample."""
         from rbtools.rng.foreign import ExampleNumbers
 
         parts = []

@@ -38,7 +38,8 @@ class Pixelate(Corruption):
 def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
     """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, then rounding, then along columns.
 
-    All sums are sums of integers below 2^53, divided by FIXED, and are therefore exact in any order.
+    Integers are added and the sum is divided by FIXED. The sums are below 2^53, so they are exact in any
+    order.
     """
     height, width = planes.shape[-2:]
     if width != size[1]:

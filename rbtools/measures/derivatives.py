@@ -184,7 +184,8 @@ class WeightHessian:
 
 
 class InputHessian:
-    """The Hessian of each image's cross-entropy with respect to the image; each row belongs to an image.
+    """The Hessian of each image's cross-entropy with respect to the image. The first dimension is that of the
+    images.
 
     Shape: images (N, C, H, W), labels (N,); vectors and products (N, C*H*W).
     """

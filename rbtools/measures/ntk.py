@@ -49,8 +49,9 @@ class NTK(Measure):
 
     kernel: str = param(
         "robust",
-        "Kernels to compute: clean (of the images), robust (also of attacked images), twice (also of images"
-        " attacked twice), or joint (also all, all_robust and their bounds).",
+        "Kernels to compute. Each choice includes those before it: clean (of the images), robust (of"
+        " attacked images), twice (of images attacked twice), joint (the kernels all and all_robust, and"
+        " bounds).",
         choices=KERNELS,
     )
     beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")

@@ -140,8 +140,8 @@ def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]
     """The weights for which the logits of these few images are not piecewise linear in the weight, or not
     finite.
 
-    If the logits are piecewise linear, the second derivative of a random combination of logits in a random
-    direction of the weight is 0 up to rounding.
+    If the logits are piecewise linear in a weight tensor, all their second derivatives are 0 up to rounding.
+    A random combination of the logits and a random direction of the tensor are tested.
     """
     logits = derivatives.logits_of(model, images)
     straight = []

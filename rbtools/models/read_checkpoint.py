@@ -119,8 +119,8 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
     """Raise RbError if a tensor is expanded from a few bytes to a shape larger than memory, or if many
-    tensors share a few bytes. Results computed from such tensors do not share memory and could need too much
-    of it."""
+    tensors share a few bytes. A computation with such tensors would allocate their full size and could fill
+    the memory."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())

@@ -169,7 +169,8 @@ def _are_numbers(values: object) -> bool:
 
 
 def is_beside(key: str) -> bool:
-    """True if a tensor's name shows that the tensor belongs to a copy of the network, a loss or a metric."""
+    """True if a tensor's name shows that the tensor belongs to a loss, to a metric, or to a copy of the
+    network."""
     word, leaf = key.partition(".")[0].lower(), key.rpartition(".")[2]
     trained_with = any(part in TRAINED_WITH or part.rstrip("0123456789") == "acc" for part in word.split("_"))
     return key.startswith(COPIES) or leaf in COUNTED or trained_with or bool(WEIGHTS_OF_LOSSES.search(word))

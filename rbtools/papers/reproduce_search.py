@@ -73,7 +73,8 @@ def printed_values(paper: SearchTable) -> dict[str, dict[str, float | None]]:
 
 
 def paper_of(names: Sequence[str]) -> SearchTable:
-    """The search table of the paper that has these metrics, or a search table without printed rows."""
+    """The paper's search table for these metrics; if there is none, a search table without the paper's
+    values."""
     for paper in (ROBBENCH, JUNG):
         if set(paper.objectives.values()) <= set(names):
             return paper

@@ -1,8 +1,8 @@
 """Figures and pages made from records. Each kind of figure has its own file and one line here.
 
 A kind of figure is a frozen dataclass with the options of the kind. `draw` takes records and returns a
-matplotlib Figure or, for text formats, a text. `base.encode` converts a Figure or a text to the bytes of a
-file.
+matplotlib Figure or, for text formats, a string. `base.encode` converts a Figure or a string to the bytes of
+a file.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 class Box(weightings.Composed):
     """Distributions of metrics over records, with a panel for each attack or corruption. A box shows the
     middle half of the records, and the line in the box shows their median. Whiskers end at the last record
-    within 1.5 times the height of the box. Five or fewer records are shown as points.
+    within 1.5 times the height of the box. If there are at most five records, each of them is shown as a
+    point.
 
     With --group, each metric has a panel that contains a box for each group of records. With --weightings,
     each weighting of the composite score (see rb-score) has a panel. For example, PRBench's figure 6 is

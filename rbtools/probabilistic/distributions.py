@@ -129,8 +129,8 @@ class Uniform(Noise):
 
     truncate: bool = param(
         False,
-        "Sample uniformly from the part of the ball inside [0, 1] instead of clipping: off (not in "
-        "the text), on (PRBench's code).",
+        "Sample uniformly from the part of the ball inside [0, 1] instead of clipping: off (not in"
+        " PRBench's text), on (PRBench's code).",
         optional=True,
     )
 
@@ -237,7 +237,7 @@ def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
 
 
 def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
-    """Project numbers (N, d) of standard deviation `deviation` onto the unit ball."""
+    """Project N points (N, d) onto the unit ball; their coordinates have standard deviation `deviation`."""
     if norm == "linf":
         return z.clamp(-1, 1)
     z = z / (deviation * math.sqrt(z.shape[1]))

@@ -21,10 +21,10 @@ def section(
 ) -> dict[str, Any]:
     """The record's `train`: the method, its configuration, its cost and its history.
 
-    `checkpoints` contains the names of the last weights and, if there is a validation, of the best weights.
-    `select` determines which of these weights the record's `checkpoint` names. `preset` is the preset of the
-    recipe. `stored` contains the names of the weights that were stored, or is None if all weights were
-    stored; weights that were not stored are left out.
+    `checkpoints` contains the names of the last weights and, if the training run had validation images, of
+    the best weights. `select` determines which of these weights the record's `checkpoint` names. `preset` is
+    the preset of the recipe. `stored` contains the names of the weights that were stored, or is None if all
+    weights were stored; weights that were not stored are left out.
     """
     method, recipe = what["method"], what["recipe"]
     names = {"last": done["checkpoint"], **({"best": done["best"]} if "best" in done else {})}

@@ -58,8 +58,8 @@ class ExampleNumbers(TorchDispatchMode):
 
     @contextlib.contextmanager
     def row(self, number: int) -> Iterator[None]:
-        """A context in which only this row goes through the model. All random numbers then belong to this
-        row, including numbers of operations without rows, of NumPy and of Python."""
+        """A context in which only this row goes through the model. Inside it, all random numbers are drawn
+        for this row, including those from NumPy, from Python and from operations that have no rows."""
         whole, done = self.draws, self.operation
         seed = self._seeds[number]
         self.draws, self.operation = whole.take(torch.tensor([number])), 0

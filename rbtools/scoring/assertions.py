@@ -63,7 +63,8 @@ class Assertion:
         )
 
     def _of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
-        """The problem if values are compared without intervals. Raises RbError if a value is missing."""
+        """Compare the values without intervals. Returns None if the condition holds, otherwise the reason as
+        a sentence. Raises RbError if a value is missing."""
         name, value = self.value.text, self._value(record)
         if not self.relative:
             held = _HOLDS[self.sign](value, self.limit)

@@ -88,14 +88,15 @@ def fit(
     """Train a module in memory, in place, and return it with its history. Nothing is written to files.
 
     `model` maps images float32 (N, C, H, W) in [0, 1] to logits (N, K), and includes its normalisation.
-    `data` is (images, labels) as tensors or arrays (uint8, or float in [0, 1]; class numbers), a torch
-    Dataset or DataLoader of such pairs, which is read once, or a name such as "digits", whose train split is
-    used. `method` is a name ("trades") or an object of `rbtools.training`. `options` are other fields of the
-    recipe (`batch_size`, `lr`, `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a
-    method given by name (`eps=8/255`, in pixel units of [0, 1]). Defaults are those of rb-train (without
-    `val`, 2 % of the images are held out), except that a DataLoader determines the batch size. `device`
-    "auto" is the model's device if it is a GPU, otherwise the first GPU, or the CPU if there is no GPU.
-    `progress` is called with a line of text after each step; True shows the line with tqdm.
+    `data` is a pair (images, labels) of tensors or arrays, a torch Dataset or DataLoader of such pairs, or
+    the name of a data set such as "digits". Images are uint8, or float in [0, 1], and labels are class
+    numbers. A Dataset or DataLoader is read once. Of a named data set, the train split is used. `method` is a
+    name ("trades") or an object of `rbtools.training`. `options` are other fields of the recipe
+    (`batch_size`, `lr`, `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method
+    given by name (`eps=8/255`, in pixel units of [0, 1]). Defaults are those of rb-train (without `val`, 2 %
+    of the images are held out), except that a DataLoader determines the batch size. `device` "auto" is the
+    model's device if it is a GPU, otherwise the first GPU, or the CPU if there is no GPU. `progress` is
+    called with a line of text after each step; True shows the line with tqdm.
 
     With the same initial weights, images, recipe, seed, and number of threads, the resulting weights are
     those of rb-train, bit for bit. Afterwards the model is on its earlier device. The mode of each module,

@@ -243,8 +243,9 @@ class Recipe:
     )
     resample: str = param(
         "timm",
-        "How timm's weights are adapted to other sizes of images and patches: timm (not in the text), as that"
-        " library does, or prbench (PRBench's code), with kernels summed over blocks and bilinear positions.",
+        "How timm's weights are adapted to other sizes of images and patches: timm (not in PRBench's"
+        " text), as that library does, or prbench (PRBench's code), with kernels summed over blocks and"
+        " bilinear positions.",
         choices=("timm", "prbench"),
         optional=True,
     )

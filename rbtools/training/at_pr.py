@@ -45,8 +45,8 @@ class ATPR(Method[Solution]):
     classified correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform
     start. The step size and the number of steps of a candidate are random for each image. From a
     misclassified candidate, a walk (the paper's word) descends the loss with the candidate's step size. The
-    walk ends when the point is classified correctly, or after `walk_steps` steps. The L-infinity length of
-    the walk is the depth of the candidate. The model is trained on the deepest candidate. If no candidate is
+    walk ends when the point is classified correctly, or after `walk_steps` steps. The depth of a candidate is
+    the L-infinity distance between the start and the end of its walk. The model is trained on the deepest candidate. If no candidate is
     misclassified, it is trained on the candidate with the highest loss.
 
     PRBench's text specifies neither the ranges of the step size and the number of steps nor the distance. In
@@ -65,60 +65,65 @@ class ATPR(Method[Solution]):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     candidates: int = param(
-        5, "Number of attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive"
+        5, "Number of attacks to choose from: 5 (PRBench's text), 10 (PRBench's code).", check="positive"
     )
     step_min: float = param(
         1 / 255,
-        "Smallest step size of an attack: 1 (not in the text), 1.235 (PRBench's code).",
+        "Smallest step size of an attack: 1 (not in PRBench's text), 1.235 (PRBench's code).",
         unit="eps",
         check="non-negative",
     )
     step_max: float = param(
         4 / 255,
-        "Largest step size of an attack: 4 (not in the text), 2.765 (PRBench's code).",
+        "Largest step size of an attack: 4 (not in PRBench's text), 2.765 (PRBench's code).",
         unit="eps",
         check="non-negative",
     )
     steps_min: int = param(
-        5, "Smallest number of steps of an attack: 5 (not in the text), 8 (PRBench's code).", check="positive"
+        5,
+        "Smallest number of steps of an attack: 5 (not in PRBench's text), 8 (PRBench's code).",
+        check="positive",
     )
     steps_max: int = param(
         15,
-        "Largest number of steps of an attack: 15 (not in the text), 17 (PRBench's code).",
+        "Largest number of steps of an attack: 15 (not in PRBench's text), 17 (PRBench's code).",
         check="positive",
     )
     walk: str = param(
         "sign",
-        "Direction of the walk back: grad (text), sign (PRBench's code, and both presets) or margin.",
+        "Direction of the walk back: grad (PRBench's text), sign (PRBench's code, and both presets) or"
+        " margin.",
         choices=("sign", "grad", "margin"),
     )
     walk_steps: int = param(
-        10, "Maximal number of steps of a walk: 10 (not in the text), 40 (PRBench's code).", check="positive"
+        10,
+        "Maximal number of steps of a walk: 10 (not in PRBench's text), 40 (PRBench's code).",
+        check="positive",
     )
     inner_mode: str = param(
         "eval",
-        "Mode of the model in attacks and walks: eval (text), train (PRBench's code).",
+        "Mode of the model in attacks and walks: eval (PRBench's text), train (PRBench's code).",
         choices=("eval", "train"),
         optional=True,
     )
     eps_spread: float = param(
         0.0,
-        "A candidate's radius is random between eps minus this number and eps: 0 (text), 5.1 (PRBench's"
-        " code).",
+        "A candidate's radius is random between eps minus this number and eps: 0 (PRBench's text), 5.1"
+        " (PRBench's code).",
         unit="eps",
         check="non-negative",
         optional=True,
     )
     settings: str = param(
         "image",
-        "Sample a candidate's settings for each image (text), or once per batch (PRBench's code).",
+        "Sample a candidate's settings for each image (PRBench's text), or once per batch (PRBench's code).",
         choices=("image", "batch"),
         optional=True,
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: drawn (text), which are random, or plain (PRBench's code), which"
-        " are --plain-step and --plain-steps.",
+        "Settings of the first candidate: drawn (PRBench's text), which are random, or plain (PRBench's"
+        " code), which are --plain-step and --plain-steps.",
         choices=("drawn", "plain"),
         optional=True,
     )
@@ -132,27 +137,29 @@ class ATPR(Method[Solution]):
     plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
     walk_size: str = param(
         "own",
-        "Step size of a walk: the candidate's own (text), or --plain-step with plain (PRBench's code).",
+        "Step size of a walk: the candidate's own (PRBench's text), or --plain-step with plain (PRBench's"
+        " code).",
         choices=("own", "plain"),
         optional=True,
     )
     walk_rest: float = param(
         0.0,
-        "Walks end when at most this share of the batch is misclassified: 0 (text), 0.1 (PRBench's code).",
+        "Walks end when at most this share of the batch is misclassified: 0 (PRBench's text), 0.1"
+        " (PRBench's code).",
         check="fraction",
         optional=True,
     )
     fallback: str = param(
         "loss",
-        "If no candidate is misclassified, train on the candidate with the highest loss (not in the text),"
-        " or on the first candidate (PRBench's code).",
+        "If no candidate is misclassified, train on the candidate with the highest loss (not in PRBench's"
+        " text), or on the first candidate (PRBench's code).",
         choices=("loss", "first"),
         optional=True,
     )
     walk_gradient: str = param(
         "drop",
-        "Weight gradient of the last walk's last step: it is ignored with drop (text), and added with"
-        " keep (PRBench's code).",
+        "Weight gradient of the last walk's last step: it is ignored with drop (PRBench's text), and"
+        " added with keep (PRBench's code).",
         choices=("drop", "keep"),
         optional=True,
     )

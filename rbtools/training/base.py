@@ -161,7 +161,8 @@ class Adversarial(Method[Tensor]):
     attack_steps: int = param(10, "Number of steps of the inner attack.", check="positive")
     inner_mode: str = param(
         "eval",
-        "Mode of the model during the inner attack: eval (text), train (PRBench's code with pgd, alp, clp).",
+        "Mode of the model during the inner attack: eval (PRBench's text), train (PRBench's code with"
+        " pgd, alp, clp).",
         choices=("eval", "train"),
     )
 

@@ -31,8 +31,8 @@ class CorruptionTraining(Method[Tensor]):
     noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
     scale: str = param(
         "eps",
-        "Scale of gaussian and laplace noise before it is clamped: eps (text), or 1 with unit (PRBench's"
-        " code).",
+        "Scale of gaussian and laplace noise before it is clamped: eps (PRBench's text), or 1 with unit"
+        " (PRBench's code).",
         choices=("eps", "unit"),
         optional=True,
     )

@@ -38,14 +38,16 @@ class CVaR(Sampled):
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(
         "advbench",
-        "How the threshold is found: prl (text), advbench (PRBench's code) or exact (the best threshold).",
+        "How the threshold is found: prl (PRBench's text), advbench (PRBench's code) or exact (the best"
+        " threshold).",
         choices=("advbench", "prl", "exact"),
     )
     rounds: int = param(5, "Number of steps of the threshold; unused with --tail exact.", check="positive")
     tail_lr: float = param(1.0, "Step size of the threshold.", check="non-negative")
     tail_step: str = param(
         "batch",
-        "Divide a step of the threshold by the batch size: no, image (text), or yes, batch (PRBench's code).",
+        "Divide a step of the threshold by the batch size: no, image (PRBench's text), or yes, batch"
+        " (PRBench's code).",
         choices=("batch", "image"),
     )
 

@@ -35,7 +35,8 @@ class Pairing(Adversarial):
     )
     pair: str = param(
         "softmax",
-        "The outputs to pair: probabilities, softmax (text), or logits (PRBench's code, Kannan et al.).",
+        "The outputs to pair: probabilities, softmax (PRBench's text), or logits (PRBench's code, Kannan"
+        " et al.).",
         choices=("softmax", "logits"),
     )
     distance: str = param(
@@ -46,7 +47,7 @@ class Pairing(Adversarial):
     )
     extra_pass: bool = param(
         False,
-        "Pass the classified image through again, for BatchNorm: off (text), on (PRBench's code).",
+        "Pass the classified image through again, for BatchNorm: off (PRBench's text), on (PRBench's code).",
         optional=True,
     )
 

@@ -23,7 +23,9 @@ class Sampled(Method[Any]):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     samples: int = param(
-        20, "Random points for each image: 20 (text), 10 (PRBench's code, for cvar).", check="positive"
+        20,
+        "Number of random points for each image: 20 (PRBench's text), 10 (PRBench's code, only for cvar).",
+        check="positive",
     )
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Any:

@@ -28,9 +28,10 @@ def entries_of(command: Tool, *arguments: str) -> dict[str, str]:
 
 
 def named(entry: str, text: str, code: str) -> bool:
-    """Whether the text's value precedes "(text" or "(not in the text", and then the code's one "(code"."""
+    """Whether the text's value precedes a "(... text", and then the code's value a "(... code"."""
     parts = re.search(
-        rf"(?<![\w.-]){re.escape(text)} \((?:not in the )?text(.*?)\((PRBench's )?code\b", entry
+        rf"(?<![\w.-]){re.escape(text)} \((?:not in )?(?:the |PRBench's )?text(.*?)\((PRBench's )?code\b",
+        entry,
     )
     return parts is not None and re.search(rf"(?<![\w.,-]){re.escape(code)}(?![\w.])", parts[1]) is not None
 

@@ -2,9 +2,9 @@
 
 The layout follows the reader in TT2408/nasrobbench201, {data set: {architecture id: {metric: {seed:
 number}}}}. The metrics have the names of the authors' training code: val_acc, and val_ATTACK_EPS_acc with eps
-in 1/255. The seed "threeseed" is the mean over the seeds, according to code that other authors published for
-this file. The code of these other authors calls ImageNet16-120 "imagenet"; any spelling of a name in the file
-is accepted.
+in 1/255. The key "threeseed" contains means over the seeds, according to code that other authors published
+for this file. The code of these other authors calls ImageNet16-120 "imagenet"; any spelling of a name in the
+file is accepted.
 """
 
 from __future__ import annotations
