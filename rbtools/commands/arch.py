@@ -77,7 +77,9 @@ class ArchChoice:
     """The options that select the architectures to write."""
 
     where: str | None = param(
-        None, "Write only architectures that meet this condition, for example 'kernel_params == 18'.", metavar="EXPR"
+        None,
+        "Write only architectures that meet this condition, for example 'kernel_params == 18'.",
+        metavar="EXPR",
     )
     sample: int | None = param(None, "Write N random architectures.", bounds="[1, inf)", metavar="N")
     seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")

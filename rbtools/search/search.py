@@ -63,7 +63,9 @@ class SearchOptions:
         metavar="METRIC",
     )
     time_limit: float | None = param(
-        None, "Time limit in seconds for each architecture that the command of --live evaluates.", bounds="(0, inf)"
+        None,
+        "Time limit in seconds for each architecture that the command of --live evaluates.",
+        bounds="(0, inf)",
     )
     channels: int | None = param(None, "With --live: network width.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "With --live: cells per stage.  [default: 5]", bounds="[1, inf)")

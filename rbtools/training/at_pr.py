@@ -46,8 +46,8 @@ class ATPR(Method[Solution]):
     start. The step size and the number of steps of a candidate are random for each image. From a
     misclassified candidate, a walk (the paper's word) descends the loss with the candidate's step size. The
     walk ends when the point is classified correctly, or after `walk_steps` steps. The depth of a candidate is
-    the L-infinity distance between the start and the end of its walk. The model is trained on the deepest candidate. If no candidate is
-    misclassified, it is trained on the candidate with the highest loss.
+    the L-infinity distance between the start and the end of its walk. The model is trained on the deepest
+    candidate. If no candidate is misclassified, it is trained on the candidate with the highest loss.
 
     PRBench's text specifies neither the ranges of the step size and the number of steps nor the distance. In
     the text, the walk follows the unnormalised gradient (`walk="grad"`). The walk "sign" follows the signs of
