@@ -81,7 +81,7 @@ class Square(ReferenceBackend):
         return [functools.partial(self._search, restart) for restart in range(self.restarts)]
 
     def share(self, query: int) -> float:
-        """The share of the image's pixels that the square of this query covers. Queries are counted from 0."""
+        """The share of the image's pixels in the square of this query. Queries are counted from 0."""
         if self.schedule == "rescaled":
             query = int(query / self.queries * 10000)
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
