@@ -1,16 +1,14 @@
 """Counts the queries of each search run and their cost, and ends a run when its budget is spent.
 
 An algorithm's `propose(field, draws)` is an endless generator. The generator yields a list of architectures
-that may be evaluated in parallel, and receives their values (higher is better). The generator may also yield
-work for a `BatchEvaluator`, which does the work of several runs at once. The generator then receives the
-result of the work.
+that may be evaluated in parallel, and receives their values (higher is better).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
@@ -24,16 +22,7 @@ Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
 """Takes indices of architectures, and maps the keys of these architectures to their values."""
 
 
-class BatchEvaluator(Protocol):
-    """Work that is done for several runs at once, because this is faster than doing it for each run
-    separately."""
-
-    @classmethod
-    def all(cls, works: Sequence[Any]) -> list[Any]:
-        """Returns the result of each item of `works`. A result does not depend on the other items."""
-
-
-Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
+Proposals = Generator[Sequence[int], Any, None]
 
 
 class Algorithm:
@@ -101,7 +90,7 @@ class SearchRun:
         self.ended = ""
         self._asked: list[Hashable] = []
         self._proposals = algorithm.propose(field, RunDraws(rules.seed, number))
-        self.pending: Any = next(self._proposals)
+        self.pending = next(self._proposals)
 
     def charge(self) -> dict[Hashable, int]:
         """Charge the architectures of the pending proposal to the run, as far as the budget allows. Returns a
@@ -136,11 +125,7 @@ class SearchRun:
             self._proposals.close()
             return
         answers = [self.known[key] or (-math.inf,) * self.rules.objectives for key in self._asked]
-        self.send(answers if self.many else [value for (value,) in answers])
-
-    def send(self, answers: object) -> None:
-        """Send the values to the algorithm and receive its next proposal."""
-        self.pending = self._proposals.send(answers)
+        self.pending = self._proposals.send(answers if self.many else [value for (value,) in answers])
 
     def trace(self) -> Trace:
         log = [(index, self.known[key]) for index, key in self.charged]
@@ -157,12 +142,6 @@ def search(
     """
     under_way = [SearchRun(algorithm, field, rules, number) for number in runs]
     while active := [run for run in under_way if not run.ended]:
-        working = [run for run in active if not isinstance(run.pending, list)]
-        if working:
-            works = [run.pending for run in working]
-            for run, result in zip(working, type(works[0]).all(works), strict=True):
-                run.send(result)
-            continue
         needed: dict[Hashable, int] = {}
         for run in active:
             needed |= run.charge()
