@@ -71,13 +71,9 @@ class CellSpace(SearchSpace):
         self.size = len({self.keys[index] for index in self.indices})
         self.of_space = len(set(self.keys))
         self._there = frozenset(self.indices)
-        self._known: dict[int, list[int]] = {}
-        self._nearest: dict[tuple[int, ...], int] = {}
 
     def neighbours(self, index: int) -> list[int]:
-        if index not in self._known:  # cached: runs query the same good cells repeatedly
-            self._known[index] = [other for other in nasbench201.neighbours(index) if other in self._there]
-        return self._known[index]
+        return [other for other in nasbench201.neighbours(index) if other in self._there]
 
     def ops(self, index: int) -> tuple[int, ...]:
         return nasbench201.cells()[index]
@@ -90,9 +86,7 @@ class CellSpace(SearchSpace):
         index = nasbench201.index_by_ops()[cell]
         if index in self._there:
             return index
-        if cell not in self._nearest:  # cached: runs over few architectures repeat their queries
-            self._nearest[cell] = self.indices[int((self._edges != cell).sum(axis=1).argmin())]
-        return self._nearest[cell]
+        return self.indices[int((self._edges != cell).sum(axis=1).argmin())]
 
     @cached_property
     def _edges(self) -> Any:
