@@ -168,17 +168,12 @@ class SearchCommand:
         from rbtools.search import parallel_runs
 
         files = (*self.source.files, *self.options.table)
-        table, reading = self._read(files, self.wanted, allow_empty=self.source.allow_empty)
+        table = self._read(files, self.wanted, allow_empty=self.source.allow_empty)
         if not table.results:
-            came = reading.came
-            self.screen.say(f"none of {came} records can be searched." if came else "no records came in.")
-            reading.say_left_out()
             return self.status
         tables = {"table": table, **self._tables(self.options.report_table)}
-        numbers = range(self.options.runs or 100)
-        call = parallel_runs.RunsCall(self.algorithm, table.field, table.known, self.rules, numbers)
-        traces = parallel_runs.search(call, self._with_jobs())
-        reading.say_left_out()
+        runs = self.options.runs or 100
+        traces = parallel_runs.search(self.algorithm, table, self.rules, runs, self._with_jobs())
         return self._finish(table, traces, tables)
 
     def evaluate(self, work: Work) -> int:
@@ -212,7 +207,7 @@ class SearchCommand:
             raise UsageError("--objective is looked up in a table. Name one with --table.")
         if not self.wanted and self.options.form not in (None, "jsonl"):
             raise UsageError(f"--format {self.options.form} needs an --objective for its main column.")
-        tables = {"table": self._read(files, self.wanted)[0]} if files else {}
+        tables = {"table": self._read(files, self.wanted)} if files else {}
         tables |= self._tables(self.options.report_table)
         source = DerivedSource(tables.get("table", ResultTable()), self.space)
         cells, traces = [], []
@@ -240,13 +235,13 @@ class SearchCommand:
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
         """Maps the names of files to tables in which results are looked up."""
-        return {name: self._read((name,), ())[0] for name in files}
+        return {name: self._read((name,), ()) for name in files}
 
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
-    ) -> tuple[ResultTable, Sink]:
-        """Returns the records of these files as a table. Raises UsageError if the table cannot be
-        searched."""
+    ) -> ResultTable:
+        """Returns the records of these files as a table, and reports what was left out. Raises UsageError if
+        the table cannot be searched."""
         source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
         reading = Sink(source, self.screen, self.output, self.options.where)
         table = ResultTable(wanted, share=self.options.share)
@@ -260,9 +255,10 @@ class SearchCommand:
                 self.screen.wrong_line(f"{place_of(line)} {wrong}", "more lines cannot be searched", "")
         reading.check()
         table.check()
+        reading.tell()
         if reading.bad:
             self.status = shared.FAILED
-        return table, reading
+        return table
 
     def _finish(
         self,
