@@ -79,57 +79,49 @@ def patience(size: int) -> int:
     return min(IDLE, max(100, 100 * size))
 
 
-class SearchRun:
-    """The state of one run."""
+def make_run(
+    algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int
+) -> Generator[dict[Hashable, int], Mapping[Hashable, Value], Trace]:
+    """Make one run, and return its trace.
 
-    def __init__(self, algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int) -> None:
-        self.number, self.field, self.rules, self.many = number, field, rules, algorithm.many
-        self.known: dict[Hashable, Value] = {}
-        self.charged: list[tuple[int, Hashable]] = []
-        self.free = self._idle = 0
-        self.ended = ""
-        self._asked: list[Hashable] = []
-        self._proposals = algorithm.propose(field, RunDraws(rules.seed, number))
-        self.pending = next(self._proposals)
-
-    def charge(self) -> dict[Hashable, int]:
-        """Charge the architectures of the pending proposal to the run, as far as the budget allows. Returns a
-        dict that maps keys to the architectures to evaluate."""
-        self._asked, new = [], {}
-        for index in self.pending:
-            key = self.field.key(index)
-            repeat = key in self.known or key in new
-            if repeat and not self.rules.charge_repeats:
-                self.free += 1
-            elif len(self.charged) == self.rules.budget:
+    Yields a dict that maps keys to the architectures to evaluate, and receives the values of these keys. The
+    dict is empty if the run knows the values of all architectures that the algorithm proposed.
+    """
+    known: dict[Hashable, Value] = {}
+    charged: list[tuple[int, Hashable]] = []
+    free = idle = 0
+    proposals = algorithm.propose(field, RunDraws(rules.seed, number))
+    proposal = next(proposals)
+    while True:
+        asked, new = [], {}
+        for index in proposal:
+            key = field.key(index)
+            repeat = key in known or key in new
+            if repeat and not rules.charge_repeats:
+                free += 1
+            elif len(charged) == rules.budget:
                 break
             else:
-                self.charged.append((index, key))
-            self._idle = self._idle + 1 if repeat else 0
-            self._asked.append(key)
+                charged.append((index, key))
+            idle = idle + 1 if repeat else 0
+            asked.append(key)
             if not repeat:
                 new[key] = index
-        return new
-
-    def answer(self, values: Mapping[Hashable, Value]) -> None:
-        """Send the values of the charged proposal to the algorithm. The run ends if the budget is spent."""
-        self.known |= {key: values[key] for key in self._asked if key not in self.known}
-        if len(self.charged) == self.rules.budget:
-            self.ended = "budget"
-        elif not self.rules.charge_repeats:
-            if len(self.known) == self.field.size:
-                self.ended = "all seen"
-            elif self._idle >= patience(self.field.size):
-                self.ended = "nothing new"
-        if self.ended:
-            self._proposals.close()
-            return
-        answers = [self.known[key] or (-math.inf,) * self.rules.objectives for key in self._asked]
-        self.pending = self._proposals.send(answers if self.many else [value for (value,) in answers])
-
-    def trace(self) -> Trace:
-        log = [(index, self.known[key]) for index, key in self.charged]
-        return Trace(self.number, log, len(self.known), self.free, self.ended)
+        values = yield new
+        known |= {key: values[key] for key in new}
+        if len(charged) == rules.budget:
+            ended = "budget"
+        elif rules.charge_repeats:
+            ended = ""
+        elif len(known) == field.size:
+            ended = "all seen"
+        else:
+            ended = "nothing new" if idle >= patience(field.size) else ""
+        if ended:
+            log = [(index, known[key]) for index, key in charged]
+            return Trace(number, log, len(known), free, ended)
+        answers = [known[key] or (-math.inf,) * rules.objectives for key in asked]
+        proposal = proposals.send(answers if algorithm.many else [value for (value,) in answers])
 
 
 def search(
@@ -140,12 +132,16 @@ def search(
     If several runs need an architecture, it is evaluated once and charged to each of these runs. Runs do not
     depend on each other, because the random numbers of a run depend only on (seed, run number).
     """
-    under_way = [SearchRun(algorithm, field, rules, number) for number in runs]
-    while active := [run for run in under_way if not run.ended]:
-        needed: dict[Hashable, int] = {}
-        for run in active:
-            needed |= run.charge()
+    active = {number: make_run(algorithm, field, rules, number) for number in runs}
+    asked = {number: next(run) for number, run in active.items()}
+    traces: dict[int, Trace] = {}
+    while asked:
+        needed = {key: index for new in asked.values() for key, index in new.items()}
         results = values(list(needed.values())) if needed else {}
-        for run in active:
-            run.answer(results)
-    return [run.trace() for run in under_way]
+        for number in list(asked):
+            try:
+                asked[number] = active[number].send(results)
+            except StopIteration as end:
+                traces[number] = end.value
+                del asked[number]
+    return [traces[number] for number in runs]

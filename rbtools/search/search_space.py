@@ -71,6 +71,7 @@ class CellSpace(SearchSpace):
         self.size = len({self.keys[index] for index in self.indices})
         self.of_space = len(set(self.keys))
         self._there = frozenset(self.indices)
+        self._nearest: dict[tuple[int, ...], int] = {}
 
     def neighbours(self, index: int) -> list[int]:
         return [other for other in nasbench201.neighbours(index) if other in self._there]
@@ -86,7 +87,9 @@ class CellSpace(SearchSpace):
         index = nasbench201.index_by_ops()[cell]
         if index in self._there:
             return index
-        return self.indices[int((self._edges != cell).sum(axis=1).argmin())]
+        if cell not in self._nearest:  # cached: runs over few architectures repeat their queries
+            self._nearest[cell] = self.indices[int((self._edges != cell).sum(axis=1).argmin())]
+        return self._nearest[cell]
 
     @cached_property
     def _edges(self) -> Any:
