@@ -154,24 +154,22 @@ class Sink(RecordReader):
         models = (
             one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
         )
-        chosen = {model: record for model, record in models.items() if self._holds(record)}
-        self.good += len(chosen)
-        return chosen
+        return {model: record for model, record in models.items() if self.holds(record)}
 
     def check(self) -> None:
         """Raise UsageError if no record has one of the names in --where."""
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 
-    def _holds(self, record: dict[str, Any]) -> bool:
-        if self.where is None:
-            return True
+    def holds(self, record: dict[str, Any]) -> bool:
+        """Whether `where` holds for the record, which is then counted as good."""
         try:
-            holds = self.where.holds(record)
+            holds = self.where is None or self.where.holds(record)
         except RbError as reason:  # the name is missing, or is a list in this record and a number elsewhere
             self.lacking += 1
             self._reason = self._reason or reason
             return False
+        self.good += holds
         self.other += not holds
         return holds
 

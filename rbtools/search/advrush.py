@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.lazy import F, torch
 from rbtools.registry import param
 from rbtools.search.darts import DARTS
+from rbtools.training.base import mode
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,9 +49,7 @@ def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> 
     The formula is from Moosavi-Dezfooli et al., CVPR 2019, equation 5. The result is differentiable in the
     model's parameters. Images are float32 (N, C, H, W) in [0, 1], and `step` has the same unit.
     """
-    training = model.training
-    model.eval()
-    try:
+    with mode(model, train=False):
         images = images.detach().requires_grad_()
         loss = F.cross_entropy(model(images), labels, reduction="sum")
         (gradient,) = torch.autograd.grad(loss, images, create_graph=True)
@@ -59,7 +58,5 @@ def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> 
         moved = (images.detach() + step * sign / length).requires_grad_()
         moved_loss = F.cross_entropy(model(moved), labels, reduction="sum")
         (moved_gradient,) = torch.autograd.grad(moved_loss, moved, create_graph=True)
-        penalty: Tensor = (moved_gradient - gradient).flatten(1).norm(dim=1).mean()
-        return penalty
-    finally:
-        model.train(training)
+    penalty: Tensor = (moved_gradient - gradient).flatten(1).norm(dim=1).mean()
+    return penalty

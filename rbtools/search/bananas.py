@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from rbtools.registry import param
 from rbtools.search.driver import Algorithm, Proposals
-from rbtools.search.predictor import FittedPredictor, features
+from rbtools.search.predictor import features, predicted
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
@@ -61,9 +61,9 @@ class Bananas(Algorithm):
             unknown = [features(field.ops(index)) for index in others]
             seed = draws.below(1 << 31)
             costs = _costs([value for _, value in finite])
-            predicted = yield FittedPredictor(self, cells, costs, unknown, seed)
+            expected = predicted(self, cells, costs, unknown, seed)
             # Thompson sampling: one draw from N(mean, deviation) for each cell, the lowest first.
-            mean, deviation = predicted.mean(axis=0), predicted.std(axis=0)
+            mean, deviation = expected.mean(axis=0), expected.std(axis=0)
             drawn = [float(m) + float(d) * draws.normal() for m, d in zip(mean, deviation, strict=True)]
             order = sorted(range(len(drawn)), key=drawn.__getitem__)
             proposal = [others[place] for place in order[: self.per_round]]

@@ -1,16 +1,14 @@
 """Counts the queries of each search run and their cost, and ends a run when its budget is spent.
 
 An algorithm's `propose(field, draws)` is an endless generator. The generator yields a list of architectures
-that may be evaluated in parallel, and receives their values (higher is better). The generator may also yield
-work for a `BatchEvaluator`, which does the work of several runs at once. The generator then receives the
-result of the work.
+that may be evaluated in parallel, and receives their values (higher is better).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
@@ -24,16 +22,7 @@ Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
 """Takes indices of architectures, and maps the keys of these architectures to their values."""
 
 
-class BatchEvaluator(Protocol):
-    """Work that is done for several runs at once, because this is faster than doing it for each run
-    separately."""
-
-    @classmethod
-    def all(cls, works: Sequence[Any]) -> list[Any]:
-        """Returns the result of each item of `works`. A result does not depend on the other items."""
-
-
-Proposals = Generator[Sequence[int] | BatchEvaluator, Any, None]
+Proposals = Generator[Sequence[int], Any, None]
 
 
 class Algorithm:
@@ -90,61 +79,49 @@ def patience(size: int) -> int:
     return min(IDLE, max(100, 100 * size))
 
 
-class SearchRun:
-    """The state of one run."""
+def make_run(
+    algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int
+) -> Generator[dict[Hashable, int], Mapping[Hashable, Value], Trace]:
+    """Make one run, and return its trace.
 
-    def __init__(self, algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int) -> None:
-        self.number, self.field, self.rules, self.many = number, field, rules, algorithm.many
-        self.known: dict[Hashable, Value] = {}
-        self.charged: list[tuple[int, Hashable]] = []
-        self.free = self._idle = 0
-        self.ended = ""
-        self._asked: list[Hashable] = []
-        self._proposals = algorithm.propose(field, RunDraws(rules.seed, number))
-        self.pending: Any = next(self._proposals)
-
-    def charge(self) -> dict[Hashable, int]:
-        """Charge the architectures of the pending proposal to the run, as far as the budget allows. Returns a
-        dict that maps keys to the architectures to evaluate."""
-        self._asked, new = [], {}
-        for index in self.pending:
-            key = self.field.key(index)
-            repeat = key in self.known or key in new
-            if repeat and not self.rules.charge_repeats:
-                self.free += 1
-            elif len(self.charged) == self.rules.budget:
+    Yields a dict that maps keys to the architectures to evaluate, and receives the values of these keys. The
+    dict is empty if the run knows the values of all architectures that the algorithm proposed.
+    """
+    known: dict[Hashable, Value] = {}
+    charged: list[tuple[int, Hashable]] = []
+    free = idle = 0
+    proposals = algorithm.propose(field, RunDraws(rules.seed, number))
+    proposal = next(proposals)
+    while True:
+        asked, new = [], {}
+        for index in proposal:
+            key = field.key(index)
+            repeat = key in known or key in new
+            if repeat and not rules.charge_repeats:
+                free += 1
+            elif len(charged) == rules.budget:
                 break
             else:
-                self.charged.append((index, key))
-            self._idle = self._idle + 1 if repeat else 0
-            self._asked.append(key)
+                charged.append((index, key))
+            idle = idle + 1 if repeat else 0
+            asked.append(key)
             if not repeat:
                 new[key] = index
-        return new
-
-    def answer(self, values: Mapping[Hashable, Value]) -> None:
-        """Send the values of the charged proposal to the algorithm. The run ends if the budget is spent."""
-        self.known |= {key: values[key] for key in self._asked if key not in self.known}
-        if len(self.charged) == self.rules.budget:
-            self.ended = "budget"
-        elif not self.rules.charge_repeats:
-            if len(self.known) == self.field.size:
-                self.ended = "all seen"
-            elif self._idle >= patience(self.field.size):
-                self.ended = "nothing new"
-        if self.ended:
-            self._proposals.close()
-            return
-        answers = [self.known[key] or (-math.inf,) * self.rules.objectives for key in self._asked]
-        self.send(answers if self.many else [value for (value,) in answers])
-
-    def send(self, answers: object) -> None:
-        """Send the values to the algorithm and receive its next proposal."""
-        self.pending = self._proposals.send(answers)
-
-    def trace(self) -> Trace:
-        log = [(index, self.known[key]) for index, key in self.charged]
-        return Trace(self.number, log, len(self.known), self.free, self.ended)
+        values = yield new
+        known |= {key: values[key] for key in new}
+        if len(charged) == rules.budget:
+            ended = "budget"
+        elif rules.charge_repeats:
+            ended = ""
+        elif len(known) == field.size:
+            ended = "all seen"
+        else:
+            ended = "nothing new" if idle >= patience(field.size) else ""
+        if ended:
+            log = [(index, known[key]) for index, key in charged]
+            return Trace(number, log, len(known), free, ended)
+        answers = [known[key] or (-math.inf,) * rules.objectives for key in asked]
+        proposal = proposals.send(answers if algorithm.many else [value for (value,) in answers])
 
 
 def search(
@@ -155,18 +132,16 @@ def search(
     If several runs need an architecture, it is evaluated once and charged to each of these runs. Runs do not
     depend on each other, because the random numbers of a run depend only on (seed, run number).
     """
-    under_way = [SearchRun(algorithm, field, rules, number) for number in runs]
-    while active := [run for run in under_way if not run.ended]:
-        working = [run for run in active if not isinstance(run.pending, list)]
-        if working:
-            works = [run.pending for run in working]
-            for run, result in zip(working, type(works[0]).all(works), strict=True):
-                run.send(result)
-            continue
-        needed: dict[Hashable, int] = {}
-        for run in active:
-            needed |= run.charge()
+    active = {number: make_run(algorithm, field, rules, number) for number in runs}
+    asked = {number: next(run) for number, run in active.items()}
+    traces: dict[int, Trace] = {}
+    while asked:
+        needed = {key: index for new in asked.values() for key, index in new.items()}
         results = values(list(needed.values())) if needed else {}
-        for run in active:
-            run.answer(results)
-    return [run.trace() for run in under_way]
+        for number in list(asked):
+            try:
+                asked[number] = active[number].send(results)
+            except StopIteration as end:
+                traces[number] = end.value
+                del asked[number]
+    return [traces[number] for number in runs]

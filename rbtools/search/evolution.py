@@ -31,7 +31,7 @@ class RegularizedEvolution(Algorithm):
         values = yield first
         members = list(zip(values, first, strict=True))
         for oldest in itertools.cycle(range(self.population)):
-            _, parent = max(draws.picks(members, self.sample), key=itemgetter(0))
+            _, parent = max((draws.choice(members) for _ in range(self.sample)), key=itemgetter(0))
             child = field.mutate(parent, draws)
             (value,) = yield [child]
             members[oldest] = (value, child)

@@ -16,8 +16,6 @@ Point = tuple[float, ...]
 def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
     """Returns the items whose points no other point dominates, in order, without repeated points."""
     points = [point(item) for item in items]
-    if points and len(points[0]) == 1:  # without sorting: a run with one objective may have many points
-        return [max(items, key=point)]
     on = rank_order.front(points, [True] * len(points[0])) if points else []
     firsts: dict[Point, T] = {}
     for place, is_on in enumerate(on):

@@ -3,17 +3,17 @@ the number of processes."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtools.execution.engine import Call, engine_for
 from rbtools.execution.run import Run
 from rbtools.search import driver
+from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import SearchSpace
 
 SHARE = 10
-"""Runs that advance in lockstep in one process."""
+"""Runs that one call makes."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,14 @@ class RunsCall(Call):
         return driver.search(self.algorithm, self.field, lambda _: self.known, self.rules, self.runs)
 
 
-def search(call: RunsCall, run: Run) -> list[driver.Trace]:
-    """Returns the traces of a call's runs, which are made in `run.placement.jobs` processes."""
-    runs = call.runs
+def search(
+    algorithm: driver.Algorithm, table: ResultTable, rules: driver.Rules, runs: int, run: Run
+) -> list[driver.Trace]:
+    """Returns the traces of this number of searches in a table, which are made in `run.placement.jobs`
+    processes."""
     shares = [
-        dataclasses.replace(call, runs=runs[start : start + SHARE]) for start in range(0, len(runs), SHARE)
+        RunsCall(algorithm, table.field, table.known, rules, range(runs)[start : start + SHARE])
+        for start in range(0, runs, SHARE)
     ]
     traces: dict[int, list[driver.Trace]] = {}
     with engine_for([], run, at_most=len(shares)) as engine:

@@ -1,16 +1,16 @@
 """The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
 the path encoding of NAS-Bench-201's cells.
 
-The networks, also those of several runs, are trained together. Without joint training, the overhead of
-function calls would take most of the time. The results of a network do not depend on other networks, because
-numpy multiplies stacked matrices one by one.
+The networks of an ensemble are trained together. Without joint training, the overhead of function calls would
+take most of the time. The results of a network do not depend on other networks, because numpy multiplies
+stacked matrices one by one.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rbtools.lazy import np
 from rbtools.spaces.nasbench201 import OPS
@@ -29,7 +29,6 @@ WIDTH = len(OPS) + len(OPS) ** 2 + len(OPS) ** 3
 BATCH = 32
 BETAS = (0.9, 0.99)
 TINY = 1e-7
-SIDE_BY_SIDE = 10  # ensembles trained at once; more would exceed the caches
 
 
 def features(ops: Sequence[int]) -> list[int]:
@@ -48,33 +47,6 @@ def features(ops: Sequence[int]) -> list[int]:
     return sorted(indices)
 
 
-class FittedPredictor(NamedTuple):
-    """Trains an ensemble on the features and costs of cells, with costs in (0, 1], and predicts the costs of
-    other cells.
-
-    The class implements `rbtools.search.driver.BatchEvaluator` and returns an array (networks, cells to
-    predict).
-    """
-
-    settings: Bananas
-    cells: Sequence[Sequence[int]]
-    costs: Sequence[float]
-    predict: Sequence[Sequence[int]]
-    seed: int
-
-    @classmethod
-    def all(cls, works: Sequence[FittedPredictor]) -> list[Array]:
-        results: dict[int, Array] = {}
-        alike: dict[tuple[Bananas, int], list[int]] = {}
-        for place, work in enumerate(works):
-            alike.setdefault((work.settings, len(work.cells)), []).append(place)
-        for places in alike.values():
-            for start in range(0, len(places), SIDE_BY_SIDE):
-                some = places[start : start + SIDE_BY_SIDE]
-                results.update(zip(some, _fitted([works[place] for place in some]), strict=True))
-        return [results[place] for place in range(len(works))]
-
-
 def encoded(cells: Sequence[Sequence[int]]) -> Array:
     """Returns cells as rows of zeros and ones, with shape (cells, 155)."""
     rows = np.zeros((len(cells), WIDTH), np.float32)
@@ -83,27 +55,26 @@ def encoded(cells: Sequence[Sequence[int]]) -> Array:
     return rows
 
 
-def _fitted(works: Sequence[FittedPredictor]) -> list[Array]:
-    """Returns the predictions of `works` with the same settings and the same number of cells."""
-    settings, count = works[0].settings, len(works[0].cells)
-    chances = [np.random.RandomState(work.seed) for work in works]
-    networks = _Networks(settings, chances)
-    inputs = np.stack([encoded(work.cells) for work in works])
-    costs = np.array([work.costs for work in works], np.float32)
-    run = np.arange(len(works)).repeat(settings.networks)[:, None]
+def predicted(
+    settings: Bananas,
+    cells: Sequence[Sequence[int]],
+    costs: Sequence[float],
+    others: Sequence[Sequence[int]],
+    seed: int,
+) -> Array:
+    """Train an ensemble on the features and costs of cells, with costs in (0, 1.1].
+
+    Returns the predicted costs of `others`, with shape (networks, others).
+    """
+    chance = np.random.RandomState(seed)
+    networks = _Networks(settings, chance)
+    inputs, targets = encoded(cells), np.array(costs, np.float32)
     for _ in range(settings.epochs):
-        orders = np.concatenate(
-            [[chance.permutation(count) for _ in range(settings.networks)] for chance in chances]
-        )
-        for start in range(0, count, BATCH):
-            chosen = orders[:, start : start + BATCH]
-            networks.step(inputs[run, chosen], costs[run, chosen])
-    longest = max(len(work.predict) for work in works)
-    others = np.zeros((len(works), longest, WIDTH), np.float32)
-    for rows, work in zip(others, works, strict=True):
-        rows[: len(work.predict)] = encoded(work.predict)
-    predicted = networks.outputs(others[run[:, 0]]).reshape(len(works), settings.networks, longest)
-    return [rows[:, : len(work.predict)] for rows, work in zip(predicted, works, strict=True)]
+        order = np.stack([chance.permutation(len(cells)) for _ in range(settings.networks)])
+        for start in range(0, len(cells), BATCH):
+            chosen = order[:, start : start + BATCH]
+            networks.step(inputs[chosen], targets[chosen])
+    return networks.outputs(encoded(others))
 
 
 class _Networks:
@@ -114,21 +85,19 @@ class _Networks:
     biases begin at 0.
     """
 
-    def __init__(self, settings: Bananas, chances: Sequence[Any]) -> None:
-        self.settings, self.count = settings, len(chances) * settings.networks
+    def __init__(self, settings: Bananas, chance: np.random.RandomState) -> None:
+        self.settings, self.count = settings, settings.networks
         sizes = [WIDTH, *[settings.width] * settings.layers, 1]
         self.pairs = list(itertools.pairwise(sizes))
         total = sum(before * after + after for before, after in self.pairs)
-        self.params, self.grads = (np.zeros((self.count, total), np.float32) for _ in range(2))
-        self.first, self.second, self.room = (np.zeros((self.count, total), np.float32) for _ in range(3))
+        self.params, self.grads, self.first, self.second = np.zeros((4, self.count, total), np.float32)
         self.weights, self.biases = self._views(self.params)
         self.weight_grads, self.bias_grads = self._views(self.grads)
         self.steps = 0
-        for place, chance in enumerate(chances):
-            for network in range(place * settings.networks, (place + 1) * settings.networks):
-                for weight, (before, after) in zip(self.weights, self.pairs, strict=True):
-                    reach = (6 / (before + after)) ** 0.5
-                    weight[network] = (2 * chance.random_sample((before, after)) - 1) * reach
+        for network in range(self.count):
+            for weight, (before, after) in zip(self.weights, self.pairs, strict=True):
+                reach = (6 / (before + after)) ** 0.5
+                weight[network] = (2 * chance.random_sample((before, after)) - 1) * reach
 
     def _views(self, rows: Array) -> tuple[list[Array], list[Array]]:
         weights, biases, at = [], [], 0
@@ -140,7 +109,7 @@ class _Networks:
         return weights, biases
 
     def outputs(self, inputs: Array) -> Array:
-        """Returns the outputs (networks, rows) for inputs (networks, rows, 155)."""
+        """Returns the outputs (networks, rows) for inputs (rows, 155)."""
         outputs: Array = self._forward(inputs)[-1][:, :, 0]
         return outputs
 
@@ -173,16 +142,10 @@ class _Networks:
 
     def _adam(self) -> None:
         self.steps += 1
-        room, one = self.room, np.float32(1)
-        for moment, beta, values in ((self.first, BETAS[0], self.grads), (self.second, BETAS[1], None)):
-            if values is None:
-                values = np.multiply(self.grads, self.grads, out=self.grads)
-            np.subtract(values, moment, out=room)
-            room *= one - np.float32(beta)
-            moment += room
+        for moment, beta, values in (
+            (self.first, BETAS[0], self.grads),
+            (self.second, BETAS[1], self.grads * self.grads),
+        ):
+            moment += (values - moment) * (np.float32(1) - np.float32(beta))
         rate = self.settings.lr * (1 - BETAS[1] ** self.steps) ** 0.5 / (1 - BETAS[0] ** self.steps)
-        np.sqrt(self.second, out=room)
-        room += np.float32(TINY)
-        np.divide(self.first, room, out=room)
-        room *= np.float32(rate)
-        self.params -= room
+        self.params -= self.first / (np.sqrt(self.second) + np.float32(TINY)) * np.float32(rate)

@@ -189,10 +189,6 @@ class ResultTable:
         """Returns the key in this table of an architecture of any search space."""
         return self._cell(index) if isinstance(field, CellSpace) else field.key(index)
 
-    def averaged(self) -> list[TableEntry]:
-        """Returns the entries of architectures that have several records."""
-        return [entry for entry in self.results.values() if len(entry.samples) > 1]
-
 
 def _kind(record: Record) -> tuple[Any, ...]:
     """Returns the settings that averaged records must share. Raises RbError for a list or an object."""

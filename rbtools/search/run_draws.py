@@ -31,10 +31,6 @@ class RunDraws:
         """Returns one of the items."""
         return items[self.below(len(items))]
 
-    def picks(self, items: Sequence[T], count: int) -> list[T]:
-        """Returns `count` of the items, sampled with replacement."""
-        return [self.choice(items) for _ in range(count)]
-
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """Returns the items in random order (Fisher and Yates)."""
         order = list(items)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import calls, options, shared
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.sink import RecordReader, compiled, form_param, where_param
+from rbtools.cli.sink import Sink, form_param, where_param
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError
-from rbtools.records import Line, expr
 from rbtools.registry import param
 from rbtools.search import SEARCHES, driver, outcome
 from rbtools.search.driver import Algorithm, Rules, Trace
@@ -20,11 +19,10 @@ from rbtools.search.objective import SearchObjective, objectives
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_report import print_result, print_summary, write
 from rbtools.search.sources import DerivedSource, Live, Source, Work
-from rbtools.spaces import nasbench201, sized
+from rbtools.spaces import nasbench201
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
-    from rbtools.spaces.nasbench201 import NASBench201
 
 Record = dict[str, Any]
 
@@ -67,8 +65,8 @@ class SearchOptions:
         "Time limit in seconds for each architecture that the command of --live evaluates.",
         bounds="(0, inf)",
     )
-    channels: int | None = param(None, "With --live: network width.  [default: 16]", bounds="[1, inf)")
-    cells: int | None = param(None, "With --live: cells per stage.  [default: 5]", bounds="[1, inf)")
+    channels: int = param(nasbench201.CHANNELS, "With --live: network width.", bounds="[1, inf)")
+    cells: int = param(nasbench201.CELLS, "With --live: cells per stage.", bounds="[1, inf)")
     each: bool = param(False, "Write the result of each run instead of a summary.", flags=("--each",))
     shown: str | None = param(
         None,
@@ -134,6 +132,7 @@ class SearchCommand:
     def __post_init__(self) -> None:
         algorithm, options = self.algorithm, self.options
         self.run, self.screen = self.work.run, self.work.screen
+        self.space = nasbench201.NASBench201(channels=options.channels, cells=options.cells)
         texts = options.objective or (() if options.measure is None else (options.measure,))
         self.wanted = objectives(texts) if texts or not algorithm.supernet else ()
         if len(self.wanted) > 1 and not algorithm.many:
@@ -171,17 +170,12 @@ class SearchCommand:
         from rbtools.search import parallel_runs
 
         files = (*self.source.files, *self.options.table)
-        table, reading = self._read(files, self.wanted, allow_empty=self.source.allow_empty)
+        table = self._read(files, self.wanted, allow_empty=self.source.allow_empty)
         if not table.results:
-            came = reading.came
-            self.screen.say(f"none of {came} records can be searched." if came else "no records came in.")
-            reading.say_left_out()
             return self.status
         tables = {"table": table, **self._tables(self.options.report_table)}
-        numbers = range(self.options.runs or 100)
-        call = parallel_runs.RunsCall(self.algorithm, table.field, table.known, self.rules, numbers)
-        traces = parallel_runs.search(call, self._with_jobs())
-        reading.say_left_out()
+        runs = self.options.runs or 100
+        traces = parallel_runs.search(self.algorithm, table, self.rules, runs, self._with_jobs())
         return self._finish(table, traces, tables)
 
     def evaluate(self, work: Work) -> int:
@@ -192,7 +186,7 @@ class SearchCommand:
                 " a table, use --table."
             )
         tables = self._tables((*self.options.table, *self.options.report_table))
-        source = Live(self.wanted, work, self._space(), share=self.options.share)
+        source = Live(self.wanted, work, self.space, share=self.options.share)
         numbers = range(self.options.runs or 1)
         traces = driver.search(self.algorithm, source.field, source, self.rules, numbers)
         for key, reason in source.failed.items():
@@ -215,14 +209,13 @@ class SearchCommand:
             raise UsageError("--objective is looked up in a table. Name one with --table.")
         if not self.wanted and self.options.form not in (None, "jsonl"):
             raise UsageError(f"--format {self.options.form} needs an --objective for its main column.")
-        tables = {"table": self._read(files, self.wanted)[0]} if files else {}
+        tables = {"table": self._read(files, self.wanted)} if files else {}
         tables |= self._tables(self.options.report_table)
-        space = self._space()
-        source = DerivedSource(tables.get("table", ResultTable()), space)
+        source = DerivedSource(tables.get("table", ResultTable()), self.space)
         cells, traces = [], []
         for number in range(self.options.runs or 1):
             run = self.run.changed(seed=self.rules.seed + number)
-            cell = supernet_search.search(self.algorithm, run, space.channels, space.cells)
+            cell = supernet_search.search(self.algorithm, run, self.space.channels, self.space.cells)
             index = nasbench201.index_by_ops()[tuple(cell["ops"])]
             self.screen.say(
                 f"{self.algorithm.name}, seed {run.settings.seed}: nb201-{index}"
@@ -231,10 +224,6 @@ class SearchCommand:
             cells.append(cell)
             traces.append(Trace(number, [(index, source.value(index))], 1, 0, "derived"))
         return self._finish(source, traces, tables, cells)
-
-    def _space(self) -> NASBench201:
-        space = sized("nasbench201", channels=self.options.channels, cells=self.options.cells)
-        return cast("NASBench201", space)
 
     def _with_jobs(self) -> Run:
         """The run. If --jobs is missing and the algorithm itself needs much computation, the run uses one
@@ -248,52 +237,30 @@ class SearchCommand:
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
         """Maps the names of files to tables in which results are looked up."""
-        return {name: self._read((name,), ())[0] for name in files}
+        return {name: self._read((name,), ()) for name in files}
 
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
-    ) -> tuple[ResultTable, RecordReader]:
-        """Returns the records of these files as a table. Raises UsageError if the table cannot be
-        searched."""
+    ) -> ResultTable:
+        """Returns the records of these files as a table, and reports what was left out. Raises UsageError if
+        the table cannot be searched."""
         source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
-        reading = RecordReader(source, self.screen, self.output)
+        reading = Sink(source, self.screen, self.output, self.options.where)
         table = ResultTable(wanted, share=self.options.share)
-        for line in self._chosen(reading.lines()):
-            assert line.record is not None
+        for line in reading.every_line():
+            if line.record is None or not reading.holds(line.record):
+                continue
             try:
                 table.add(line.record, line.text)
             except RbError as wrong:
                 reading.read, reading.bad = reading.read - 1, reading.bad + 1
                 self.screen.wrong_line(f"{place_of(line)} {wrong}", "more lines cannot be searched", "")
+        reading.check()
         table.check()
+        reading.tell()
         if reading.bad:
             self.status = shared.FAILED
-        return table, reading
-
-    def _chosen(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """Yields the lines for which the condition of --where holds. The condition does not hold for a record
-        that lacks a name in the condition.
-
-        Raises UsageError if the condition holds for no record.
-        """
-        if self.options.where is None:
-            yield from lines
-            return
-        condition, answered, problem = compiled(self.options.where, "--where"), False, None
-        for line in lines:
-            assert line.record is not None
-            try:
-                holds = condition.holds(line.record)
-            except expr.MissingName:
-                continue
-            except RbError as reason:  # a value has another type
-                problem = problem or reason
-                continue
-            answered = True
-            if holds:
-                yield line
-        if problem is not None and not answered:
-            raise UsageError(f"--where: {problem}")
+        return table
 
     def _finish(
         self,

@@ -37,7 +37,7 @@ def print_summary(done: Searched, screen: Terminal) -> None:
     searched = done.tables["table"]
     if searched.lacking:
         screen.say(f"{searched.lacking} values of the objective are missing in the records.")
-    if several := searched.averaged():
+    if several := [entry for entry in searched.results.values() if len(entry.samples) > 1]:
         known = sorted(set().union(*(entry.seeds for entry in several)))
         seeds = f", seeds {', '.join(map(str, known[:8]))}" if known else ""
         screen.say(

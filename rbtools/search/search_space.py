@@ -71,13 +71,10 @@ class CellSpace(SearchSpace):
         self.size = len({self.keys[index] for index in self.indices})
         self.of_space = len(set(self.keys))
         self._there = frozenset(self.indices)
-        self._known: dict[int, list[int]] = {}
         self._nearest: dict[tuple[int, ...], int] = {}
 
     def neighbours(self, index: int) -> list[int]:
-        if index not in self._known:  # cached: runs query the same good cells repeatedly
-            self._known[index] = [other for other in nasbench201.neighbours(index) if other in self._there]
-        return self._known[index]
+        return [other for other in nasbench201.neighbours(index) if other in self._there]
 
     def ops(self, index: int) -> tuple[int, ...]:
         return nasbench201.cells()[index]

@@ -18,7 +18,7 @@ from rbtools.search import SEARCHES, front, predictor
 from rbtools.search.bananas import Bananas
 from rbtools.search.driver import Algorithm, Proposals, Rules, Trace, search
 from rbtools.search.objective import objectives
-from rbtools.search.predictor import WIDTH, FittedPredictor, features
+from rbtools.search.predictor import WIDTH, features
 from rbtools.search.result_table import ResultTable
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace, SearchSpace
@@ -159,9 +159,6 @@ def test_local_search_walks_up_the_slope_to_the_optimum() -> None:
     assert best_of_runs("local", table, 400, runs=10) == [1.0] * 10
 
 
-SMALL = Bananas(networks=2, layers=2, width=4, epochs=20)
-
-
 def test_a_cell_has_a_feature_for_each_sequence_of_operations_along_its_paths() -> None:
     assert WIDTH == 155
     assert features((0, 0, 0, 0, 0, 0)) == [0, 5, 30]
@@ -172,25 +169,13 @@ def test_a_cell_has_a_feature_for_each_sequence_of_operations_along_its_paths() 
     assert {one for cell in cells for one in features(cell)} == set(range(WIDTH))
 
 
-def fit(seed: int, count: int = 40) -> FittedPredictor:
-    chance = np.random.RandomState(seed)
-    cells = [features(tuple(chance.randint(5, size=6))) for _ in range(count + 4)]
-    return FittedPredictor(SMALL, cells[:count], list(0.1 + chance.random_sample(count)), cells[count:], seed)
-
-
-def test_a_fit_does_not_depend_on_its_company() -> None:
-    together = FittedPredictor.all([fit(0), fit(1), fit(2, count=9), fit(3)])
-    for seed, count in ((0, 40), (2, 9), (3, 40)):
-        (alone,) = FittedPredictor.all([fit(seed, count)])
-        assert alone.shape == (2, 4) and np.array_equal(alone, together[seed])
-
-
 @pytest.mark.parametrize("loss", ["mape", "mae"])
 def test_the_gradient_of_the_predictor_is_that_of_its_loss(loss: str) -> None:
-    networks = predictor._Networks(
-        dataclasses.replace(SMALL, loss=loss, networks=1), [np.random.RandomState(0)]
-    )
-    inputs, costs = predictor.encoded(fit(5).cells)[None], np.array([fit(5).costs], np.float32)
+    settings = Bananas(networks=1, layers=2, width=4, loss=loss)
+    chance = np.random.RandomState(5)
+    inputs = predictor.encoded([features(cell) for cell in chance.randint(5, size=(40, 6)).tolist()])[None]
+    costs = (0.1 + chance.random_sample((1, 40))).astype(np.float32)
+    networks = predictor._Networks(settings, np.random.RandomState(0))
 
     def value() -> float:
         off = np.abs(networks.outputs(inputs).astype(float) - costs)
