@@ -28,7 +28,7 @@ from rbtools.models import (
     variants,
     weights_file,
 )
-from rbtools.models.families import classes_of, in_channels_of, pooled_windows, skeleton
+from rbtools.models.families import classes_of, in_channels_of, infer, pooled_windows, skeleton
 from rbtools.models.load_weights import load_into
 from rbtools.models.meta import meta_init
 from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
@@ -41,7 +41,6 @@ from rbtools.models.normalize import (
     per_channel,
 )
 from rbtools.models.read_checkpoint import Checkpoint, counted, read
-from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
 from rbtools.spaces.identity import identity
@@ -80,10 +79,8 @@ def load(
     the file. The global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
-    kind = programs.kind_of_file(path) if path.is_file() else None
+    kind = programs.kind_of_file(path) if allow_code and path.is_file() else None
     if kind is not None:
-        if not allow_code:
-            raise programs.refusal(path, kind)
         return _program(path, kind, arch, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
     n_classes, channels = _classes_and_channels(checkpoint, classes, shape)
@@ -97,8 +94,9 @@ def load(
     candidates: list[Candidate] = []
     for one in archs:
         network, checkpoint = _network(checkpoint, one, classes, shape, allow_code)
-        if preprocessing := normalising.preprocessing_of(one, network):
-            one = {"preprocessing": preprocessing, **one}
+        if one.get("space") == "timm" and "side" not in one:
+            cropped = normalising.preprocessing(getattr(network, "pretrained_cfg", None))
+            one = {"preprocessing": cropped, **one} if cropped else one
         candidates.append((one, network))
     arch, network = candidates[0]
     if arch.get("space") == "python":

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.autograd.function import once_differentiable
 
+from rbtools.models import folding
+
 # Shares of the largest logit and of the norm of the gradient; larger than rounding in bfloat16.
 _TOLERANCE, _OF_GRADIENT = 0.02, 0.5
 
@@ -84,9 +86,9 @@ def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
         return None
     logits, gradient = _logits_and_gradient(network, inputs)
     fused_logits, fused_gradient = _logits_and_gradient(copied, inputs)
-    near = bool((logits - fused_logits).abs().max() <= _TOLERANCE * logits.abs().max())  # false for NaN
-    if not (near and bool((gradient - fused_gradient).norm() <= _OF_GRADIENT * gradient.norm())):
-        raise ValueError("the copy with fused kernels gives other logits or gradients")
+    folding.check_same(logits, fused_logits, _TOLERANCE, "fused copy")
+    if not bool((gradient - fused_gradient).norm() <= _OF_GRADIENT * gradient.norm()):  # false for NaN
+        raise ValueError("the fused copy gives other gradients")
     return copied
 
 

@@ -47,7 +47,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels_out)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
-        self.shortcut = _shortcut(channels_in, channels_out, stride)
+        self.shortcut = projection(channels_in, channels_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(self.activation(self.bn1(self.conv1(x)))))
@@ -70,7 +70,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, channels_out, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels_out)
-        self.shortcut = _shortcut(channels_in, channels_out, stride)
+        self.shortcut = projection(channels_in, channels_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.activation(self.bn1(self.conv1(x)))
@@ -78,7 +78,8 @@ class Bottleneck(nn.Module):
         return self.activation(self.bn3(self.conv3(out)) + self.shortcut(x))
 
 
-def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
+def projection(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
+    """Returns the identity if a block keeps all sizes, and otherwise a 1x1 convolution with BatchNorm."""
     if stride == 1 and channels_in == channels_out:
         return nn.Sequential()
     return nn.Sequential(
@@ -97,7 +98,7 @@ def stage(
     return nn.Sequential(*blocks)
 
 
-class _FourStages(nn.Module):
+class FourStages(nn.Module):
     """Four stages of blocks. Each later stage has twice the channels and half the resolution of the stage
     before."""
 
@@ -121,7 +122,7 @@ class _FourStages(nn.Module):
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
 
-class ResNet(_FourStages):
+class ResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes).
 
     `blocks` are the numbers of blocks in the four stages, such as (2, 2, 2, 2) for ResNet-18. `width` is the
@@ -219,7 +220,7 @@ class PreActBlock(PreActivated):
         return self.convolved(active) + beside
 
 
-class PreActResNet(_FourStages):
+class PreActResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes). The network has four stages of blocks.
 
     If `final_norm` is true, BatchNorm (`bn`) and ReLU follow the last block. Both layers are missing in

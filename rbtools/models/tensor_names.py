@@ -26,7 +26,6 @@ TIMM_VIT = (
     (r"blocks\.(\d+)\.mlp\.fc2\.", r"encoder.layers.encoder_layer_\1.mlp.3."),
     (r"norm\.", "encoder.ln."),
 )
-_TIMM_VIT = [(re.compile(pattern), words) for pattern, words in TIMM_VIT]
 
 # The same layer in files of torchvision before 0.3.
 _OLD_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)")
@@ -93,6 +92,6 @@ def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> 
 
 
 def _from_timm(key: str) -> Iterable[str]:
-    for pattern, words in _TIMM_VIT:
-        if pattern.match(key):
-            yield pattern.sub(words, key, count=1)
+    for pattern, words in TIMM_VIT:
+        if re.match(pattern, key):
+            yield re.sub(pattern, words, key, count=1)

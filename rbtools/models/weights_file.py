@@ -108,14 +108,14 @@ def _refuse_other_zips(path: Path, size: int) -> None:
             f"The checkpoint {path} is cut off or damaged: {size} bytes are there and the end of the"
             " archive is missing. Copy or download it again."
         ) from None
+    program = programs.kind_of_archive(names)
+    if program is not None:
+        raise programs.refusal(path, program)
     if unpacked > size:
         raise RbError(
             f"The checkpoint {path} has {size} bytes and unpacks to {unpacked}. PyTorch packs no weights: the"
             " file is damaged, or not made by it."
         )
-    program = programs.kind_of_archive(names)
-    if program is not None:
-        raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):
         if "model.weights.h5" in names:
             raise RbError(f"The checkpoint {path} is a Keras model: {_ELSEWHERE}.")

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models import Shape
 from rbtools.models.families import State, weight
-from rbtools.models.resnet import ResNet, stage
+from rbtools.models.resnet import FourStages, ResNet, stage
 
 NAMES = r"card/(resnet18-w(?P<width>\d+)|wide-preactresnet18-x(?P<widen>\d+))"
 EXAMPLES = ("card/resnet18-w128", "card/wide-preactresnet18-x2")
@@ -26,12 +26,6 @@ NORMALIZATIONS = {
     10: ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
-
-
-class CardResNet(ResNet):
-    """The zoo's ResNet-18 with another width."""
-
-    normalizations: ClassVar[Mapping[int, Any]] = NORMALIZATIONS
 
 
 class CardBlock(nn.Module):
@@ -56,10 +50,8 @@ class CardBlock(nn.Module):
         return self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
 
 
-class CardWidePreActResNet(nn.Module):
+class CardWidePreActResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes)."""
-
-    normalizations: ClassVar[Mapping[int, Any]] = NORMALIZATIONS
 
     def __init__(self, widen: int, *, classes: int, in_channels: int = 3) -> None:
         super().__init__()
@@ -72,18 +64,21 @@ class CardWidePreActResNet(nn.Module):
         self.fc = nn.Conv2d(channels, classes, 1, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.conv1(images)
-        for number in (1, 2, 3, 4):
-            x = getattr(self, f"layer{number}")(x)
+        x = self.through_stages(self.conv1(images))
         x = F.relu(self.bn1(x)).mean((2, 3), keepdim=True)
         return self.fc(x).flatten(1)
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """Builds the network with the matched name."""
+    ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0]}
+    network: Any
     if match["widen"]:
-        return CardWidePreActResNet(int(match["widen"]), classes=classes, in_channels=shape[0])
-    return CardResNet((2, 2, 2, 2), classes=classes, in_channels=shape[0], width=int(match["width"]))
+        network = CardWidePreActResNet(int(match["widen"]), **ends)
+    else:
+        network = ResNet((2, 2, 2, 2), width=int(match["width"]), **ends)
+    network.normalizations = NORMALIZATIONS
+    return network
 
 
 def names(state: State) -> Iterator[str]:
