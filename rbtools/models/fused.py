@@ -50,7 +50,8 @@ class ActivatedConvolution(nn.Conv2d):
     """
 
     def forward(self, inputs: Tensor, summand: Tensor | None = None) -> Tensor:
-        if not (torch.is_grad_enabled() and (inputs.requires_grad or _has_gradient(summand))):
+        wanted = any(tensor is not None and tensor.requires_grad for tensor in (inputs, summand))
+        if not (torch.is_grad_enabled() and wanted):
             return self.kernel(inputs, summand)
         result: Tensor = _WithGradient.apply(inputs, summand, self)
         return result
@@ -64,10 +65,6 @@ class ActivatedConvolution(nn.Conv2d):
         if summand is None:
             return torch.cudnn_convolution_relu(inputs, self.weight, self.bias, *how)
         return torch.cudnn_convolution_add_relu(inputs, self.weight, summand, 1.0, self.bias, *how)
-
-
-def _has_gradient(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad
 
 
 def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:

@@ -158,18 +158,11 @@ class ResNet(FourStages):
         return self.linear(pooled)
 
 
-def share_activation(network: nn.Module, activation: Activation) -> None:
-    """Use one function or module as the activation of every block, in place."""
-    for module in list(network.modules()):
-        if hasattr(module, "activation"):
-            setattr(module, "activation", activation)  # noqa: B010
-
-
 def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
     """Set the activation of all blocks and BatchNorm's epsilon in place, if the record has these fields."""
-    if "activation" in fields:
-        share_activation(network, ACTIVATIONS[fields["activation"]])
     for module in network.modules():
+        if "activation" in fields and hasattr(module, "activation"):
+            setattr(module, "activation", ACTIVATIONS[fields["activation"]])  # noqa: B010
         if "eps" in fields and isinstance(module, nn.BatchNorm2d):
             module.eps = float(fields["eps"])
 
