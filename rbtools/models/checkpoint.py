@@ -136,16 +136,15 @@ def _decided(
     Without images, the first architecture is returned, and the normalisation stays undecided if several are
     possible. Raises RbError.
     """
+    facts: dict[str, Any] = {"normalize_from": choices.source}
     several = len(candidates) > 1
     if hints.batches is None:
         arch, network = candidates[0]
-        fields = [field for field in variants.VARIANT_FIELDS if field in arch]
-        facts: dict[str, Any] = {"unchecked": fields} if several else {}
+        if several:
+            facts["unchecked"] = [field for field in variants.VARIANT_FIELDS if field in arch]
         if len(choices.fields) > 1:
             return arch, network, {**facts, "normalize_from": normalising.OPEN}
-        (more,) = choices.fields.values()
-        whole = {**arch, **more}
-        return whole, behind(network, normalize_of(whole)), {**facts, "normalize_from": choices.source}
+        candidates = candidates[:1]
     archs, models, preferred = {}, {}, set()
     for arch, network in candidates:
         for name, more in choices.fields.items():
@@ -156,8 +155,8 @@ def _decided(
             usual = name in choices.preferred or len(choices.fields) == 1
             if usual and (arch is candidates[0][0] or not named):
                 preferred.add(options.strip())
-    facts, (best, *others) = {"normalize_from": choices.source}, models
-    if others:
+    best = next(iter(models))
+    if hints.batches is not None and len(models) > 1:
         best, facts["tried"] = trial.decided(path, models, hints.batches, preferred)
     return archs[best], models[best], facts
 

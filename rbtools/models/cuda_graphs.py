@@ -129,11 +129,6 @@ class GraphedNetwork(nn.Module):
         self.calls: Counter[bool] = Counter()
         self.recordings: dict[bool, _Recording] = {}
 
-    @property
-    def used(self) -> bool:
-        """True if a pass was captured."""
-        return bool(self.recordings)
-
     def forward(self, images: Tensor) -> Tensor:
         if self.stopped or len(images) != self.count:
             return self.network(images)

@@ -11,7 +11,7 @@ HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|
 OPTIONAL = ("num_batches_tracked", "n_averaged")  # suffixes of tensors that may be missing in a file
 
 # Synonyms: kuangliu's (advbench, MART, Rice) and torchvision's.
-SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))
+SYNONYMS = {"shortcut": "downsample", "downsample": "shortcut", "linear": "fc", "fc": "linear"}
 
 # Names in timm's (and DeiT's) vision transformer, and the names of torchvision.
 TIMM_VIT = (
@@ -84,8 +84,7 @@ def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> 
     if key in wanted:
         return key
     words = key.split(".")
-    other = {a: b for pair in SYNONYMS for a, b in (pair, pair[::-1])}
-    tries = [".".join(other.get(word, word) for word in words), *_from_timm(key)]
+    tries = [".".join(SYNONYMS.get(word, word) for word in words), *_from_timm(key)]
     if head is not None and HEAD.fullmatch(".".join([*words[:-1], "weight"])):
         tries.append(head + words[-1])
     return next((name for name in tries if name in wanted), key)

@@ -76,7 +76,7 @@ def test_logits_whose_memory_was_overwritten_are_differentiated_anew(graphs: lis
 def test_a_batch_of_another_size_is_not_captured(graphs: list[PretendGraph]) -> None:
     model, graphed = frozen()
     assert torch.equal(graphed(images(3).requires_grad_(True)), model(images(3)))
-    assert not graphs and not graphed.used and graphed(images(0)).shape == (0, 5)
+    assert not graphs and not graphed.recordings and graphed(images(0)).shape == (0, 5)
 
 
 PASSES = itertools.count(1)
@@ -108,7 +108,7 @@ def test_a_network_that_cannot_be_recorded_says_why(
     graphed = GraphedNetwork(model, 2, sentences.append)
     for _ in range(2):
         graphed(images(2).requires_grad_(True))
-    assert graphed.stopped and not graphed.used
+    assert graphed.stopped and not graphed.recordings
     assert len(sentences) == 1 and "CUDA graphs are not used" in sentences[0] and reason in sentences[0]
 
 
