@@ -78,13 +78,12 @@ class Bottleneck(nn.Module):
         return self.activation(self.bn3(self.conv3(out)) + self.shortcut(x))
 
 
-def projection(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
+def projection(channels_in: int, channels_out: int, stride: int, affine: bool = True) -> nn.Sequential:
     """Returns the identity if a block keeps all sizes, and otherwise a 1x1 convolution with BatchNorm."""
     if stride == 1 and channels_in == channels_out:
         return nn.Sequential()
-    return nn.Sequential(
-        nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
-    )
+    convolution = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(channels_out, affine=affine))
 
 
 def stage(
@@ -179,16 +178,21 @@ def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, sha
 
 class PreActivated(nn.Module):
     """A block that applies BatchNorm, ReLU and a 3x3 convolution twice: (N, C, H, W) -> (N, C', H/stride,
-    W/stride)."""
+    W/stride). If `affine` is false, BatchNorm has no weights."""
 
     def __init__(
-        self, channels_in: int, channels_out: int, stride: int, activation: Activation = F.relu
+        self,
+        channels_in: int,
+        channels_out: int,
+        stride: int,
+        activation: Activation = F.relu,
+        affine: bool = True,
     ) -> None:
         super().__init__()
         self.activation: Activation = activation
-        self.bn1 = nn.BatchNorm2d(channels_in)
+        self.bn1 = nn.BatchNorm2d(channels_in, affine=affine)
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.bn2 = nn.BatchNorm2d(channels_out, affine=affine)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
 
     def convolved(self, x: Tensor) -> Tensor:

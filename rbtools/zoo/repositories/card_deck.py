@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rbtools.models import Shape
 from rbtools.models.families import State, weight
-from rbtools.models.resnet import FourStages, ResNet, stage
+from rbtools.models.resnet import FourStages, PreActivated, ResNet, projection, stage
 
 NAMES = r"card/(resnet18-w(?P<width>\d+)|wide-preactresnet18-x(?P<widen>\d+))"
 EXAMPLES = ("card/resnet18-w128", "card/wide-preactresnet18-x2")
@@ -28,26 +28,16 @@ NORMALIZATIONS = {
 }
 
 
-class CardBlock(nn.Module):
-    """A block that applies BatchNorm, ReLU and a 3x3 convolution twice.
-
-    The shortcut, which is a convolution or the identity, is applied to the activated input.
-    """
+class CardBlock(PreActivated):
+    """A block whose shortcut, a convolution or the identity, is applied to the activated input."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels_in, affine=False)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels, affine=False)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or channels_in != channels:
-            convolution = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
-            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(channels, affine=False))
+        super().__init__(channels_in, channels, stride, affine=False)
+        self.shortcut = projection(channels_in, channels, stride, affine=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x))
-        return self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
+        active = self.activation(self.bn1(x))
+        return self.convolved(active) + self.shortcut(active)
 
 
 class CardWidePreActResNet(FourStages):
