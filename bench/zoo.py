@@ -297,7 +297,7 @@ def table(zoo: dict[str, Any]) -> dict[str, list[str]]:
 def label(name: str, dataset: str, state: dict[str, torch.Tensor], network: nn.Module) -> str:
     """What --arch takes for the network, with what leaves no trace in its file."""
     from rbtools.models import variants
-    from rbtools.models.recognise import infer
+    from rbtools.models.families import infer
 
     arch, words = infer(state).arch, repr(network)
     if "activation" in arch:

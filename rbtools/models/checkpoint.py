@@ -28,7 +28,7 @@ from rbtools.models import (
     variants,
     weights_file,
 )
-from rbtools.models.families import classes_of, in_channels_of, pooled_windows, skeleton
+from rbtools.models.families import classes_of, in_channels_of, infer, pooled_windows, skeleton
 from rbtools.models.load_weights import load_into
 from rbtools.models.meta import meta_init
 from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
@@ -41,7 +41,6 @@ from rbtools.models.normalize import (
     per_channel,
 )
 from rbtools.models.read_checkpoint import Checkpoint, counted, read
-from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
 from rbtools.spaces.identity import identity
@@ -80,10 +79,8 @@ def load(
     the file. The global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
-    kind = programs.kind_of_file(path) if path.is_file() else None
+    kind = programs.kind_of_file(path) if allow_code and path.is_file() else None
     if kind is not None:
-        if not allow_code:
-            raise programs.refusal(path, kind)
         return _program(path, kind, arch, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
     n_classes, channels = _classes_and_channels(checkpoint, classes, shape)
@@ -97,8 +94,9 @@ def load(
     candidates: list[Candidate] = []
     for one in archs:
         network, checkpoint = _network(checkpoint, one, classes, shape, allow_code)
-        if preprocessing := normalising.preprocessing_of(one, network):
-            one = {"preprocessing": preprocessing, **one}
+        if one.get("space") == "timm" and "side" not in one:
+            cropped = normalising.preprocessing(getattr(network, "pretrained_cfg", None))
+            one = {"preprocessing": cropped, **one} if cropped else one
         candidates.append((one, network))
     arch, network = candidates[0]
     if arch.get("space") == "python":
@@ -138,16 +136,15 @@ def _decided(
     Without images, the first architecture is returned, and the normalisation stays undecided if several are
     possible. Raises RbError.
     """
+    facts: dict[str, Any] = {"normalize_from": choices.source}
     several = len(candidates) > 1
     if hints.batches is None:
         arch, network = candidates[0]
-        fields = [field for field in variants.VARIANT_FIELDS if field in arch]
-        facts: dict[str, Any] = {"unchecked": fields} if several else {}
+        if several:
+            facts["unchecked"] = [field for field in variants.VARIANT_FIELDS if field in arch]
         if len(choices.fields) > 1:
             return arch, network, {**facts, "normalize_from": normalising.OPEN}
-        (more,) = choices.fields.values()
-        whole = {**arch, **more}
-        return whole, behind(network, normalize_of(whole)), {**facts, "normalize_from": choices.source}
+        candidates = candidates[:1]
     archs, models, preferred = {}, {}, set()
     for arch, network in candidates:
         for name, more in choices.fields.items():
@@ -158,8 +155,8 @@ def _decided(
             usual = name in choices.preferred or len(choices.fields) == 1
             if usual and (arch is candidates[0][0] or not named):
                 preferred.add(options.strip())
-    facts, (best, *others) = {"normalize_from": choices.source}, models
-    if others:
+    best = next(iter(models))
+    if hints.batches is not None and len(models) > 1:
         best, facts["tried"] = trial.decided(path, models, hints.batches, preferred)
     return archs[best], models[best], facts
 

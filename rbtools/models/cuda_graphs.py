@@ -129,11 +129,6 @@ class GraphedNetwork(nn.Module):
         self.calls: Counter[bool] = Counter()
         self.recordings: dict[bool, _Recording] = {}
 
-    @property
-    def used(self) -> bool:
-        """True if a pass was captured."""
-        return bool(self.recordings)
-
     def forward(self, images: Tensor) -> Tensor:
         if self.stopped or len(images) != self.count:
             return self.network(images)
@@ -171,14 +166,8 @@ def _compare(recording: _Recording, images: Tensor) -> None:
     """Raise ValueError if a replay differs from the network's own result by more than rounding errors."""
     images = images.detach().requires_grad_(recording.images.requires_grad)
     logits = recording.network(images)
-    _check_near(logits, recording.forward(images))
+    folding.check_same(logits.detach(), recording.forward(images), _TOLERANCE, "replay")
     if recording.backward_graph is not None:
         incoming = torch.softmax(logits.detach(), dim=1)
         replayed = recording.backward(incoming)
-        _check_near(recording._gradient(images, logits, incoming), replayed)
-
-
-def _check_near(wanted: Tensor, got: Tensor) -> None:
-    difference, largest = (wanted - got).detach().abs().max(), wanted.detach().abs().max()
-    if not bool(difference <= _TOLERANCE * largest):  # NaN fails this comparison, too
-        raise ValueError("a replay differs from the network")
+        folding.check_same(recording._gradient(images, logits, incoming), replayed, _TOLERANCE, "replay")

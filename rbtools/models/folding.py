@@ -73,11 +73,14 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
     return convolution.weight * scale.view(-1, *[1] * (convolution.weight.ndim - 1)), bias
 
 
-def check_same(expected: Tensor, logits: Tensor) -> None:
-    """Raise ValueError if the logits of a folded copy and of the network differ by more than rounding."""
-    largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
-    if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
-        raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")
+def check_same(
+    expected: Tensor, found: Tensor, tolerance: float = TOLERANCE, what: str = "folded copy"
+) -> None:
+    """Raise ValueError if the results of a copy and of the network differ by more than rounding, which is a
+    share `tolerance` of the largest result. The message calls the copy `what`."""
+    largest, difference = float(expected.abs().max()), float((expected - found).abs().max())
+    if not difference <= tolerance * largest:  # NaN fails this comparison, too
+        raise ValueError(f"the {what}'s results differ by {difference:.3g}, the largest is {largest:.3g}")
 
 
 def reason(wrong: Exception) -> str:

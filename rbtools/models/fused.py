@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.autograd.function import once_differentiable
 
+from rbtools.models import folding
+
 # Shares of the largest logit and of the norm of the gradient; larger than rounding in bfloat16.
 _TOLERANCE, _OF_GRADIENT = 0.02, 0.5
 
@@ -48,7 +50,8 @@ class ActivatedConvolution(nn.Conv2d):
     """
 
     def forward(self, inputs: Tensor, summand: Tensor | None = None) -> Tensor:
-        if not (torch.is_grad_enabled() and (inputs.requires_grad or _has_gradient(summand))):
+        wanted = any(tensor is not None and tensor.requires_grad for tensor in (inputs, summand))
+        if not (torch.is_grad_enabled() and wanted):
             return self.kernel(inputs, summand)
         result: Tensor = _WithGradient.apply(inputs, summand, self)
         return result
@@ -62,10 +65,6 @@ class ActivatedConvolution(nn.Conv2d):
         if summand is None:
             return torch.cudnn_convolution_relu(inputs, self.weight, self.bias, *how)
         return torch.cudnn_convolution_add_relu(inputs, self.weight, summand, 1.0, self.bias, *how)
-
-
-def _has_gradient(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad
 
 
 def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
@@ -84,9 +83,9 @@ def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
         return None
     logits, gradient = _logits_and_gradient(network, inputs)
     fused_logits, fused_gradient = _logits_and_gradient(copied, inputs)
-    near = bool((logits - fused_logits).abs().max() <= _TOLERANCE * logits.abs().max())  # false for NaN
-    if not (near and bool((gradient - fused_gradient).norm() <= _OF_GRADIENT * gradient.norm())):
-        raise ValueError("the copy with fused kernels gives other logits or gradients")
+    folding.check_same(logits, fused_logits, _TOLERANCE, "fused copy")
+    if not bool((gradient - fused_gradient).norm() <= _OF_GRADIENT * gradient.norm()):  # false for NaN
+        raise ValueError("the fused copy gives other gradients")
     return copied
 
 

@@ -1,15 +1,17 @@
-"""Networks without memory for their parameters, and the names and shapes of their tensors."""
+"""Networks without memory for their parameters: the names and shapes of their tensors, and the numbers of
+parameters and multiply-adds, which are counted without computing anything."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from rbtools import models
 from rbtools.models.tensor_names import OPTIONAL
@@ -61,6 +63,36 @@ def shapes_of(
 ) -> dict[str, torch.Size]:
     """Returns the tensors that a file must contain for the architecture with these fields and values. Raises
     RbError in the same cases as `models.build`."""
+    tensors = _built(fields, classes, shape).state_dict()
+    return {key: value.shape for key, value in tensors.items() if not key.endswith(OPTIONAL)}
+
+
+def _built(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape) -> nn.Module:
     with meta_init():
-        network = models.build(dict(fields), classes=classes, shape=shape)
-    return {key: value.shape for key, value in network.state_dict().items() if not key.endswith(OPTIONAL)}
+        return models.build(dict(fields), classes=classes, shape=shape)
+
+
+@cache
+def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape) -> tuple[int, int]:
+    """Counts the parameters and multiply-adds of the architecture with these fields and values. Raises
+    RbError in the same cases as `models.build`."""
+    network = _built(fields, classes, shape).to("meta").eval()
+    return parameters(network), multiply_adds(network, shape)
+
+
+def parameters(network: nn.Module) -> int:
+    """Returns the number of values in all parameters."""
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def multiply_adds(network: nn.Module, shape: models.Shape) -> int:
+    """Counts the multiply-adds of convolutions, linear layers and attention for one image (C, H, W). The
+    network must be on the meta device in eval mode."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
+    try:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            network(torch.empty(2, *shape, device="meta"))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return int(counter.get_total_flops()) // 2 // 2  # two images; a multiply-add is two operations

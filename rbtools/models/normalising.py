@@ -139,13 +139,6 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
     }
 
 
-def preprocessing_of(arch: Mapping[str, Any], network: nn.Module) -> str | None:
-    """Returns the preprocessing in the configuration of a timm network, or None for other networks and other
-    image sizes."""
-    of_timm = arch.get("space") == "timm" and "side" not in arch
-    return preprocessing(getattr(network, "pretrained_cfg", None)) if of_timm else None
-
-
 def preprocessing(cfg: object) -> str | None:
     """Returns the preprocessing in a timm configuration, as an argument of the data set imagenet. Returns
     None if imagenet has no such argument."""

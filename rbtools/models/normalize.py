@@ -66,10 +66,16 @@ class Normalized(Preprocessed):
 
 
 class PerImageStandardization(Preprocessed):
-    """Applies `network` after standardising each image by itself (Ding et al., ICLR 2020, MMA training)."""
+    """Applies `network` after standardising each image by itself (Ding et al., ICLR 2020, MMA training).
+
+    The input of the network is (x - mean) / max(std, 1/sqrt(CHW)). Mean and std are over all pixels of each
+    image (N, C, H, W), as in TensorFlow's `per_image_standardization`. The standard deviation is the unbiased
+    estimate, as in advertorch.
+    """
 
     def inputs(self, images: Tensor) -> Tensor:
-        return per_image(images)
+        spread, mean = torch.std_mean(images, dim=(1, 2, 3), keepdim=True)
+        return (images - mean) / spread.clamp_min(images[0].numel() ** -0.5)
 
 
 def behind(network: nn.Module, normalize: str | Sequence[Sequence[float]] | None) -> nn.Module:
@@ -77,15 +83,6 @@ def behind(network: nn.Module, normalize: str | Sequence[Sequence[float]] | None
     if normalize is None:
         return network
     return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
-
-
-def per_image(images: Tensor) -> Tensor:
-    """Returns (x - mean) / max(std, 1/sqrt(CHW)). Mean and std are over all pixels of each image (N, C, H,
-    W), as in TensorFlow's `per_image_standardization`. The standard deviation is the unbiased estimate, as in
-    advertorch.
-    """
-    spread, mean = torch.std_mean(images, dim=(1, 2, 3), keepdim=True)
-    return (images - mean) / spread.clamp_min(images[0].numel() ** -0.5)
 
 
 def per_channel(values: Sequence[float] | Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rbtools.errors import RbError, shown
 from rbtools.models import published, tensor_names, unpack, weights_file
-from rbtools.models.families import Ambiguous, Inferred
-from rbtools.models.recognise import infer
+from rbtools.models.families import Ambiguous, Inferred, infer
 from rbtools.registry import hooks
 from rbtools.unpickle import Stub, UnusualTensor
 

@@ -47,7 +47,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels_out)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
-        self.shortcut = _shortcut(channels_in, channels_out, stride)
+        self.shortcut = projection(channels_in, channels_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(self.activation(self.bn1(self.conv1(x)))))
@@ -70,7 +70,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, channels_out, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels_out)
-        self.shortcut = _shortcut(channels_in, channels_out, stride)
+        self.shortcut = projection(channels_in, channels_out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.activation(self.bn1(self.conv1(x)))
@@ -78,12 +78,12 @@ class Bottleneck(nn.Module):
         return self.activation(self.bn3(self.conv3(out)) + self.shortcut(x))
 
 
-def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
+def projection(channels_in: int, channels_out: int, stride: int, affine: bool = True) -> nn.Sequential:
+    """Returns the identity if a block keeps all sizes, and otherwise a 1x1 convolution with BatchNorm."""
     if stride == 1 and channels_in == channels_out:
         return nn.Sequential()
-    return nn.Sequential(
-        nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
-    )
+    convolution = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(channels_out, affine=affine))
 
 
 def stage(
@@ -97,7 +97,7 @@ def stage(
     return nn.Sequential(*blocks)
 
 
-class _FourStages(nn.Module):
+class FourStages(nn.Module):
     """Four stages of blocks. Each later stage has twice the channels and half the resolution of the stage
     before."""
 
@@ -121,7 +121,7 @@ class _FourStages(nn.Module):
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
 
-class ResNet(_FourStages):
+class ResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes).
 
     `blocks` are the numbers of blocks in the four stages, such as (2, 2, 2, 2) for ResNet-18. `width` is the
@@ -157,18 +157,11 @@ class ResNet(_FourStages):
         return self.linear(pooled)
 
 
-def share_activation(network: nn.Module, activation: Activation) -> None:
-    """Use one function or module as the activation of every block, in place."""
-    for module in list(network.modules()):
-        if hasattr(module, "activation"):
-            setattr(module, "activation", activation)  # noqa: B010
-
-
 def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
     """Set the activation of all blocks and BatchNorm's epsilon in place, if the record has these fields."""
-    if "activation" in fields:
-        share_activation(network, ACTIVATIONS[fields["activation"]])
     for module in network.modules():
+        if "activation" in fields and hasattr(module, "activation"):
+            setattr(module, "activation", ACTIVATIONS[fields["activation"]])  # noqa: B010
         if "eps" in fields and isinstance(module, nn.BatchNorm2d):
             module.eps = float(fields["eps"])
 
@@ -185,16 +178,21 @@ def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, sha
 
 class PreActivated(nn.Module):
     """A block that applies BatchNorm, ReLU and a 3x3 convolution twice: (N, C, H, W) -> (N, C', H/stride,
-    W/stride)."""
+    W/stride). If `affine` is false, BatchNorm has no weights."""
 
     def __init__(
-        self, channels_in: int, channels_out: int, stride: int, activation: Activation = F.relu
+        self,
+        channels_in: int,
+        channels_out: int,
+        stride: int,
+        activation: Activation = F.relu,
+        affine: bool = True,
     ) -> None:
         super().__init__()
         self.activation: Activation = activation
-        self.bn1 = nn.BatchNorm2d(channels_in)
+        self.bn1 = nn.BatchNorm2d(channels_in, affine=affine)
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.bn2 = nn.BatchNorm2d(channels_out, affine=affine)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
 
     def convolved(self, x: Tensor) -> Tensor:
@@ -219,7 +217,7 @@ class PreActBlock(PreActivated):
         return self.convolved(active) + beside
 
 
-class PreActResNet(_FourStages):
+class PreActResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes). The network has four stages of blocks.
 
     If `final_norm` is true, BatchNorm (`bn`) and ReLU follow the last block. Both layers are missing in

@@ -11,7 +11,7 @@ HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|
 OPTIONAL = ("num_batches_tracked", "n_averaged")  # suffixes of tensors that may be missing in a file
 
 # Synonyms: kuangliu's (advbench, MART, Rice) and torchvision's.
-SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))
+SYNONYMS = {"shortcut": "downsample", "downsample": "shortcut", "linear": "fc", "fc": "linear"}
 
 # Names in timm's (and DeiT's) vision transformer, and the names of torchvision.
 TIMM_VIT = (
@@ -26,7 +26,6 @@ TIMM_VIT = (
     (r"blocks\.(\d+)\.mlp\.fc2\.", r"encoder.layers.encoder_layer_\1.mlp.3."),
     (r"norm\.", "encoder.ln."),
 )
-_TIMM_VIT = [(re.compile(pattern), words) for pattern, words in TIMM_VIT]
 
 # The same layer in files of torchvision before 0.3.
 _OLD_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)")
@@ -85,14 +84,13 @@ def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> 
     if key in wanted:
         return key
     words = key.split(".")
-    other = {a: b for pair in SYNONYMS for a, b in (pair, pair[::-1])}
-    tries = [".".join(other.get(word, word) for word in words), *_from_timm(key)]
+    tries = [".".join(SYNONYMS.get(word, word) for word in words), *_from_timm(key)]
     if head is not None and HEAD.fullmatch(".".join([*words[:-1], "weight"])):
         tries.append(head + words[-1])
     return next((name for name in tries if name in wanted), key)
 
 
 def _from_timm(key: str) -> Iterable[str]:
-    for pattern, words in _TIMM_VIT:
-        if pattern.match(key):
-            yield pattern.sub(words, key, count=1)
+    for pattern, words in TIMM_VIT:
+        if re.match(pattern, key):
+            yield re.sub(pattern, words, key, count=1)

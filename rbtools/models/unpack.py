@@ -7,7 +7,7 @@ import argparse
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,19 +41,11 @@ DEEPEST = 8  # levels of nested mappings above the weights
 MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
 
-class Unwrapped(NamedTuple):
-    """Returns the mapping that contains the tensors, the keys that lead to this mapping, and other keys with
-    weights."""
-
-    weights: Mapping[Any, Any]
-    nesting: list[str]
-    others: list[str]
-
-
 def unwrapped(
     raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None = None
-) -> Unwrapped:
-    """Find the state dict. Plain values on the path to the state dict are added to `metadata`.
+) -> tuple[Mapping[Any, Any], list[str], list[str]]:
+    """Find the state dict. Plain values on the path to the state dict are added to `metadata`. Returns the
+    mapping that contains the tensors, the keys that lead to this mapping, and other keys with weights.
 
     If a file contains several sets of weights, `member` is the key of the wanted set ("best", "ema"). Raises
     RbError if there are no weights, or no weights with the key `member`.
@@ -87,7 +79,7 @@ def unwrapped(
                 raise RbError(
                     f"The checkpoint {path} has no weights called '{member}'.{hint} It holds{there}."
                 )
-            return Unwrapped(raw, nesting, others)
+            return raw, nesting, others
         nesting.append(str(inner[0]))
         others += [str(key) for key in holders if key != inner[0]]
         raw = raw[inner[0]]

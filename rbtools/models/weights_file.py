@@ -23,17 +23,20 @@ _ELSEWHERE = (
     "these tools attack networks of PyTorch. From Python rbtools.evaluate(FUNCTION, data, ...) attacks any"
     " function from images to logits, by Square where it has no gradient"
 )
+# Position and value of the bytes that identify a format, and the description of the format.
 _OTHER_FORMATS = (
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"\xfd7zXZ\x00", "an xz archive"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (b"Rar!", "a rar archive"),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive"),
-    (b"\x89HDF", f"an HDF5 file, as Keras and others write it: {_ELSEWHERE}"),
-    (b"\x93NUMPY", "a NumPy array"),
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"%PDF", "a PDF document"),
+    (0, b"\x1f\x8b", "a gzip archive"),
+    (0, b"\xfd7zXZ\x00", "an xz archive"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (0, b"Rar!", "a rar archive"),
+    (0, b"\x28\xb5\x2f\xfd", "a zstd archive"),
+    (0, b"\x89HDF", f"an HDF5 file, as Keras and others write it: {_ELSEWHERE}"),
+    (0, b"\x93NUMPY", "a NumPy array"),
+    (0, b"\x89PNG", "a PNG image"),
+    (0, b"\xff\xd8\xff", "a JPEG image"),
+    (0, b"%PDF", "a PDF document"),
+    (4, b"TFL3", f"a TFLite model: {_ELSEWHERE}"),
+    (257, b"ustar", "a tar archive"),
 )
 
 
@@ -108,14 +111,14 @@ def _refuse_other_zips(path: Path, size: int) -> None:
             f"The checkpoint {path} is cut off or damaged: {size} bytes are there and the end of the"
             " archive is missing. Copy or download it again."
         ) from None
+    program = programs.kind_of_archive(names)
+    if program is not None:
+        raise programs.refusal(path, program)
     if unpacked > size:
         raise RbError(
             f"The checkpoint {path} has {size} bytes and unpacks to {unpacked}. PyTorch packs no weights: the"
             " file is damaged, or not made by it."
         )
-    program = programs.kind_of_archive(names)
-    if program is not None:
-        raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):
         if "model.weights.h5" in names:
             raise RbError(f"The checkpoint {path} is a Keras model: {_ELSEWHERE}.")
@@ -152,18 +155,14 @@ def _brief(error: Exception) -> str:
 
 
 def _description(path: Path, head: bytes) -> str:
-    for magic, name in _OTHER_FORMATS:
-        if head.startswith(magic):
+    for place, magic, name in _OTHER_FORMATS:
+        if head.startswith(magic, place):
             return f"{name}, which may contain the weights: unpack it first" if "archive" in name else name
-    if head[4:8] == b"TFL3":
-        return f"a TFLite model: {_ELSEWHERE}"
     if head[:1] == b"\x08" and path.suffix == ".onnx":
         return (
             "an ONNX model, which has no gradients. Save the network that it was exported from:"
             f" torch.save(model.state_dict(), FILE). Without that, {_ELSEWHERE}"
         )
-    if head[257:262] == b"ustar":
-        return "a tar archive, which may contain the weights: unpack it first"
     text = head.decode("utf-8", "replace").strip()
     if re.match(r"<(!doctype|html|head|\?xml|body)", text, re.IGNORECASE):
         _, *after = re.split("<title", text, maxsplit=1, flags=re.IGNORECASE)

@@ -24,7 +24,7 @@ SHORTCUTS = ("activation", "input")
 # BatchNorm, and BatchNorm's epsilon. A usual value needs no field.
 TRACELESS = {"activation": ("relu", "silu", "gelu"), "eps": ("1e-5", "1e-3")}
 
-COUNTERS = Registry("way to count a network", {"meta": "rbtools.models.costs:of_arch"})
+COUNTERS = Registry("way to count a network", {"meta": "rbtools.models.meta:of_arch"})
 
 Shape = tuple[int, int, int]
 

@@ -118,7 +118,7 @@ class StepNetworks:
             return []
         names = [*(["folded"] if self.copy.folds else []), "channels-last"]
         names += ["bf16"] if self.half else []
-        recorded = isinstance(self.inner, cuda_graphs.GraphedNetwork) and self.inner.used
+        recorded = isinstance(self.inner, cuda_graphs.GraphedNetwork) and bool(self.inner.recordings)
         return [*names, *(["cuda-graphs"] if recorded else [])]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.models.families import Inferred, State, head_key, noted_names
+from rbtools.models.tensor_names import OPTIONAL
 from rbtools.zoo import external
 
-LEFT_OUT = ("num_batches_tracked",)  # a tensor that may be missing from a file
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 
@@ -19,7 +19,7 @@ def digest(state: State, head: str, stem: str) -> str:
     ends = {head, head.removesuffix("weight") + "bias"}
     lines = []
     for key in sorted(state):
-        if key.endswith(LEFT_OUT) or key.startswith(AUXILIARY):
+        if key.endswith(OPTIONAL) or key.startswith(AUXILIARY):
             continue
         shape: list[Any] = list(state[key].shape)
         if key in ends and shape:

@@ -45,10 +45,6 @@ def entries() -> dict[str, dict[str, Any]]:
     return table
 
 
-def line(key: str, about: dict[str, Any]) -> str:
-    """Returns the line of the table for one network."""
-    return f"{json.dumps(key)}:{json.dumps(about, separators=(',', ':'))}"
-
-
 if __name__ == "__main__":
-    sys.stdout.write("{\n" + ",\n".join(line(key, about) for key, about in entries().items()) + "\n}\n")
+    lines = (f"{json.dumps(key)}:{json.dumps(row, separators=(',', ':'))}" for key, row in entries().items())
+    sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")

@@ -6,6 +6,7 @@ Run `python -m rbtools.zoo.make_torchvision_table > rbtools/zoo/torchvision.json
 
 from __future__ import annotations
 
+import bisect
 import json
 import sys
 import warnings
@@ -14,8 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rbtools.models.costs import multiply_adds, parameters
-from rbtools.models.meta import meta_init
+from rbtools.models.meta import meta_init, multiply_adds, parameters
 from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import by_digest
 
@@ -44,6 +44,7 @@ def entry(name: str) -> dict[str, Any]:
     first, second = (network(name, classes, **options).to("meta") for classes in (10, 20))
     state = first.state_dict()
     head, stem = _ends(first, second)
+    smallest = bisect.bisect_left(range(NATIVE), True, lo=1, key=lambda side: _takes(first, side))
     fixed = 0 if _takes(first, LARGE) else NATIVE
     sides = (fixed,) if fixed else tuple(side for side in SIDES if _takes(first, side))
     return {
@@ -53,7 +54,7 @@ def entry(name: str) -> dict[str, Any]:
             str(side): _line(*(multiply_adds(one, (3, side, side)) for one in (first, second)))
             for side in sides
         },
-        "smallest": fixed or _smallest(first),
+        "smallest": fixed or smallest,
         "fixed": fixed,
         "auxiliary": auxiliary,
         "head": head,
@@ -76,25 +77,13 @@ def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
     return head, stem
 
 
-def _forward(model: nn.Module, side: int) -> None:
-    with torch.no_grad():
-        model(torch.empty(2, 3, side, side, device="meta"))
-
-
 def _takes(model: nn.Module, side: int) -> bool:
     try:
-        _forward(model, side)
+        with torch.no_grad():
+            model(torch.empty(2, 3, side, side, device="meta"))
     except (RuntimeError, ValueError, AssertionError):
         return False
     return True
-
-
-def _smallest(model: nn.Module) -> int:
-    low, high = 0, NATIVE
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _takes(model, middle) else (middle, high)
-    return high
 
 
 if __name__ == "__main__":

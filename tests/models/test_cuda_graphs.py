@@ -91,7 +91,7 @@ class Of(nn.Module):
     ("factor", "reason"),
     [
         (lambda images: float(images.detach().sum()), "not permitted when stream is capturing"),
-        (lambda images: next(PASSES), "differs"),
+        (lambda images: next(PASSES), "replay's results differ by"),
     ],
 )
 def test_a_network_that_cannot_be_recorded_says_why(
@@ -102,7 +102,7 @@ def test_a_network_that_cannot_be_recorded_says_why(
     graphed = GraphedNetwork(model, 2, sentences.append)
     for _ in range(2):
         graphed(images(2).requires_grad_(True))
-    assert graphed.stopped and not graphed.used
+    assert graphed.stopped and not graphed.recordings
     assert len(sentences) == 1 and "CUDA graphs are not used" in sentences[0] and reason in sentences[0]
 
 

@@ -14,7 +14,7 @@ import torch
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint, families, recognise
+from rbtools.models import checkpoint, families
 from rbtools.models.meta import meta_init
 from rbtools.models.unpack import PickleScan
 
@@ -83,11 +83,11 @@ def test_a_tensor_of_any_shape_in_any_place_is_no_crash(shape: tuple[int, ...]) 
             arch = {"space": "zoo", "name": name}
             network = None if name == "nasbench201" else models.build(arch, classes=10, shape=images)
         state = cell() if network is None else network.state_dict()
-        assert recognise.infer(state).classes == 10
+        assert families.infer(state).classes == 10
         for key in state:
             odd = {**state, key: torch.zeros(shape)}
             try:
-                recognise.infer(odd)
+                families.infer(odd)
             except RbError as wrong:
                 assert str(wrong).endswith(".")
             families.classes_of(odd)
@@ -172,7 +172,7 @@ def test_names_from_a_file_stay_on_one_line() -> None:
     refused(file, r"holds the Python object os.sys\\nx, whose class")
     refused({"a\nb": 1, "x" * 10**5: 2}, r"it holds 'a\\nb', 'x{80}\.\.\.'")
     with pytest.raises(RbError, match=r"named a\\nb\."):
-        recognise.infer({"a\nb.c": W})
+        families.infer({"a\nb.c": W})
     refused(b"<html><title>40\n4</title>", r"a web page, titled '40\\n4'")
 
 

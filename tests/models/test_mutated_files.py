@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import build, checkpoint
+from rbtools.models.families import infer
 from rbtools.models.load_weights import load_into
 from rbtools.models.read_checkpoint import Checkpoint
-from rbtools.models.recognise import infer
 from rbtools.zoo.transformers_names import renamed
 from tests.zoo.test_transformers_names import NETWORKS as transformers
 from tests.zoo.test_transformers_names import filled

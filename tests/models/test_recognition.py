@@ -13,10 +13,8 @@ from torch import nn
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import checkpoint, unpack
-from rbtools.models.costs import multiply_adds
-from rbtools.models.families import FAMILIES, Inferred
-from rbtools.models.meta import meta_init
-from rbtools.models.recognise import infer
+from rbtools.models.families import FAMILIES, Inferred, infer
+from rbtools.models.meta import meta_init, multiply_adds
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo

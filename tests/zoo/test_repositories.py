@@ -16,9 +16,9 @@ from rbtools.inputs.checkpoints import CheckpointHints, named_arch
 from rbtools.inputs.data import data_of
 from rbtools.models import build, checkpoint
 from rbtools.models.checkpoint import NormalizationHints
+from rbtools.models.families import infer
 from rbtools.models.meta import meta_init
 from rbtools.models.normalize import Known
-from rbtools.models.recognise import infer
 from rbtools.spaces.identity import identity
 from rbtools.zoo import leaderboard_names, repositories
 from tests.calibrated import SIDE, hints, made, waves

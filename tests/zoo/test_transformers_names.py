@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rbtools.models import build
+from rbtools.models.families import infer
 from rbtools.models.load_weights import load_into
 from rbtools.models.read_checkpoint import Checkpoint
-from rbtools.models.recognise import infer
 from rbtools.zoo.transformers_names import renamed
 
 Shapes = dict[str, tuple[int, ...]]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rbtools.models import Shape
 from rbtools.models.families import State, numbered, weight
-from rbtools.models.resnet import stage
+from rbtools.models.resnet import projection, stage
 
 NAMES = r"augmix/resnext-(?P<depth>\d+)-(?P<groups>\d+)x(?P<width>\d+)d"
 EXAMPLES = ("augmix/resnext-29-4x32d",)
@@ -35,16 +35,12 @@ class AugMixBottleneck(nn.Module):
         self.bn = nn.BatchNorm2d(inner)
         self.conv_expand = nn.Conv2d(inner, channels, 1, bias=False)
         self.bn_expand = nn.BatchNorm2d(channels)
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or channels_in != channels:
-            convolution = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
-            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(channels))
+        self.downsample = projection(channels_in, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn_reduce(self.conv_reduce(x)))
         out = F.relu(self.bn(self.conv_conv(out)))
-        beside = x if self.downsample is None else self.downsample(x)
-        return F.relu(self.bn_expand(self.conv_expand(out)) + beside)
+        return F.relu(self.bn_expand(self.conv_expand(out)) + self.downsample(x))
 
 
 class AugMixResNeXt(nn.Module):

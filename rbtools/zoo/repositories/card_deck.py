@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models import Shape
 from rbtools.models.families import State, weight
-from rbtools.models.resnet import ResNet, stage
+from rbtools.models.resnet import FourStages, PreActivated, ResNet, projection, stage
 
 NAMES = r"card/(resnet18-w(?P<width>\d+)|wide-preactresnet18-x(?P<widen>\d+))"
 EXAMPLES = ("card/resnet18-w128", "card/wide-preactresnet18-x2")
@@ -28,38 +28,20 @@ NORMALIZATIONS = {
 }
 
 
-class CardResNet(ResNet):
-    """The zoo's ResNet-18 with another width."""
-
-    normalizations: ClassVar[Mapping[int, Any]] = NORMALIZATIONS
-
-
-class CardBlock(nn.Module):
-    """A block that applies BatchNorm, ReLU and a 3x3 convolution twice.
-
-    The shortcut, which is a convolution or the identity, is applied to the activated input.
-    """
+class CardBlock(PreActivated):
+    """A block whose shortcut, a convolution or the identity, is applied to the activated input."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels_in, affine=False)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels, affine=False)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or channels_in != channels:
-            convolution = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
-            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(channels, affine=False))
+        super().__init__(channels_in, channels, stride, affine=False)
+        self.shortcut = projection(channels_in, channels, stride, affine=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x))
-        return self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
+        active = self.activation(self.bn1(x))
+        return self.convolved(active) + self.shortcut(active)
 
 
-class CardWidePreActResNet(nn.Module):
+class CardWidePreActResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes)."""
-
-    normalizations: ClassVar[Mapping[int, Any]] = NORMALIZATIONS
 
     def __init__(self, widen: int, *, classes: int, in_channels: int = 3) -> None:
         super().__init__()
@@ -72,18 +54,21 @@ class CardWidePreActResNet(nn.Module):
         self.fc = nn.Conv2d(channels, classes, 1, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.conv1(images)
-        for number in (1, 2, 3, 4):
-            x = getattr(self, f"layer{number}")(x)
+        x = self.through_stages(self.conv1(images))
         x = F.relu(self.bn1(x)).mean((2, 3), keepdim=True)
         return self.fc(x).flatten(1)
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """Builds the network with the matched name."""
+    ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0]}
+    network: Any
     if match["widen"]:
-        return CardWidePreActResNet(int(match["widen"]), classes=classes, in_channels=shape[0])
-    return CardResNet((2, 2, 2, 2), classes=classes, in_channels=shape[0], width=int(match["width"]))
+        network = CardWidePreActResNet(int(match["widen"]), **ends)
+    else:
+        network = ResNet((2, 2, 2, 2), width=int(match["width"]), **ends)
+    network.normalizations = NORMALIZATIONS
+    return network
 
 
 def names(state: State) -> Iterator[str]:

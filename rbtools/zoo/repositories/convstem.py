@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from rbtools.models import Shape
 from rbtools.models.families import State
 from rbtools.zoo.libraries import import_timm
+from rbtools.zoo.published_normalizations import IMAGENET
 
 NAMES = r"singh/(?P<body>convnext-[tsbl]|vit-[sb])"
 EXAMPLES = ("singh/convnext-t", "singh/vit-s")
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # timm's name, the channels of the stem's convolutions, and their strides.
 BODIES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "convnext-t": ("convnext_tiny", (48, 96), (2, 2)),

@@ -37,16 +37,15 @@ CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 class MeanSparse(nn.Module):
     """Replaces values within `threshold` standard deviations of their channel's mean by this mean.
 
-    The method is from Amini et al. 2024. The channels are dimension `axis` of the input.
+    The method is from Amini et al. 2024. The input is (N, C, H, W).
     """
 
     running_mean: Tensor
     running_var: Tensor
     threshold: Tensor
 
-    def __init__(self, channels: int, axis: int = 1) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.axis = axis
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.zeros(channels))
         for name in ("threshold", "batch_num"):
@@ -54,10 +53,8 @@ class MeanSparse(nn.Module):
         self.register_buffer("flag_update_statistics", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = [1] * x.ndim
-        shape[self.axis] = -1
-        mean = self.running_mean.view(shape)
-        near = (x - mean).abs() < (self.threshold * self.running_var.sqrt()).view(shape)
+        mean, deviation = (one.view(-1, 1, 1) for one in (self.running_mean, self.running_var.sqrt()))
+        near = (x - mean).abs() < self.threshold * deviation
         return torch.where(near, mean, x)
 
 
@@ -208,12 +205,11 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     if match["blocks"]:
         return DeepMindPreActResNet(BLOCKS[match["blocks"]], **ends)
     squeeze, meansparse = match["depth"] is None, match[1] is not None
-    sizes = RA_WRN if squeeze else _sizes(int(match["depth"]), int(match["widen"]))
-    return DeepMindWideResNet(*sizes, **ends, squeeze=squeeze, meansparse=meansparse)
-
-
-def _sizes(depth: int, widen: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return ((depth - 4) // 6,) * 3, (16, 16 * widen, 32 * widen, 64 * widen)
+    blocks, widths = RA_WRN
+    if not squeeze:
+        blocks, widen = ((int(match["depth"]) - 4) // 6,) * 3, int(match["widen"])
+        widths = (16, 16 * widen, 32 * widen, 64 * widen)
+    return DeepMindWideResNet(blocks, widths, **ends, squeeze=squeeze, meansparse=meansparse)
 
 
 def names(state: State) -> Iterator[str]:

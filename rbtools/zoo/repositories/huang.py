@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from rbtools.models import Shape
 from rbtools.models.families import State, numbered, weight
 from rbtools.models.resnet import ACTIVATIONS, PreActivated, stage
+from rbtools.zoo.repositories.deepmind import CIFAR10
 
 NAMES = r"huang/wrn-(?P<form>[ra])-d(\d+)-(\d+)-(\d+)-w(\d+)-(\d+)-(\d+)"
 EXAMPLES = ("huang/wrn-r-d5-5-5-w320-640-512", "huang/wrn-a-d27-28-13-w160-448-384")
 STEM = 16
-NORMALIZATIONS: dict[str, dict[int, Any]] = {
-    "r": {},
-    "a": {10: ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))},
-}
+LAST_NORM = {"r": "bn1", "a": "norm1"}  # names of the last BatchNorm
 ORDER = ("relu", "silu")
 
 
@@ -71,19 +69,15 @@ class HuangWideResNet(nn.Module):
                 for sizes in stages
             )
         )
-        setattr(self, _last_norm(form), nn.BatchNorm2d(widths[-1]))
-        self.form = form
+        self.last_norm = LAST_NORM[form]
+        setattr(self, self.last_norm, nn.BatchNorm2d(widths[-1]))
         self.fc = nn.Linear(widths[-1], classes)
-        self.normalizations: dict[int, Any] = NORMALIZATIONS[form]
+        self.normalizations = {10: CIFAR10} if form == "a" else {}
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.blocks(self.stem_conv(images))
-        x = self.activation(getattr(self, _last_norm(self.form))(x))
+        x = self.activation(getattr(self, self.last_norm)(x))
         return self.fc(x.mean((2, 3)))
-
-
-def _last_norm(form: str) -> str:
-    return {"r": "bn1", "a": "norm1"}[form]
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:

@@ -18,6 +18,7 @@ from torch import nn
 from rbtools.models import Shape
 from rbtools.models.families import State
 from rbtools.zoo.libraries import import_timm
+from rbtools.zoo.published_normalizations import IMAGENET
 
 NAMES = r"(?P<owner>microsoft|xu)/swin-(?P<size>[tsbl])(?P<window>-window14)?"
 EXAMPLES = ("microsoft/swin-b",)
@@ -28,7 +29,6 @@ SIZES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
     "b": (128, (4, 8, 16, 32), (2, 2, 18, 2)),
     "l": (192, (6, 12, 24, 48), (2, 2, 18, 2)),
 }
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 # There are no variants: the epsilon of LayerNorm changes only the sixth digit of the logits.
