@@ -95,5 +95,7 @@ def test_wrong_distances_are_one_sentence() -> None:
         CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, eps=(0.5,))
     with pytest.raises(RbError, match=r"eps is \[-0\.5\]\. Expected distances of 0 or more"):
         CERTIFIERS.build("smooth", adaptive=True)(EVAL, IMAGES, LABELS, eps=(-0.5,))
+    with pytest.raises(RbError, match=r"eps is \[inf\]\. Expected distances of 0 or more"):
+        CERTIFIERS.build("smooth", adaptive=True)(EVAL, IMAGES, LABELS, eps=(float("inf"),))
     with pytest.raises(RbError, match=r"Expected 2 whole numbers"):
         CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, examples=torch.arange(3))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rbtools import datasets
 from rbtools.datasets import indices
 from rbtools.errors import RbError
+from rbtools.inputs.data import Data
 from tests import runner
 
 PUBLISHED = json.dumps({"train": ["int", ["0", "3", "1"]], "valid": ["int", ["2", "4"]]})
@@ -115,6 +116,14 @@ def test_seeds_give_other_orders_and_the_order_is_frozen():
 def test_fewer_than_one_is_refused(n):
     with pytest.raises(RbError, match=f"number of examples is {n}. It must be 1 or more"):
         datasets.subset(torch.tensor([0, 1]), n, seed=0)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_chosen_examples_cycle_through_the_classes_unless_their_order_is_given(in_order):
+    chosen = indices.Indices((30, 3, 9, 22, 17, 5), "sha256:0", in_order)
+    data = Data("x", "test", None, "", 40, None, None, chosen)
+    order = data.order(torch.arange(40) % 4).tolist()
+    assert order == ([30, 3, 9, 22, 17, 5] if in_order else [30, 9, 3, 22, 17, 5])
 
 
 def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):

@@ -134,6 +134,13 @@ def test_a_variant_computes_what_its_published_code_computes(name: str) -> None:
     torch.testing.assert_close(found, torch.tensor(GOLDEN[name]), rtol=5e-4, atol=5e-4 * largest)
 
 
+def test_a_flat_image_is_divided_by_the_least_deviation_of_per_image_standardization() -> None:
+    image = torch.full((1, 3, 4, 4), 0.5)
+    image[0, 0, 0, 0] += 0.01
+    wanted = (image - image.mean()) * 48**0.5  # TensorFlow's rule: at least 1 / sqrt(number of values)
+    torch.testing.assert_close(PerImageStandardization(nn.Identity())(image), wanted)
+
+
 @pytest.mark.slow
 def test_a_network_written_behind_its_images_own_normalisation_is_read_so() -> None:
     model = PerImageStandardization(made("wrn-10-1", PER_IMAGE)[0])

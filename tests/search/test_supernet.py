@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,10 @@ def test_a_search_is_repeatable_and_found_in_the_store(name: str, tmp_path: Path
     assert searched(name, store=store) == first == searched(name)
     assert (store.computed, store.found) == (1, 1)
     assert searched(name, seed=1, store=store)["alphas"] != first["alphas"]
+
+
+def test_the_entropy_of_the_first_mixtures_is_that_of_equal_shares() -> None:
+    assert searched("darts")["history"]["entropy"][0] == pytest.approx(math.log(5), abs=0.1)
 
 
 def test_a_search_that_diverges_ends() -> None:
