@@ -34,7 +34,7 @@ from rbtools.probabilistic import NOISES
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice
-from tests.pretend_training import SMALL, counts_of_steps, has_attack_steps
+from tests.pretend_training import SMALL, counts_of_steps
 
 CELL = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|"
 ARCH = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
@@ -81,7 +81,15 @@ def fgsm(count: int) -> None:
 def trainings() -> Iterator[tuple[str, dict[str, Any]]]:
     """Methods and their options: all in their default form, or where it makes many passes in a small one."""
     for name in METHODS:
-        yield name, dict(OWN.get(name, {"attack_steps": 10} if has_attack_steps(name) else {}))
+        yield (
+            name,
+            dict(
+                OWN.get(
+                    name,
+                    {"attack_steps": 10} if "attack_steps" in METHODS.load(name).__dataclass_fields__ else {},
+                )
+            ),
+        )
     yield "pgd", {"attack_steps": 7}
     yield "at-pr", {"candidates": 5}  # its default
 

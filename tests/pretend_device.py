@@ -247,7 +247,7 @@ def _mark(result: Any, pretend: bool) -> Any:
         if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu":
             while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 tensor = torch._C._functorch.get_unwrapped(tensor)
-            tensor.untyped_storage().pretend = pretend
+            tensor.untyped_storage().pretend = pretend  # type: ignore[attr-defined]
     return result
 
 
