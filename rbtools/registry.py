@@ -263,8 +263,8 @@ class Registry(Mapping[str, str]):
         return loaded if self.closed else self._fitting(name, loaded)
 
     def of_name(self, name: object) -> Any | None:
-        """The class whose `name` in entries is this name. None if no class has it, or if it is the name of a
-        user's class that was not loaded."""
+        """Returns the class that entries call by this name. Returns None if no class has this name, or if it
+        is the name of a user's class that was not loaded."""
         if not isinstance(name, str) or name.startswith(OWN):
             return None
         return self._own.get(name) or (self.load(name) if self.knows(name) else None)

@@ -42,7 +42,7 @@ def apgd(
     draw: int,
     keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run `count` steps from a random start; return images (N, C, H, W) and which are broken (N,).
+    """Run `count` steps from a random start. Returns images (N, C, H, W) and a mask (N,) of the broken ones.
 
     `eps` is in pixel units of [0, 1]. An example is broken and dropped as soon as an iterate fools the model.
     Unbroken examples are returned unchanged, or, with `keep_best`, at their point of largest loss (the last

@@ -61,7 +61,7 @@ def attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure the gap of accuracy under an attack (train minus test)."""
+    """Measure the gap between training and test accuracy under an attack."""
     from rbtools.evaluation.accuracy import attacked
 
     method, distances = parse_units.attack(ATTACKS, attack, params, typed.eps, work.screen.warn)

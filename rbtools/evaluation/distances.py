@@ -68,8 +68,8 @@ class Nearest(Spec):
         return {**settings, "eps": self.eps}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each example is classified correctly within the distance. Without a distance, the result is
-        true if the search does not break the example."""
+        """Whether each example is classified correctly within `eps`. If `eps` is None, this is true if the
+        search finds no adversarial example."""
         distances = rows[:, 0].astype(np.float64)
         correct: np.ndarray = distances > self.eps if self.eps is not None else np.isinf(distances)
         return correct

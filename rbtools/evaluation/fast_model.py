@@ -146,8 +146,8 @@ class CountingModel(nn.Module, Network):
     Zero gradients are counted in the first backward pass of each example (`begin`). An example whose gradient
     is zero at the start does not move, which looks like robustness. `chunk_size` is the number of images that
     go through the model at once; attacks split larger batches, and this class splits them if no gradients are
-    needed. If `model` is a fast copy, `decides` is the exact model, and a point counts as misclassified only
-    if the exact model also misclassifies it.
+    needed. If `model` is a fast copy, the exact model is given as `decides`, and a point counts as
+    misclassified only if both models misclassify it.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
 
 
 def _finished(store: Store, outcomes: Sequence[Outcomes], tiles: Sequence[Tile]) -> list[Outcomes] | None:
-    """The outcomes that another shard has completed in the meantime. Returns None if the outcomes are not
+    """The outcomes that another shard has computed in the meantime. Returns None if the outcomes are not
     complete."""
     found = [Outcomes(store, one.key) for one in outcomes]
     return found if all(len(one) >= tiles[-1].examples.stop for one in found) else None

@@ -252,8 +252,8 @@ class Measuring:
                 torch.cuda.empty_cache()
 
     def _model(self, job: MeasureItem) -> tuple[nn.Module, bool]:
-        """Returns the network, frozen and in eval mode, and whether the result of an image depends on its
-        batch."""
+        """Returns the network (frozen and in eval mode), and whether its output for an image depends on the
+        other images of the batch."""
         key, inputs = (job.on, job.batchnorm), self.work.inputs
         if key not in self.models:
             if job.on == "trained":

@@ -275,8 +275,7 @@ def question_of(
 
 
 def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
-    """Returns the specs of an entry. There are several specs for a mean over corruptions, and otherwise
-    one."""
+    """Returns the specs of an entry. A mean over corruptions has several specs; any other metric has one."""
     name = str(entry["metric"])
     bare = (parts.rest() if parts.is_ge or parts.is_gap else parts).build()
     entry = {**entry, "metric": metric_name.without_split(bare)}

@@ -82,8 +82,9 @@ FIRST = re.compile(
 def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     """Infer the network of a bare state dict (no prefixes, no normalisation).
 
-    `metadata` is the remaining content of the file. An architecture string in the metadata decides if several
-    networks have these weights. Raises RbError if no family fits, and `Ambiguous` if several networks fit.
+    `metadata` is the remaining content of the file. If several networks fit the weights, an architecture
+    string in the metadata decides which of them is used. Raises RbError if no family fits, and `Ambiguous` if
+    several networks fit.
     """
     generator = next((key for key in state if DIFFUSION.fullmatch(key)), None)
     if generator is not None:

@@ -3,9 +3,9 @@ file for each paper.
 
 A file contains the `title` of the paper, the reproduction (reproduce_NAME.py) that computes its `records`,
 and the `items`. Each item has a caption in our words. A figure has a `panel` or several `panels`. An item
-that cannot be reproduced has a `reason`. An item without panels and reason is a table of the reproduction. A
-panel is a call of a tool, such as `{plot: curves, metric: pr.uniform.*}`, or a list of calls, each of which
-reads the output of the previous one.
+that cannot be reproduced has a `reason`. An item with neither panels nor a reason is a table of the
+reproduction. A panel is a call of a tool, such as `{plot: curves, metric: pr.uniform.*}`, or a list of calls,
+each of which reads the output of the previous one.
 
 `columns` maps the columns of the paper's tables to metrics of our records. In any text, {NAME} is replaced by
 the entry NAME in the file's `words`, and an entry may contain earlier entries. An entry of `words` or a

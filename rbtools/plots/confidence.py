@@ -175,8 +175,8 @@ def _quantiles(
 
 def _against(axes: Axes, steps: Steps) -> None:
     """Draws the mean largest probability of wrong predictions over the same mean for correct predictions,
-    with a point for each distance. Points are medians over the records that have both means, with the middle
-    80 % of these records.
+    with a point for each distance. Each point is the median over the records that have both means, and its
+    bars show the middle 80 % of these records.
     """
     points, names = [], []
     for distance, rows in steps:

@@ -89,8 +89,8 @@ class CurvesPlot(Drawing):
     )
     right: str | None = param(
         None,
-        "Metrics to draw as dashed lines with a separate axis on the right, such as the gap with --over epoch"
-        " --metric wci.",
+        "Metrics to draw as dashed lines with their own axis on the right, as in --over epoch --metric"
+        " wci --right gap.",
         metavar="LIST",
     )
     same_scale: bool = param(False, "With --right, use the scale of the left axis for both axes.")

@@ -128,8 +128,8 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
     """Colour, dashes and marker of lines whose names differ in these parts. The colour is determined by the
     training method or, without a training method, by the last part. The dashes are determined by the other
-    parts, and by the number of the line among lines with equal parts. If there are not enough colours or
-    dashes, the index of the line determines the style."""
+    parts, and by the number of the line among lines with equal parts. If there are too few colours or dash
+    patterns, the number of the line determines its colour, dashes and marker."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]

@@ -54,12 +54,12 @@ def mean_interval(
     always fail and of which the sample contains one or none. Each end is Gaffke's bound at half the error
     ("Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable",
     Math. Methods Stat. 14, 2005). The lower end is a quantile of the mean of the samples and an additional 0,
-    under uniform Dirichlet weights. For the upper end, the additional value is 1. For zeros and ones, the
-    result is Clopper and Pearson's interval, whose coverage is at least the confidence. For other values,
-    this coverage is a conjecture (see also Learned-Miller and Thomas, arXiv:1905.06208; Phan, Thomas and
-    Learned-Miller, ICML 2021), and `tests/probabilistic/test_intervals.py` searches for exceptions. Intervals
-    by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proven coverage. For many values,
-    intervals by betting are sqrt(2 log 40) / 1.96 = 1.39 times as long.
+    under uniform Dirichlet weights. For the upper end, the additional value is 1. If all values are 0 or 1,
+    the result is the Clopper-Pearson interval, whose coverage is at least the confidence level. For other
+    values, this coverage is a conjecture (see also Learned-Miller and Thomas, arXiv:1905.06208; Phan, Thomas
+    and Learned-Miller, ICML 2021), and `tests/probabilistic/test_intervals.py` searches for exceptions.
+    Intervals by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proven coverage. For
+    many values, intervals by betting are sqrt(2 log 40) / 1.96 = 1.39 times as long.
 
     If there are more than 256 different values, neighbouring values are replaced by their mean. Raises
     ValueError if there are no values, and for values outside [0, 1].

@@ -70,7 +70,7 @@ class Trace(NamedTuple):
 
 
 def patience(size: int) -> int:
-    """Returns after how many consecutive free proposals a run over `size` architectures ends.
+    """The number of consecutive free proposals after which a run over `size` architectures ends.
 
     The number is a hundred for each architecture, because a class of isomorphic architectures is proposed in
     proportion to its size, and a class with one member must still be found. With a fixed limit, a hundred

@@ -114,8 +114,8 @@ class TrainSetup:
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """The method that the steps use. The method includes the tensors `kept`, which have an entry for each
-    example, and the filter (--filter)."""
+    """Returns the method of the training steps: with the filter of --filter, or with the tensors `kept`,
+    which have one entry for each example."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)

@@ -23,13 +23,13 @@ class CVaR(Sampled):
     CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the largest share `beta` of the losses.
     There are three variants (`tail`). In the variants "advbench" and "prl", each image has a threshold t,
     which is initially 1. In each of the `rounds`, new points are sampled around the image, and t changes by
-    -tail_lr * (1 - share above t / beta). If `tail_step` is "batch", this change is divided by the number of
-    images. `tail="advbench"` is the code of Robey et al. and of PRBench (wellzline/PRBenchmark, CVaR_loss):
-    the loss is t + E[relu(loss - t)] / beta at the last points, with the t before the last change. The
-    variant "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta with the t after the last
-    change, but with a t that is at most the minimiser for these points, because an image with t above all
-    losses would have no gradient. The variant "exact" samples points once and uses the minimiser for these
-    points.
+    -tail_lr * (1 - s / beta), where s is the share of losses above t. If `tail_step` is "batch", this change
+    is divided by the number of images. `tail="advbench"` is the code of Robey et al. and of PRBench
+    (wellzline/PRBenchmark, CVaR_loss): the loss is t + E[relu(loss - t)] / beta at the last points, with the
+    t before the last change. The variant "prl" is PRBench's algorithm 1: the loss is E[relu(loss - t)] / beta
+    with the t after the last change, but with a t that is at most the minimiser for these points, because an
+    image with t above all losses would have no gradient. The variant "exact" samples points once and uses the
+    minimiser for these points.
     """
 
     name = "cvar"

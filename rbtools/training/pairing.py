@@ -90,8 +90,9 @@ class ALP(Pairing):
 class CLP(Pairing):
     """Clean logit pairing as in PRBench's table 2, with the loss CE(x) + lambda * ||p(x') - p(x)||^2.
 
-    CLP is like ALP, except that the cross-entropy is at x, and that lambda is 0.3 in PRBench's code. PRBench
-    pairs an image with its own adversarial image, while Kannan et al. pair two random images.
+    CLP differs from ALP in that the cross-entropy is computed at the clean image x. In PRBench's code, its
+    lambda is 0.3. PRBench pairs an image with its own adversarial image, while Kannan et al. pair two random
+    images.
     """
 
     name = "clp"
