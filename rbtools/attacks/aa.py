@@ -55,8 +55,8 @@ class AutoAttack(ReferenceBackend):
     standard variant. Each attack gets the examples that the earlier attacks did not break, and an example is
     dropped as soon as it is broken. Unbroken examples are returned unchanged.
 
-    DLR requires three classes and targeted DLR requires four. With fewer classes both losses are replaced by
-    the margin.
+    DLR requires three classes and targeted DLR requires four. If a model has too few classes for one of these
+    losses, this loss is replaced by the margin.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Raises RbError if
     an attack is unknown or does not support the norm, or if the code of backend pyautoattack fails.

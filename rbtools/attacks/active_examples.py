@@ -44,7 +44,7 @@ class CheckSchedule(NamedTuple):
         return self.every == 1
 
     def due(self, step: int) -> bool:
-        """True if broken examples are dropped after this step. Steps are counted from 0."""
+        """True if the loop checks after this step. Steps are counted from 0."""
         return self.each_step or (step >= 0 and (step + 1) % self.every == 0)
 
 

@@ -126,6 +126,6 @@ def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
 
 
 def nearer(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """For each example, the point with the smaller distance (N,) of two points (N, C, H, W)."""
+    """For each example, the nearer of two points (N, C, H, W), and the distance (N,) of this point."""
     points = torch.where((other[1] < one[1]).view(-1, 1, 1, 1), other[0], one[0])
     return points, torch.minimum(one[1], other[1])

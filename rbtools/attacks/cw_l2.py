@@ -74,7 +74,7 @@ class CWL2(MinimalNormAttack):
         return best, distance
 
     def _descend(self, model: Network, images: Tensor, labels: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one run of Adam. Returns the nearest points that fool the model, and their distances (N,)."""
+        """Make one run of Adam. Returns the nearest fooling points and their distances (N,), or infinity."""
         nearest, distance = images.clone(), torch.full_like(c, torch.inf)
         w = torch.atanh((2 * images - 1) * INSIDE)
         goal = losses.AttackObjective(losses.margin, labels, labels)
@@ -137,8 +137,8 @@ class _CWState(ExampleRows):
 
 
 def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
-    """Returns logits, objective, margin, distance, and gradient with respect to w, for the examples in
-    `rows`."""
+    """Returns logits (N, K), objective (N,), margin (N,), distance (N,), and gradient with respect to w, for
+    the N examples in `rows`."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = model.seen((torch.tanh(w) + 1) / 2)

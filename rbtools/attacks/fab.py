@@ -33,7 +33,7 @@ class FAB(ReferenceBackend):
 
     The attack searches for the nearest adversarial example. An example is dropped as soon as an adversarial
     example within eps is found. Every step computes the gradients of all classes. The attack `fab-t` computes
-    only two gradients and is therefore suitable for many classes. The first run starts at the image; further
+    only one gradient and is therefore suitable for many classes. The first run starts at the image; further
     runs start at random points. Unbroken examples are returned unchanged.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).

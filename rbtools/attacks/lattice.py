@@ -55,7 +55,7 @@ def check_distance(attack: Attack) -> None:
 
 
 def searched(attack: Method) -> Method:
-    """The attack with the eps that its search uses. In L-infinity, this eps is a multiple of 1/255."""
+    """The attack with the eps of its search: in linf with a grid, rounded down to a multiple of 1/255."""
     if attack.grid == "none" or attack.norm != "linf":
         return attack
     return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
@@ -97,7 +97,7 @@ def run(
 def _run(
     attack: Attack, target: Network, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same as `run`, for a model that is already an instance of `Target`."""
+    """The same as `run`, for a `Network`, and without the mean over samples of a randomised model."""
     if attack.grid == "none":
         return attack.run(target, images, labels, draws)
     check_distance(attack)

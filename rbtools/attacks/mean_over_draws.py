@@ -55,7 +55,7 @@ class _Best:
     def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
         """Keep each point (M, C, H, W) whose value exceeds the smallest kept value of its example.
 
-        The mask `allowed` (M,) excludes points.
+        `rows` (M,) are the examples of the points. Only points with `allowed` (M,) true are kept.
         """
         points, values = points.to(self.points), values.to(self.values)
         least, place = self.values[:, rows].min(0)
@@ -139,8 +139,8 @@ class MeanOverDraws(Network):
     def chosen(self, points: Tensor) -> Tensor:
         """For each example, the best point among `points` (N, C, H, W) and the points that were kept.
 
-        All candidates are evaluated with the same new samples. The candidate with the largest mean margin is
-        selected, unless another candidate fails more often by more than a standard deviation.
+        All candidates get the same new samples. The candidate with the largest mean margin is selected,
+        unless another candidate fails more often by more than one standard deviation of the difference.
         """
         candidates = [points, self.last, *self.by_margin.points, *self.by_rate.points]
         judged = self._new_draws(candidates)

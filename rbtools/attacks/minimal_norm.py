@@ -52,7 +52,7 @@ class MinimalNormAttack(SequentialAttack):
     def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the result of `search`. On a GPU, the search uses only the fast copy of the model, and the
         exact model checks the points at the end. If points do not fool the exact model, the search is
-        repeated for these points, and the exact model then checks every step."""
+        repeated for their examples, and the exact model then checks every step."""
         alone = None if check_schedule(images.device).each_step else model.undecided()
         if alone is None:
             return self.search(model, images, labels)
@@ -119,7 +119,7 @@ def cosine(first: float, last: float, number: int, count: int) -> float:
 
 
 def _look(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
-    """Keep the points that fool the model and are nearer to the image than the earlier points."""
+    """Keep the points that fool the model and are nearer to the image than the nearest points so far."""
     search.adversarial = ~model.still_correct(search.points, labels, logits)
     points, length = model.seen(search.points), search.length
     if points is not search.points:

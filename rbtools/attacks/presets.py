@@ -24,7 +24,7 @@ def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttac
     """The attacks of a preset, at the preset's distances or at the distances in `eps`. Raises RbError for an
     unknown name.
 
-    If the published step size is too small to reach a distance in `eps`, the default step size is used.
+    For a distance in `eps` that all steps of the published step size cannot reach, the default is used.
     """
     presets: dict[str, tuple[PresetAttack, ...]] = gathered("attack-presets")
     if name not in presets:

@@ -49,8 +49,8 @@ class Square(ReferenceBackend):
 
     The attack is a random search that decreases the margin z_y - (largest other logit) and uses only the
     logits of the model. The squares are random and independent for each image. A square that would change
-    nothing is not counted as a query. An example is dropped as soon as a point fools the model. Unbroken
-    examples are returned unchanged.
+    nothing needs no pass of the model, but counts as one of --queries. An example is dropped as soon as a
+    point fools the model. Unbroken examples are returned unchanged.
 
     The fraction of the pixels in a square is initially p and is halved after 10, 50, 200, 500, 1000, 2000,
     4000, 6000 and 8000 queries. With schedule "fixed", these numbers do not depend on --queries, as in
@@ -268,8 +268,8 @@ def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """The start in linf: vertical stripes of x + eps or x - eps, with a random sign for each channel and
-    column."""
+    """The start in linf: vertical stripes of x + eps or x - eps, clipped to [0, 1], with a random sign for
+    each channel and column."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
@@ -342,7 +342,7 @@ def _turned_etas(turned: Tensor, side: int, norm: str) -> Tensor:
 
 def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
     """The start in l2 and l1: a grid of about five by five etas, with a random sign for each eta and channel.
-    The start is scaled to length eps and clipped to the box (l2), or projected onto ball and box (l1)."""
+    In l2, the etas are scaled to length eps, and the start is clipped. In l1, the start is projected."""
     images = batch.images
     count, channels, height, width = images.shape
     side = max(min(height, width) // 5, 1)
@@ -362,8 +362,8 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
 
 
 def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
-    """The images plus the offset, which is first scaled to length eps. The sum is clipped in l2 and projected
-    in l1."""
+    """The images plus the offset. In l2, the offset is first scaled to length eps, and the sum is clipped to
+    the box. In l1, the sum is projected onto ball and box."""
     if norm == "l1":
         return steps.project(images + offset, images, eps, norm)
     return (images + eps * steps.unit(offset)).clamp_(0, 1)

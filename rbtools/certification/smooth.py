@@ -112,7 +112,7 @@ class Smooth(Registered):
         return torch.from_numpy(np.concatenate(radii)).to(images.device)
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
-        """The radii to decide. Radius 0 is certified if the selected class has a probability above 1/2."""
+        """The radii to decide: 0 (the selected class has a probability above 1/2), then those above 0."""
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:

@@ -103,7 +103,7 @@ def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
     """Scale a uint8 picture (3, H, W) for crops of this (height, width).
 
     The picture is reduced by selecting single pixels, as OpenCV does for a fifth. The picture is enlarged
-    only if it is smaller than a crop.
+    only if it is too small for a crop.
     """
     step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
     # A crop is never at the last place, so a picture with one more pixel than the image is too small.

@@ -51,7 +51,7 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
-    """For each grey level, the ends of the counts' intervals in [0, 2^32), and the first count of each bin.
+    """For each grey level, upper ends of the counts' intervals in [0, 2^32), and first counts of all bins.
 
     Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), where K is the number of distinct counts.
     """

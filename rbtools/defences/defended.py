@@ -15,9 +15,9 @@ from rbtools.defences.base import Backward, Defence
 class Defended(nn.Module):
     """A network behind stages. `Defended` maps images (N, C, H, W) in [0, 1] to logits (N, K).
 
-    `model` accepts images in [0, 1], so its first layer is the normalisation. `backward` replaces the
-    attribute `backward` of every stage. `none` makes the gradient zero, and `identity` and `own` are defined
-    in `Defence`.
+    `model` accepts images in [0, 1], so its first layer is the normalisation. `backward`, unless it is None,
+    replaces the attribute `backward` of every stage. `none` makes the gradient zero. The other values
+    are described in `Defence`.
     """
 
     def __init__(

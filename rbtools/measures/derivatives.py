@@ -61,7 +61,7 @@ def flat(weights: Weights) -> Tensor:
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The function that maps some weights to the logits (N, K) of images (N, C, H, W)."""
+    """The function from some weights to logits (N, K) of images (N, C, H, W); the others are the model's."""
     fixed = weights_of(model)
     return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
 

@@ -26,7 +26,7 @@ class Jacobian(Measure):
     If BatchNorm uses the batch's statistics, the result is the derivative of an image's logits with respect
     to all pixels of the batch, because the directions of different images are independent.
 
-    Raises RbError if `exact` needs more memory than is freeor uses the batch's statistics.
+    Raises RbError if `exact` needs more memory than is free, and for `exact` with the batch's statistics.
     """
 
     name = "jacobian"

@@ -121,7 +121,7 @@ def traces(
     The trace of its block is then the mean over images of the trace of J' C J, where J is the Jacobian of an
     image's logits with respect to the weight, and C = diag(p) - p p' is the Hessian of the cross-entropy with
     respect to the logits. The trace of J' C J needs no second derivative. One backward pass gives an estimate
-    for all such layers at once, without the blocks between layers. Each layer with other logits has its own
+    for all such layers at once, without the blocks between layers. Each of the other layers has its own
     random vectors.
     """
     curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)

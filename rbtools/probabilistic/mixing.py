@@ -75,11 +75,10 @@ def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
     """The grid of rates for G, and for each rate 1 (passes) or 0 (fails). The grid contains rho twice, as
     passing and as failing.
 
-    On the scale of angles, every proportion among M samples has the standard deviation 1 / (2 sqrt(M)). The
-    grid covers 12 standard deviations on each side of rho; beyond it, the events are practically certain or
-    impossible. The steps of the grid are a 16th of a standard deviation, so that a mixture of two grid points
-    can replace any rate between these points. Larger steps are not sufficient for the narrow intervals of
-    10,000 images.
+    On the scale of angles, every proportion among M samples has the standard deviation 1 / (2 sqrt(M)).
+    Within 12 standard deviations of rho, the steps of the grid are a 16th of a standard deviation; beyond,
+    the events are practically certain or impossible. A mixture of two of these grid points can replace any
+    rate between the two points. Larger steps are not sufficient for the narrow intervals of 10,000 images.
     """
     deviation = 0.5 / math.sqrt(max(event.draws for event in seen))
     angles = math.asin(math.sqrt(rho)) + deviation * np.arange(-12, 12.01, 1 / 16)

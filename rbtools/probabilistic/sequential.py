@@ -46,7 +46,7 @@ def needed(rho: float, confidence: float = 0.95) -> int | None:
 
 
 def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> str | None:
-    """The reason why `samples` samples cannot decide every rho at this confidence, or None if all are
+    """The reason why `samples` samples cannot decide every rho at this confidence, or None if all can be
     decided."""
     for rho in rhos:
         least = needed(rho, confidence)

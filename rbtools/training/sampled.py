@@ -32,7 +32,7 @@ class Sampled(Method[Any]):
         return self.points(images, draws, 0)
 
     def points(self, images: Tensor, draws: Draws, number: int) -> list[Tensor]:
-        """Yields the points of a round, each shaped as `images` (N, C, H, W). Each point is sampled once."""
+        """The list of points of a round, each shaped as `images` (N, C, H, W). Each point is sampled once."""
         names = (f"round {number} sample {sample}" for sample in range(self.samples))
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]
 
