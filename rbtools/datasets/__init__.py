@@ -69,7 +69,7 @@ def source(
     *,
     allow_code: bool = False,
 ) -> DatasetSource:
-    """The data set called `name`; no file is opened. Raises RbError for an invalid name or argument.
+    """The data set called `name`, not yet loaded. Raises RbError for an invalid name or argument.
 
     `data_dir` is the folder of published data sets (by default RB_DATA, or else the folder `data`).
     `class_map` is a file that maps class names to indices, for models that number the classes differently.

@@ -33,8 +33,8 @@ class ImageArrays(DatasetSource):
 
     @abstractmethod
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if the split is unknown, or if a file is missing, or is
-        damaged."""
+        """The content of a split. Raises RbError if the split is unknown, or if a file is missing,
+        damaged or of another kind."""
 
     def stamped(self, split: str) -> Stamped | None:
         """The values and files that identify a cached fingerprint. Returns None if no file shows whether the

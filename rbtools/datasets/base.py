@@ -83,7 +83,8 @@ class HashCache(Protocol):
 class DatasetSource(Registered, ABC):
     """A data set that can be opened.
 
-    `name` is the name as the user wrote it, with its argument. `argument` is the text after the colon.
+    `name` is the name as the user wrote it, with its argument. `argument` is the text after the colon, or
+    None.
     """
 
     name: str

@@ -48,9 +48,9 @@ def remembered(
 ) -> str:
     """The hash that `make` returns, or the cached hash of the same files.
 
-    `what` contains other values on which the hash depends. `files` contains (name, path) of each file. The
-    hash is computed again if a file was changed so recently that a later change might go unnoticed
-    (`checksum.stamp`). Raises OSError if a file is missing.
+    `what` contains other values on which the hash depends. `files` contains (name, path) of each file. If
+    the stamp of a file is not settled (`checksum.stamp`), the hash is computed again and not cached.
+    Raises OSError if a file is missing.
     """
     if cache is None:
         return make()

@@ -34,7 +34,7 @@ class Scaling(NamedTuple):
     """How an image is scaled before its centre is cropped, as with torchvision's Resize (antialiased).
 
     `side` is the new length of the shorter side in pixels; with `squash`, both sides get this length. If
-    `side` is None, the image is not scaled. With `only_others`, an image that has this size is not changed.
+    `side` is None, the image is not scaled. With `only_others`, an image of the final size is not changed.
     """
 
     side: int | None
@@ -58,7 +58,7 @@ class Encoded(Protocol):
 def decode(
     images: Encoded, ids: Sequence[int] | np.ndarray, out: np.ndarray, resize: Scaling | None = None
 ) -> None:
-    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`.
+    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, by a few threads.
 
     Greyscale, palette and CMYK images become RGB with Pillow's convert("RGB"), as in torchvision's
     ImageFolder; transparency is dropped. If `out` has one channel, Pillow's convert("L") is used. With

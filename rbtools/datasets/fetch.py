@@ -57,7 +57,7 @@ def bring(
 def _fetch(
     remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Download the content of an address to a file. Raises RbError for any other content."""
+    """Download the content of an address to a file. Raises RbError if it is not the published content."""
     total, received = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(remote.url, headers={"User-Agent": "rbtools"})
     try:

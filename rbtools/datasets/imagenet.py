@@ -150,8 +150,8 @@ class ImageNet(Photographs):
         return tree
 
     def _place(self, split: str) -> Path | None:
-        """The folder of a split, called by one of the usual names. For `test`, the data folder itself may be
-        this folder."""
+        """The folder of a split, inside a folder with a usual name (`folders`). For `test`, the folder with
+        the usual name may itself be the split."""
         names = ("train",) if split == "train" else ("val", "validation", "test")
         roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
         for root in roots:

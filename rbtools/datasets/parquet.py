@@ -1,6 +1,6 @@
 """parquet:PATH, data sets in the format of the Hugging Face Hub: columns of encoded images and of labels.
 
-PATH is a .parquet fileor a folder with files such as data/train-00000-of-00001.parquet.
+PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... or train/0000.parquet ...
 """
 
 from __future__ import annotations

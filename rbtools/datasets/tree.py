@@ -150,8 +150,8 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
-    """Yields (folder, names of its files) for a folder in `root` and all its subfolders, sorted by path. The
-    yielded folders are relative to `root`.
+    """Returns (folder, names of its files) for a folder in `root` and all its subfolders, sorted by path. The
+    folders are relative to `root`.
 
     Symbolic links are followed. Raises RbError if a link leads to a folder that contains it.
     """

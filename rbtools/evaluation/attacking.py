@@ -133,7 +133,7 @@ def searched(
 def _attempt(
     batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Run the attack on a model. Returns the images, inside the budgetand their logits by the exact model."""
+    """Attack a model. Returns the images, inside the budget, and their logits by the exact model."""
     decides = batch.model if model is batch.fast_model is not batch.model else None
     perturbed, findings, counting = searched(batch, method, model, decides)
     logits = batch.logits(perturbed)

@@ -43,7 +43,9 @@ class Noisy(Spec):
     rho: float | None = param(None, "The tolerated failure rate.", check="fraction")
     denominator: str = param("correct", "Which images count.", choices=("correct", "all"))
     passes: str = param(
-        "at-least", "An image passes if PR >= 1 - rho or PR > 1 - rho.", choices=("at-least", "above")
+        "at-least",
+        "An image passes if PR >= 1 - rho (at-least) or if PR > 1 - rho (above).",
+        choices=("at-least", "above"),
     )
     confidence: float = param(0.95, "Of the interval.", bounds="(0, 1)")
 
@@ -134,8 +136,8 @@ class Noisy(Spec):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """The spec of an entry. Returns None if the entry has a stopping rule that this class does not
-        have."""
+        """The spec of an entry. Returns None for an entry of another kind, and if only one of entry and class
+        has a stopping rule."""
         if "gamma" not in entry or "particles" in entry or ("stopping" in entry) != issubclass(cls, Decided):
             return None
         noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)

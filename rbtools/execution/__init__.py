@@ -1,4 +1,4 @@
-"""Runs work in this process, in other processes, or on a cluster. This room does not depend on attacks and
+"""Runs work in this process, in other processes, or on a cluster. This package does not depend on attacks and
 losses."""
 
 from rbtools.registry import Registry

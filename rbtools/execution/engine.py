@@ -198,8 +198,8 @@ class Engine:
         raise NotImplementedError
 
     def post(self, tell: Callable[[Report], None]) -> None:
-        """Make the main thread of the run call `tell` with the run's report. This method may be called from
-        any thread."""
+        """Make the thread that calls `wait` call `tell` with the run's report. This method may be called
+        from any thread."""
         self._messages.append(tell)
         self.wake()
 

@@ -21,7 +21,8 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
     """The number of workers that `--jobs N|auto` specifies. Raises UsageError.
 
     `auto` means `per_gpu` workers (default 1) for each GPU on GPUs, and otherwise as many workers as the
-    cores allow with `threads` threads each. 0 means that the engine itself decides, if this is its default.
+    cores allow with `threads` threads each. Returns 0 if the engine decides the number itself, which
+    an engine with `own_capacity` does for `auto` and without `--jobs`.
     """
     engines: Any = ENGINES.load(engine) if engine != LOCAL else None
     if engines is not None and engines.own_capacity and text in (None, "auto"):

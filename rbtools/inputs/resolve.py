@@ -173,7 +173,7 @@ class Inputs:
         return Inputs(self.record, data_of(self.record, run, split), run)
 
     def load_model(self, device: torch.device) -> nn.Module:
-        """The network, on the device of the run. Raises the same errors as `load_model`."""
+        """The network on `device`. Raises the same errors as `load_model`."""
         return load_model(self.record, self.data, self.run, device)
 
     def threads(self) -> int:

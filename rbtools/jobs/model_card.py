@@ -114,8 +114,8 @@ def _with_store(run: Run) -> Iterator[Run]:
 
 @dataclass
 class PartState:
-    """The state of one part. `n` is the number of images in the part's last evaluation, and `remarks` are the
-    remarks of this evaluation. `reason` is the reason why the part cannot be evaluated further, or None."""
+    """The state of one part: the number `n` of images in its last evaluation, the `seconds` that it took, the
+    `reason` why it cannot be evaluated further (or None), and the `remarks` of its last evaluation."""
 
     part: CardPart
     n: int = 0

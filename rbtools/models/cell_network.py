@@ -38,7 +38,7 @@ class Zero(nn.Module):
 
     The original multiplies by 0, which turns inf into NaN. In this class, the output is zero for every input.
     The output stays connected to the input in the autograd graph, because an attack on one of the 341 cells
-    without a path to the output needs a zero gradient and not an error.
+    without a live path needs a zero gradient and not an error.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -428,7 +428,7 @@ def to_bytes(
     mean: Sequence[float] | Tensor | None = None,
     std: Sequence[float] | Tensor | None = None,
 ) -> bytes:
-    """Write a safetensors file with the tensors of the bare network, with `normalize.mean` and
+    """Returns the bytes of a safetensors file with the tensors of the bare network, with `normalize.mean` and
     `normalize.std`, and with `metadata` as JSON.
 
     For a `Normalized` network, mean and standard deviation are taken from the network. Equal weights and

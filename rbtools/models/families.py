@@ -250,7 +250,7 @@ def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> bool:
-    """True if an architecture's network has these tensors. Raises RbError if the network cannot be built."""
+    """True if an architecture's network has exactly these tensors. Raises RbError if it cannot be built."""
     wanted = shapes_of(tuple(arch.items()), classes, shape)
     if Counter(wanted.values()) - Counter(value.shape for value in state.values()):
         return False
@@ -260,7 +260,7 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yields zoo architectures with the sizes of these weights, and the side lengths of their images."""
+    """Yields zoo architectures with the sizes of these weights, each with a side length of its images."""
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))

@@ -43,8 +43,8 @@ class _WithGradient(torch.autograd.Function):
 
 
 class ActivatedConvolution(nn.Conv2d):
-    """Returns ReLU of a convolution with a bias, plus a summand if one is given: (N, C, H, W) -> (N, C', H',
-    W').
+    """Returns ReLU of the sum of a convolution with a bias and, if given, a summand: (N, C, H, W) -> (N, C',
+    H', W').
 
     The weights are constant. Only the inputs and the summand have gradients.
     """

@@ -91,8 +91,8 @@ def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[in
 
 
 def _finite(value: Tensor) -> bool:
-    """True if all values are finite. A finite sum proves that all values are finite. If the sum is infinite,
-    each value is checked, because the sum may have overflowed."""
+    """True if all values are finite. A finite sum proves that all values are finite. If the sum is not
+    finite, each value is checked, because the sum may have overflowed."""
     if value.is_meta or not value.is_floating_point() or value.sum(dtype=torch.float32).isfinite():
         return True
     return bool(value.isfinite().all())

@@ -222,7 +222,7 @@ class PreActResNet(FourStages):
 
     If `final_norm` is true, BatchNorm (`bn`) and ReLU follow the last block. Both layers are missing in
     kuangliu/pytorch-cifar. `shortcut` is the input of a shortcut convolution. The value is "activation" or
-    "input".
+    "input". Average pooling adapts to the image size.
     """
 
     def __init__(

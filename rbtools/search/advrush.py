@@ -19,9 +19,9 @@ class AdvRush(DARTS):
     """AdvRush (Mok et al., ICCV 2021): DARTS with a penalty on the curvature of the loss.
 
     After `warmup=50` epochs, `gamma=0.01` times the penalty is added to the loss. For the penalty, each image
-    is moved by `step_size=1.5` along the sign of the loss gradient. The penalty is the mean norm of the
-    change of this gradient. As in the authors' code, BatchNorm is in eval mode for the penalty, because the
-    loss of an image must not depend on other images.
+    is moved by the L2 distance `step_size=1.5` along the sign of the loss gradient. The penalty is the mean
+    norm of the change of this gradient. As in the authors' code, BatchNorm is in eval mode for the penalty,
+    because the loss of an image must not depend on other images.
     """
 
     name: ClassVar[str] = "advrush"
@@ -44,7 +44,7 @@ class AdvRush(DARTS):
 
 
 def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> Tensor:
-    """Returns the mean over images of |grad l(x + z) - grad l(x)|, where z = `step` sign(grad l(x)).
+    """Returns the mean of |grad l(x + z) - grad l(x)|, where z has length `step` along sign(grad l(x)).
 
     The formula is from Moosavi-Dezfooli et al., CVPR 2019, equation 5. The result is differentiable in the
     model's parameters. Images are float32 (N, C, H, W) in [0, 1], and `step` has the same unit.

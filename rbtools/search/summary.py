@@ -17,9 +17,8 @@ Entry = dict[str, Any]
 
 
 def spread(values: Sequence[float]) -> Entry:
-    """Returns mean, standard deviation (with n - 1), Student's 95 % interval, minimum, maximum and n.
-
-    A single value has no standard deviation and no interval.
+    """Returns mean, standard deviation (with n - 1), Student's 95 % interval of the mean, minimum, maximum
+    and n. A single value has no standard deviation and no interval.
     """
     count, mean = len(values), math.fsum(values) / len(values)
     result: Entry = {"mean": mean}

@@ -243,7 +243,7 @@ def kernel_params(ops: Ops) -> int:
 
 
 def live_kernel_params(ops: Ops) -> int:
-    """Returns the sum of `kernel_params` over only the edges that are on a path from input to output.
+    """Returns the sum of `kernel_params` over only the live edges (`live_edges`).
 
     This value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
     """

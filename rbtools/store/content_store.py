@@ -223,7 +223,7 @@ class Store:
 
     @contextlib.contextmanager
     def _lease(self, name: str, take: Callable[[Path], lease.Lease | None]) -> Iterator[lease.Lease | None]:
-        """Hold the lease with this name if it is free."""
+        """Hold the lease with this name if `take` acquires it."""
         path, held = self.path("leases", name), None
         with contextlib.suppress(OSError):
             held = None if path is None else take(path)
@@ -336,8 +336,8 @@ def object_name(data: bytes) -> str:
 
 
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
-    """The key under which a file's hash is cached, and whether the cached hash is still valid. Raises
-    OSError."""
+    """The key under which a file's hash is cached, and whether the cached hash is valid without reading the
+    file. Raises OSError."""
     absolute = os.path.abspath(path)
     text, settled = checksum.stamp_of(absolute)
     return f"{FILE}{text}:{absolute}", settled

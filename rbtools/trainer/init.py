@@ -31,7 +31,7 @@ def mixed_seed(seed: int, purpose: str) -> int:
 def network(task: TrainingTask, run: Run) -> nn.Module:
     """The network on the CPU; its first layer is the normalisation, if there is one. If the weights are from
     a checkpoint, the normalisation of the checkpoint is kept. Raises RbError if a checkpoint has another
-    architecture or was trained on other data.
+    architecture, or other classes or another image shape than the data set.
     """
     arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     if recipe.init == "checkpoint":

@@ -98,9 +98,9 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. The last batch may be smaller. A single image joins the batch before it,
-    because BatchNorm needs more than one image for a variance. If all batches have one image, this is not
-    done.
+    """The batches of an epoch. The last batch may be smaller. If it is a single image, it joins the
+    batch before it, because BatchNorm needs more than one image for a variance. If all batches have one
+    image, this is not done.
     """
     pieces = list(order.split(batch_size))
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:

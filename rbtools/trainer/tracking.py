@@ -180,7 +180,7 @@ class Tracker:
         return numbers
 
     def _batches(self, model: nn.Module, name: str, one: Measure, perturbed: Tensor) -> Iterator[Any]:
-        """The batches of a measure: the first training images, divided by the measure's batch size."""
+        """The batches of a measure: the first training images, in pieces of the measure's batch size."""
         images, labels, ids = self.splits["train"]
         count, size = one.size
         for number, part in enumerate(ids[: count * size].split(size)):

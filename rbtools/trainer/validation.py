@@ -96,7 +96,7 @@ class Checks:
 
     @cached_property
     def few(self) -> Tensor:
-        """The training examples on which single-step training is attacked."""
+        """The examples on which single-step training is attacked."""
         if len(self.examples.held) >= ENOUGH:
             return self.examples.held
         return few(self.examples.labels.cpu(), self.examples.ids)

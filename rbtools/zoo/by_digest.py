@@ -31,7 +31,7 @@ def digest(state: State, head: str, stem: str) -> str:
 
 
 def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the torchvision network with exactly these names and shapes. The last layer may have another
+    """Returns the torchvision network with exactly these names and shapes. The last layer may have any usual
     name."""
     table = {about["digest"]: {**about, "names": [name]} for name, about in external.table().items()}
     return _listed("torchvision", table, state, metadata)

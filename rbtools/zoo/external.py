@@ -29,7 +29,7 @@ def table() -> dict[str, dict[str, Any]]:
     """Maps the names of torchvision's classification networks to their rows of the table.
 
     `params` is [a, b], where the number of parameters is a + b x classes. `per_channel` is the number of
-    weights of the first layer for each image channel. `macs` maps a side length in pixels to [a, b] , where
+    weights of the first layer for each image channel. `macs` maps a side length in pixels to [a, b], where
     the number of multiply-adds for three channels is a + b x classes. `smallest` is the smallest side length
     in pixels. `fixed` is the only accepted side length, or 0. `auxiliary` is true if the network has heads
     that only training uses. `head` and `stem` are the names of the last and first weights. The field `digest`

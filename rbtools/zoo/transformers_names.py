@@ -121,7 +121,7 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Returns the tensors with timm's shapes, which in small networks are those of 1x1 convolutions and not
+    """Yields the tensors with timm's shapes, which in small networks are those of 1x1 convolutions and not
     of linear layers."""
     stem = state.get("stem.0.weight")
     small = stem is not None and len(stem) <= CONVOLVED

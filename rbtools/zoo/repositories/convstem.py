@@ -80,6 +80,6 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """Yields the names of all these networks if the tensors include such a stem."""
+    """Returns the names of all these networks if the tensors include such a stem."""
     stems = state.keys() & {"stem.stem.0.weight", "patch_embed.proj.stem.0.weight"}
     return [f"singh/{body}" for body in BODIES] if stems else []

@@ -59,7 +59,7 @@ class MeanSparse(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Squeeze-and-excitation (Hu et al., CVPR 2018), which scales channels by a function of their means."""
+    """Scales channels by a sigmoid of two linear layers on the channels' means (Hu et al., CVPR 2018)."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """Yields all names of Microsoft's networks if the tensors include relative position biases."""
+    """Returns all names of Microsoft's networks if the tensors include relative position biases."""
     biased = "layers.0.blocks.0.attn.relative_position_bias_table" in state
     sizes = [f"{size}{window}" for size in SIZES for window in ("", "-window14")]
     return [f"microsoft/swin-{size}" for size in sizes] if biased else []

@@ -56,5 +56,5 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """Yields all names if the tensors include the temperatures of cross-covariance attention."""
+    """Returns all names if the tensors include the temperatures of cross-covariance attention."""
     return [f"debenedetti/xcit-{size}12" for size in SIZES] if "blocks.0.attn.temperature" in state else []
