@@ -94,8 +94,7 @@ class Window:
         self.held[place] = lambda: self.loop.result_line(job.record, at, report)
 
     def finish(self, place: int, text: Callable[[], bytes]) -> None:
-        """Write the line of a place, which `text` makes. If the output is in input order, the line is written
-        when all lines before it are written; otherwise, it is written at once."""
+        """Write the line of a place, made by `text`: after all lines before it, or at once if unordered."""
         self.held[place] = text
         while self.held and (not self.ordered or self.next in self.held):
             number = self.next if self.ordered else next(iter(self.held))
