@@ -1,10 +1,10 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
-In Python, there is one function for each tool (`arch`, `attack`, `card`, `certify`, `convert`, `corr`,
-`corrupt`, `ge`, `measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`); see
-`rbtools.api`. `check` and `transfer` are subcommands of rb-attack. `read` reads files of records, `frame`
-makes a pandas DataFrame, and `load` returns a record's model. `evaluate` and `fit` evaluate and train a
-module in memory. The packages `rbtools.records`, `rbtools.datasets` and `rbtools.models` are also public.
+In Python, each tool except rb-store is a function (`arch`, `attack`, `card`, `certify`, `convert`, `corr`,
+`corrupt`, `ge`, `measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, `rbtools.api.search`); see
+`rbtools.api`. `check`, `curve` and `transfer` are subcommands of rb-attack. `read` reads files of records,
+`frame` makes a pandas DataFrame, and `load` returns a record's model. `evaluate` and `fit` evaluate and train
+a module in memory. The packages `rbtools.records`, `rbtools.datasets` and `rbtools.models` are public, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One function for each tool, for notebooks; its argument is a record, and it returns the tool's output.
+"""One function for each tool except rb-store. It takes a record and returns the records of the tool.
 
     import rbtools
     record = rbtools.train({"arch": {"space": "nasbench201", "index": 13714, "cells": 1}}, "trades", epochs=2)

@@ -224,8 +224,8 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
     """Return " Did you mean 'x'?" with the nearest known name or names, or an empty string.
 
     The function tries synonyms first, then names that end with this name (`train.method`), and then similar
-    spellings. `not_for` contains names that have another meaning in this place and therefore have no
-    synonyms. The synonyms of these names are not suggested.
+    spellings. `not_for` contains known names that have another meaning in this place. Such a name is
+    not suggested for one of its synonyms.
     """
     plain: dict[str, str] = {}  # so that PGD finds pgd
     for word in known:

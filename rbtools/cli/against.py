@@ -27,7 +27,7 @@ class PublishedSource(NamedTuple):
     `key` returns the fields that are equal in a record and a row of the same model (data set first), or None
     if the record cannot match a row. `methods` lists the training methods of the publication's models; a
     record contains at most one of these methods. `options` are options of the publication's format. `shipped`
-    reads the rows that are part of rbtools, so that no file is needed. `folder` is the folder in the
+    reads the wanted rows that are part of rbtools, so that no file is needed. `folder` is the folder in the
     publication's repository that contains its files.
     """
 

@@ -130,7 +130,7 @@ class RunOptions:
     indices: str | None = param(
         None,
         "Use the images with these numbers in the split (0-999: the first 1,000), or the images listed in"
-        " FILE (FILE:NAME: in the list NAME). --n then uses the first N of them.",
+        " FILE (FILE:NAME: in the list NAME). --n then uses N of them.",
         metavar="LIST|FILE",
     )
     batch: int | None = param(

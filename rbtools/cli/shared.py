@@ -69,7 +69,7 @@ Status = int | Callable[[], int]
 
 
 def done(status: Status) -> int:
-    """Call `work`, unless the streams have done the work, and return the exit status."""
+    """Return the exit status; if `status` is a function, call it, so that it does the work."""
     return status() if callable(status) else status
 
 

@@ -138,8 +138,8 @@ class Sink(RecordReader):
             yield line
 
     def records(self) -> list[dict[str, Any]]:
-        """One record for each checkpoint; with --no-merge, all records. Raises UsageError if no record has
-        one of the names in --where."""
+        """One record for each checkpoint; with --no-merge, all records. Raises UsageError if every record
+        lacks a name in --where."""
         every = [line.record for line in self.lines() if line.record is not None]
         models = self.models(every, weights=True)
         self.check()
@@ -157,7 +157,7 @@ class Sink(RecordReader):
         return {model: record for model, record in models.items() if self.holds(record)}
 
     def check(self) -> None:
-        """Raise UsageError if no record has one of the names in --where."""
+        """Raise UsageError if every record lacks a name in --where."""
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 

@@ -1,8 +1,8 @@
 """Tables for people: ranked records, the results of one model, and the verdicts on a record.
 
-Every row is printed on one line, and the text of a cell is never broken. If a table is too wide, intervals
-are left out first, and then columns, beginning with details. A note below the table lists the columns that
-are not shown.
+Every row is printed on one line, and the text of a cell is never broken. If a table is too wide, details
+are left out first, then intervals, and then other columns. A note below the table lists the columns that are
+not shown.
 """
 
 from __future__ import annotations

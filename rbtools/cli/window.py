@@ -33,7 +33,7 @@ class Window:
         self.writing = False
 
     def take_in(self, line: Line) -> Iterator[tuple[int, Job]]:
-        """The jobs for one line. A line without jobs is written when all lines before it are written."""
+        """The jobs for one line. A line without jobs is written in its turn (see `finish`)."""
         self.room -= 1
         record = self.loop.record_of(line)
         if record is not None:
@@ -85,7 +85,7 @@ class Window:
             del self.flying[place]
 
     def finish_job(self, place: int, report: JobReport) -> None:
-        """Write the result of a job when all lines before it are written."""
+        """Write the result of a job in its turn (see `finish`)."""
         self._hold(place, report)
         self.finish(place, self.held[place])
 
@@ -94,7 +94,7 @@ class Window:
         self.held[place] = lambda: self.loop.result_line(job.record, at, report)
 
     def finish(self, place: int, text: Callable[[], bytes]) -> None:
-        """Write the line of a place when all lines before it are written; `text` then makes the line."""
+        """Write the line of a place, made by `text`: after all lines before it, or at once if unordered."""
         self.held[place] = text
         while self.held and (not self.ordered or self.next in self.held):
             number = self.next if self.ordered else next(iter(self.held))

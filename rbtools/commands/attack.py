@@ -87,9 +87,9 @@ def main(
     The files of --save-adv contain the adversarial images (float32, or uint8 with --grid 8bit), the labels,
     the ids of the images and the claimed result. rb-verify --adv checks the claim.
 
-    If a model returns different logits for the same image, its prediction is the mean of the logits over
-    --draws evaluations. For such a model, gradients are means over --eot evaluations. With --defend, defence
-    stages such as jpeg:75 are put in front of the network, and the attack passes through them.
+    If a model returns different logits for the same image, the accuracy is the mean over --draws evaluations,
+    and gradients are means over --eot evaluations. With --defend, defence stages such as jpeg:75 are put in
+    front of the network, and the attack passes through them.
 
     There are further subcommands: none measures only the clean accuracy, preset runs the attacks of a paper,
     curve measures all distances at once, check tests for gradient masking, and transfer uses the adversarial

@@ -60,10 +60,10 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
     In addition, the tool always checks whether the numbers of a record agree with each other. The tool
     reports values outside their intervals; shares that are not a multiple of 1/n for n images; metrics
     without entries and entries without metrics; entries that were changed after they were written; and
-    distances in the wrong unit. Changed entries are found by the checksums that rbtools writes. It also
-    reports an accuracy under attack that is above the clean accuracy, or above the accuracy under the same
-    attack at a smaller distance. For AutoAttack, it reports an accuracy that is above the accuracy under
-    another attack by more than chance explains.
+    distances in the wrong unit. Changed entries are found by the checksums that rbtools writes. An accuracy
+    under attack is also reported if it is above the clean accuracy, above the accuracy under the same attack
+    at a smaller distance or, for AutoAttack, above the accuracy under another attack at the same distance,
+    and if chance and rounding do not explain this.
 
     The weights are read from the store, where the record's hash identifies them, or from --checkpoint FILE.
     If the file has another hash, the verdict is differs. With --checkpoint, a record without weights, such as

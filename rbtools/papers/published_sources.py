@@ -41,7 +41,7 @@ def _cell_key(record: Record) -> Key | None:
 
 
 def _shipped(wanted: set[Key]) -> Iterator[Unit]:
-    """The published values of all RobustBench entries that rbtools can load, as units of the format."""
+    """The published values in rbtools for the wanted RobustBench entries, as units of the format."""
     for unit in robustbench.shipped():
         if (unit.content.dataset, unit.content.model) in wanted:
             yield unit

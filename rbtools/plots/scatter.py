@@ -25,7 +25,7 @@ _NAMED = 20  # the most points with names beside them
 
 
 class Points(NamedTuple):
-    """The indices and values of the records that have both values."""
+    """The records that have both values, and these values."""
 
     records: list[Record]
     x: list[float]

@@ -99,7 +99,7 @@ def family(name: str, over: str) -> str:
 
 def with_number(name: str) -> metric_name.MetricName | None:
     """The parts of a metric's name that contains a distance, severity or radius. Returns None for other
-    metrics."""
+    metrics, and for measures."""
     parts = metric_name.parse(name)
     return parts if parts.over and {"ge", *metric_name.SPLITS}.issuperset(parts.prefixes) else None
 

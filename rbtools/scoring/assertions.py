@@ -122,7 +122,7 @@ class Assertion:
 
 
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
-    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if the text is invalid."""
+    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError, which names the option."""
     try:
         signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:

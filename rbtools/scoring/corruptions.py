@@ -74,7 +74,7 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """The means and mCE of the given accuracies, if no accuracy is missing.
+    """The means and the mCE for which all accuracies are given.
 
     `corrupt.NAME.mean` needs all five severities of a corruption; `corrupt.mean` and mCE need all corruptions
     of the benchmark. `joint` computes the intervals of the means.

@@ -32,7 +32,7 @@ def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str
 
 
 def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval | None:
-    """The 95 % interval of a mean of metrics. Returns None for other expressions, or without intervals.
+    """The 95 % interval of a mean of metrics. None for other expressions, or if a metric lacks an interval.
 
     If all metrics have answers for each image, one observation is the share of metrics in which an image
     counts, as for `corrupt.mean`; correlation between metrics is then taken into account. Otherwise, the

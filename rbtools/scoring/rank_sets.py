@@ -1,7 +1,7 @@
 """Intervals of ranks, from tests of all pairs of numbers. The rank of a number is 1 plus the number of truly
 better numbers. If numbers are close, the ranks in bootstrap resamples do not form a valid interval. For
 example, each order of ten truly equal numbers is possible, but the first number in a resample is almost never
-the tenth (Hall and Miller, Ann. Stat. 37, 2009). Therefore, all pairs of numbers are compared at a
+the tenth (Hall and Miller, Ann. Stat. 37, 2009). Therefore, each number is compared with all others at a
 simultaneous level of 5 %. The lower end of a rank's interval follows from the number of significantly better
 numbers, and the upper end from the number of significantly worse numbers (Mogstad, Romano, Shaikh and
 Wilhelm, Rev. Econ. Stud. 91, 2024). Instead of their bootstrap, we use Bonferroni's bound, which is valid for

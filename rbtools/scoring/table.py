@@ -127,9 +127,9 @@ def build(
 
     `key` is the metric or expression of the ranking. `metrics` contains the names of the other metrics, or
     None for all metrics of the records. The columns dataset, method and seed are left out if no record has a
-    value, and the column seed also if all records have the same seed. If `fields` are given, they replace all
-    of these columns, and a column contains the number of merged records; `also` adds fields. `paired`
-    contains the metrics whose comparison with a reference is shown.
+    value, and the column seed also if all records have the same seed. If `fields` are given, they replace the
+    columns name, dataset, method and seed, and a column contains the number of merged records; `also` adds
+    fields. `paired` contains the metrics whose comparison with a reference is shown.
     """
     records = [entry.record for entry in ranked]
     wanted = metric_names.names(records) if metrics is None else metrics

@@ -153,9 +153,9 @@ def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression])
 def explained(whole: Union) -> dict[str, Any]:
     """Describes which images each part of a union breaks.
 
-    `broken` is the number of images that the part breaks. `only` is the number of images that no other part
-    breaks. `gain` lists the parts in the greedy order of `gains`, with numbers of images. `smallest` is the
-    smallest set of parts with the same union. `proven` is false if the search for this set was stopped.
+    `broken` is the number of images that the part breaks. `only` is the number of these images that no other
+    part breaks. `gain` lists the parts in the greedy order of `gains`, with numbers of images. `smallest` is
+    the smallest set of parts with the same union. `proven` is false if the search for this set was stopped.
     """
     broken = ~whole.right
     alone = broken & (broken.sum(0) == 1)

@@ -59,8 +59,8 @@ class Jung2023:
     """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
 
     There is a record for each data set and architecture, with the accuracies of all existing keys. Confidence
-    and confusion matrix (cm) are in the "detail" of the metric's entry. Missing files are reported, and all
-    other files are read. If an architecture is not the representative of its isomorphism class, arch.class
+    and confusion matrix (cm) are in the "detail" of the metric's entry. Missing parts are reported, and all
+    other parts are read. If an architecture is not the representative of its isomorphism class, arch.class
     contains the representative, and written files use the representative's id.
     """
 
