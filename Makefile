@@ -1,5 +1,5 @@
 # Every target does the set-up it needs, once, in .venv, and needs only Python >= 3.10, make and git.
-# Versions are those of constraints.txt. A stamp file says that a set-up is whole; after that nothing
+# Versions are those of constraints.txt. A stamp file shows that a set-up is complete; after that nothing
 # is installed again and no network is needed.
 #
 #   make PYTHON=/path/to/python3.12   another Python      make test TESTS=tests/cli   some tests
@@ -48,7 +48,7 @@ OTHER_MACHINE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=C
 test-portable: $(VENV)/test.stamp  ## run the tests that train networks as on another machine
 	env $(OTHER_MACHINE) $(PYTEST) -m 'trains and not slow' $(ARGS) $(TESTS)
 
-# Benches are run by hand, so that a call which the code outgrew would not be met: mypy looks for these alone.
+# No test runs the benches, so mypy looks for calls of names that are gone.
 LOOSE := assignment arg-type dict-item misc no-any-return return-value var-annotated
 lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
 	@status=0; $(BIN)/ruff check . || status=1; $(BIN)/mypy || status=1; \
@@ -84,11 +84,11 @@ clean:  ## remove .venv and everything that was built
 # --- papers: recipes of pipes, resumable through the store (python -m rbtools.papers --help) ------
 #
 #   make reproduce-NAME SCALE=mini    some minutes on two cores, on the built-in digits (the default)
-#   make reproduce-NAME SCALE=full    the paper's setting; says what data are missing
+#   make reproduce-NAME SCALE=full    the paper's setting; lists missing data
 #   make figures-NAME                 runs the reproduction where it is not done, then draws
 #
-# Records go to $(REPRODUCED)/NAME-SCALE.jsonl, figures and tables to $(REPRODUCED)/NAME. Run it again and it goes
-# on where it was. JOBS trainings run at once (auto, ray: workers of every stage); SHARD=2/8, or auto in a Slurm array,
+# Records go to $(REPRODUCED)/NAME-SCALE.jsonl, figures and tables to $(REPRODUCED)/NAME. Run it again to resume.
+# JOBS trainings run at once (auto, ray: workers of every stage); SHARD=2/8, or auto in a Slurm array,
 # is a part of the records. PR_PAIRS, PR_VITS and PR_VIT_S choose parts of PRBench.
 REPRODUCED ?= reproduced
 JOBS ?= 2

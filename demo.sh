@@ -2,7 +2,7 @@
 # The demo: three architectures, each trained two ways, on real handwritten digits; `make demo`.
 #
 # Six networks are trained, attacked, sampled with noise, scored and ranked while they flow through the
-# pipe. Finished work is kept in rb-store/: interrupt it and run it again, and it goes on from there.
+# pipe. Finished work is kept in rb-store/: run the demo again to resume it.
 set -eu
 (set -o pipefail) 2>/dev/null && set -o pipefail
 

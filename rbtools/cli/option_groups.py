@@ -145,8 +145,8 @@ def long_name(param: click.Option) -> str:
 
 
 def shared(param: click.Option) -> bool:
-    """True if the option is in one of the groups."""
-    return long_name(param) in _GROUP_OF
+    """True if the option is in one of the groups. The option -o FILE is not the --output of rb-train."""
+    return long_name(param) in _GROUP_OF and "-o" not in param.opts
 
 
 def sections(
@@ -163,7 +163,8 @@ def sections(
     yield _section(ctx, "Options", ungrouped, RARE)
     for group in GROUPS:
         names = (*group.shown, *group.more)
-        members = [one for one in options if one.name not in chosen and long_name(one) in names]
+        grouped = [one for one in options if one.name not in chosen and shared(one)]
+        members = [one for one in grouped if long_name(one) in names]
         members.sort(key=lambda one: names.index(long_name(one)))
         # if a method is chosen, the other options are only listed
         rare = names if ctx.meta.get("rbtools.named") and group is not GROUPS[-1] else group.more

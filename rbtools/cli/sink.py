@@ -64,7 +64,7 @@ class Inconsistent:
             screen.warn(f"and {counted(further, 'more inconsistent record')}; {hint}.")
         if self.unexplained:
             have = f"{counted(len(self.unexplained), 'record')} with metrics that have no entry in evals"
-            screen.warn(f"{have} ({self.unexplained[0]}): nothing says how they were measured.")
+            screen.warn(f"{have} ({self.unexplained[0]}): it is not known how they were measured.")
 
 
 class RecordReader:

@@ -157,7 +157,7 @@ def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
     metrics, entries = record.get("metrics") or {}, results.by_metric(record)
     for name in metrics:
         if name not in entries:
-            yield name, "no entry", f"{name} has no entry in evals: nothing says how it was measured."
+            yield name, "no entry", f"{name} has no entry in evals: it is not known how it was measured."
     for name, _, _ in measured:
         if metrics.get(name) is None:
             yield name, "no metric", f"{name} has an entry in evals, but is not in metrics."
