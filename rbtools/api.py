@@ -46,15 +46,19 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         own = inspect.signature(function)
-        options = {param.name: param for param in python_calls.parameters(name, words)}
+        options = python_calls.parameters(name, words)
         *first, rest = own.parameters.values()
         for place, param in enumerate(first):
             if param.name in options and param.default is not param.empty:
-                first[place] = param.replace(default=options[param.name].default)
-        others = [param for key, param in options.items() if key not in own.parameters]
+                first[place] = param.replace(default=options[param.name][0].default)
+        others = [param for key, (param, _) in options.items() if key not in own.parameters]
         parameters = [*sorted([*first, *others], key=lambda param: param.kind), rest]
+        texts = [
+            f"    {key if key in own.parameters else param.name}: {text}"
+            for key, (param, text) in options.items()
+        ]
         function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n{python_calls.explained(name, words)}"
+        function.__doc__ = "\n".join([f"{inspect.getdoc(function)}\n\nOptions:", *texts])
         return function
 
     return decorate

@@ -14,6 +14,7 @@ import torch
 
 import rbtools
 from rbtools import api, models
+from rbtools.cli import python_calls
 from rbtools.cli.declare import TOOLS
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
@@ -126,16 +127,17 @@ OF_ATTACK = ("check", "curve", "transfer")
 @pytest.mark.parametrize("function", [*(name for name in TOOLS if name != "store"), *OF_ATTACK])
 def test_the_options_of_a_tool_and_the_arguments_of_its_function_agree(function: str) -> None:
     arguments = dict(inspect.signature(getattr(api, function)).parameters)
-    tool = "attack" if function in OF_ATTACK else function
-    declared = TOOLS.load(tool)
-    if function in OF_ATTACK:
-        declared = declared.commands[function]
+    tool, words = ("attack", [function]) if function in OF_ATTACK else (function, [])
+    declared = TOOLS.load(tool).commands[function] if words else TOOLS.load(tool)
     options = {option.name: option for option in declared.every_option if option.flags}
     # Options of the file of --checkpoint.
     of_file = {"arch", "normalize"} if "checkpoint" in options else set()
     left_out = (NOT_IN_PYTHON - {"jobs"} if tool == "search" else NOT_IN_PYTHON) | of_file
     first = GIVEN.get(function, {"record"})
-    assert arguments.keys() - first == options.keys() - left_out - first | {"options"}
+    shown = {name: param.name for name, (param, _) in python_calls.parameters(tool, words).items()}
+    assert shown.keys() == options.keys() - left_out
+    named = {name if name in arguments else word for name, word in shown.items()}
+    assert arguments.keys() - first == named - first | {"options"}
     for name in options.keys() & arguments.keys():
         default = options[name].default
         given = default if isinstance(default, (str, int, float)) else None

@@ -124,27 +124,24 @@ def _default(option: Option) -> Any:
     return os.environ.get(variable) or option.default if variable else option.default
 
 
-def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
-    """The options of a command and of its subcommands, as parameters of a Python function with defaults. The
-    options of registered classes are not included, because they depend on the choice; they belong to
-    `**options`.
+def parameters(tool: str, words: Sequence[str] = ()) -> dict[str, tuple[Parameter, str]]:
+    """Maps the value's name of each option of a command and of its subcommands to a parameter of a Python
+    function, which has the name of the flag, and to the help text. The options of registered classes are not
+    included, because they depend on the choice; they belong to `**options`.
     """
-    return [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=_shown_default(option))
-        for name, option in _shown(tool, words).items()
-    ]
-
-
-def explained(tool: str, words: Sequence[str] = ()) -> str:
-    """One line for each option of `parameters`, with its Python name and its help text."""
-    options = _shown(tool, words)
-    texts = {name: " ".join(one.field.metadata["help"].split()) for name, one in options.items()}
-    return "\n".join(f"    {name}: {text}" for name, text in texts.items())
-
-
-def _shown(tool: str, words: Sequence[str]) -> dict[str, Option]:
     found, _, _ = _find(TOOLS.load(tool), words)
-    return _of_python(found.every_option, found.name)
+    return {
+        name: (
+            Parameter(_public(option), Parameter.KEYWORD_ONLY, default=_shown_default(option)),
+            " ".join(option.field.metadata["help"].split()),
+        )
+        for name, option in _of_python(found.every_option, found.name).items()
+    }
+
+
+def _public(option: Option) -> str:
+    """The name that pages and the command line use, such as `time` for --time and `as_` for --as."""
+    return next((name for name in option_names(option)[1:] if name[:3] != "no_"), option.name)
 
 
 def _shown_default(option: Option) -> Any:
