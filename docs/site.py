@@ -14,6 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import griffe
 from mkdocs.structure.files import File
 
 from rbtools.cli import docs
@@ -61,6 +62,15 @@ def on_post_build(config: Any, **_: object) -> None:
     for old, new in config["extra"]["redirects"].items():
         page = f'<!doctype html><meta http-equiv="refresh" content="0; url={new}"><a href="{new}">moved</a>'
         (Path(config["site_dir"]) / f"{old}.html").write_text(page, "utf-8")
+
+
+class PlainValues(griffe.Extension):
+    """Leave out class attributes that are numbers or text: their docstrings are those of `int` and `str`."""
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: object) -> None:
+        """What mkdocstrings calls for each attribute that it finds."""
+        if "property" not in attr.labels:
+            attr.docstring = None
 
 
 def _metrics() -> str:
