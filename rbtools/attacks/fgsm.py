@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class FGSM(SteppedAttack):
     """Fast gradient sign method (Goodfellow et al. 2015, arXiv:1412.6572), L-infinity.
 
-    The result is clip[0,1](x + eps * sign(gradient of the cross-entropy)). There is no random start.
+    The result is x + eps * sign(gradient of the cross-entropy), clipped to [0, 1]. There is no random start.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
