@@ -1,5 +1,5 @@
-"""Every command that the README, a page of docs/ or a help text shows is run as typed, on stand-ins for a
-user's files."""
+"""Every command that the README, a page of docs/ or a help text shows is parsed, and run as typed in the slow
+tests, on stand-ins for a user's files."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from rbtools.cli.docs import pages as prose
 from rbtools.datasets import NORMALIZATIONS, digits
 from rbtools.inputs import data
 from rbtools.models import build
+from tests.runner import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -45,7 +46,6 @@ OUTPUTS = {
 # A test of a page runs all its commands, and compares what they print where the page shows it.
 SHOWN = [page for page in PAGES if any(shown for _, shown in OUTPUTS[page])]
 SILENT = [page for page in PAGES if OUTPUTS[page] and page not in SHOWN]
-pytestmark = pytest.mark.slow
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
 
@@ -231,6 +231,7 @@ def _first_pipe(
     return folder, command, done
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("pages")
 @pytest.mark.usefixtures("_files_of_a_user", "_own_modules", "_few_digits")
 @pytest.mark.parametrize("page", SILENT)
@@ -267,6 +268,7 @@ def agree(shown: str, printed: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("pages")
 @pytest.mark.usefixtures("_files_of_a_user", "_own_modules")
 @pytest.mark.parametrize("page", SHOWN)
@@ -296,6 +298,7 @@ def test_the_output_that_a_page_shows_is_what_its_commands_print(
             )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_few_digits")
 def test_each_call_in_place_of_one_of_another_library_works() -> None:
     (imports,) = blocks("python", TEXT_OF["coming-from.md"])
@@ -342,6 +345,7 @@ def test_a_page_that_answers_a_question_asks_it_and_shows_a_command() -> None:
         assert re.match(r"# .*\?\n", TEXT_OF[page]) and blocks("sh", TEXT_OF[page]), page
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
     command = ["python", "-m", "mkdocs", "build", "--strict", "--site-dir", str(Path("site").absolute())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -375,6 +379,31 @@ def worked_pipelines() -> list[str]:
     return [
         command for page in sorted(written, key=lambda page: -page.section) for command in page.commands()
     ]
+
+
+def typed_on(page: str) -> list[str]:
+    """The commands in the blocks and in the text of a page of docs/, or of all helps and the man pages.
+
+    In the text, a placeholder (NAME), an option at the end or one word alone makes it the name of a command.
+    """
+    if page == "help":
+        return examples() + worked_pipelines()
+    text = re.sub(r"^```.*?^```$", "", TEXT_OF[page], flags=re.M | re.S)
+    names = re.compile(r" [A-Z]+\b| -\S+$|^\S+ \S+$")
+    named = [one for one in re.findall(r"`(rb-\w+ [^`]+)`", text) if not names.search(one)]
+    return named + [command for block, _ in OUTPUTS[page] for command in commands(block)]
+
+
+@pytest.mark.usefixtures("_own_modules")
+@pytest.mark.parametrize("page", [*PAGES, "help"])
+def test_every_command_that_is_shown_can_be_parsed(page: str) -> None:
+    for command in typed_on(page):
+        words = shlex.shlex(command, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        for stage in re.split(r"\0[|&;<>()]+(?:\0|$)", "\0".join(words)):
+            tool, *rest = stage.split("\0")
+            if tool.startswith("rb-"):
+                assert parsed(tool.removeprefix("rb-"), *rest), command
 
 
 # What in_this_process does not do: other programs, and workers, which are started by a process of their own.
@@ -423,6 +452,7 @@ def _published_results() -> None:
     Path("others.jsonl").write_text("".join(lines["vgg19"]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_files_of_a_user", "_few_digits", "_published_results")
 def test_every_example_of_a_help_text_works_as_typed() -> None:
     Path("models.jsonl").write_text(in_this_process("rb-arch --index 13714 --cells 1 --channels 4").stdout)
@@ -440,6 +470,7 @@ def test_every_example_of_a_help_text_works_as_typed() -> None:
             check(command, shown)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_files_of_a_user", "_few_digits")
 def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
     typed = worked_pipelines()
@@ -465,6 +496,7 @@ def test_the_cells_of_the_notebook_run_in_their_order() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_files_of_a_user", "_few_digits")
 def test_the_python_of_the_pages_runs_as_typed() -> None:
     first, second, *library = blocks("python", TEXT_OF["python.md"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,19 +76,18 @@ def test_no_line_of_text_is_taken_for_a_request() -> None:
         assert line.isascii()
 
 
-def every_page() -> list[tools.Page]:
-    """Each command, with the options of its default choice where an option chooses."""
-    pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
-    for page in pages:
+def pages_of(tool: str) -> Iterable[tools.Page]:
+    """Each command, with the options of its default choice where an option chooses.
+
+    Of the names of a registry one: the others have other options of the same form.
+    """
+    some = {}
+    for page in tools.pages(tools.tool(tool)):
         page.context.meta.pop("rbtools.classes", None)
-    return [page for page in pages if page.command.add_help_option]
-
-
-# Of the names of a registry the first: the others have other options of the same form.
-SOME = {
-    page.words.rpartition(" ")[0] if hasattr(page.command, "classes") else page.words: page
-    for page in every_page()
-}
+        if page.command.add_help_option:
+            of_registry = bool(getattr(page.command, "classes", ()))
+            some[of_registry, page.words.rpartition(" ")[0] if of_registry else page.words] = page
+    return some.values()
 
 
 def flags(page: tools.Page) -> set[str]:
@@ -102,12 +102,15 @@ def explained(text: str) -> set[str]:
     return {flag for line in lines for flag in re.findall(r"--[a-z][\w-]*", re.split(r"\s{2,}", line)[0])}
 
 
-@pytest.mark.parametrize("page", SOME.values(), ids=lambda page: page.words)
-def test_help_explains_or_names_every_option_and_help_all_explains_it(page: tools.Page) -> None:
-    tool, *words = page.words.removeprefix("rb-").split()
-    brief = run(tool, [*words, "--help"]).stdout
-    named = set(re.findall(r"--[a-z][\w-]*", " ".join(re.findall(r"^  And (.*?\.)$", brief, re.M | re.S))))
-    off = {flag for flag in flags(page) if flag.startswith("--no-")}
-    assert flags(page) - off <= explained(brief) | named
-    assert "--help-all" in explained(brief)
-    assert flags(page) == explained(run(tool, [*words, "--help-all"]).stdout)
+@pytest.mark.parametrize("tool", tools.TOOLS)
+def test_help_explains_or_names_every_option_and_help_all_explains_it(tool: str) -> None:
+    for page in pages_of(tool):
+        words = page.words.split()[1:]
+        brief = run(tool, [*words, "--help"]).stdout
+        named = set(
+            re.findall(r"--[a-z][\w-]*", " ".join(re.findall(r"^  And (.*?\.)$", brief, re.M | re.S)))
+        )
+        off = {flag for flag in flags(page) if flag.startswith("--no-")}
+        assert flags(page) - off <= explained(brief) | named
+        assert "--help-all" in explained(brief)
+        assert flags(page) == explained(run(tool, [*words, "--help-all"]).stdout)

@@ -111,7 +111,6 @@ def test_the_gap_of_pr_is_given_over_right_images_and_over_all(trained: dict[str
     assert entries["ge.pr.uniform.0.3"]["denominator"] == "correct"
     # A share of copies over all images is at most the number of right images, plus the copies of wrong ones.
     assert metrics["pr-all.uniform.0.3"] >= metrics["pr.uniform.0.3"] * metrics["acc"] - 1e-12
-    assert metrics["ge.pr-all.uniform.0.3"] + metrics["pr-all.uniform.0.3"] <= 1
     assert not any(name.startswith("ge.probacc-all") for name in metrics)
     for name in ("pr.uniform.0.3", "probacc.uniform.0.3.0.2", "pr-all.uniform.0.3"):
         assert metrics[f"ge.{name}"] == pytest.approx(metrics[f"train.{name}"] - metrics[name], abs=1e-12)

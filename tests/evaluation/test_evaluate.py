@@ -30,13 +30,16 @@ from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation
 from rbtools.inputs import resolve
+from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
+from rbtools.jobs import stored_results
 from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import transferred
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 from tests.runner import Record, entry, run_in, run_task
 
 TEST_IMAGES = 355
@@ -194,6 +197,23 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     return ends.low, ends.high
 
 
+def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record]) -> None:
+    question = noisy(NOISES.build("uniform"), (0.1, 0.4), Estimator(rho=(0.15,)), 7)
+    metrics = run_task(known["erm"], question, run_in(n=25, seed=3))["metrics"]
+    (images, labels), model = images_and_labels(), network_of(known["erm"])
+    for gamma in (0.1, 0.4):
+        shares = []
+        for i in datasets.subset(labels, 25, seed=0).tolist():
+            draws = Draws(3, "noise.uniform", torch.tensor([i]))
+            # [0, 1) on the grid of 2^-24, moved so that it is symmetric about 0
+            units = [2 * (draws.uniform((1, 8, 8), draw=sample) + 2.0**-25) - 1 for sample in range(7)]
+            copies = (images[i] + gamma * torch.cat(units)).clamp(0, 1)
+            if model(images[i : i + 1]).argmax() == labels[i]:
+                shares.append((model(copies).argmax(1) == labels[i]).double().mean().item())
+        assert metrics[f"pr.uniform.{gamma}"] == pytest.approx(np.mean(shares))
+        assert metrics[f"probacc.uniform.{gamma}.0.15"] == pytest.approx(np.mean([p > 0.849 for p in shares]))
+
+
 def test_ge_is_train_minus_test_with_newcombes_interval(record: Record) -> None:
     result = GapJob((accuracy.clean(),), 200)(record, run_in(n=80))
     metrics = result["metrics"]
@@ -339,6 +359,13 @@ def test_damaged_results_are_computed_again(
     fine = run_in(n=20)
     run_task(record, accuracy.clean(), fine)
     assert not fine.store.damaged and fine.store.found == 1
+
+
+@pytest.mark.parametrize("kept", [1, {}, [], [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]])
+def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, record: Record) -> None:
+    unit = stored_results._Unit(resolve_inputs(record, run_in()), (accuracy.Clean(),))
+    unit.inputs.run.store.keep_result(unit.entries_key, unit.entries_fields, kept)
+    assert unit.stored() is None
 
 
 @pytest.mark.parametrize("detail", [False, True])
