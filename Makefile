@@ -48,7 +48,7 @@ OTHER_MACHINE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=C
 test-portable: $(VENV)/test.stamp  ## run the tests that train networks as on another machine
 	env $(OTHER_MACHINE) $(PYTEST) -m 'trains and not slow' $(ARGS) $(TESTS)
 
-# No test runs the benches, so mypy looks for calls of names that are gone.
+# Tests run the benches only at their smallest size, so mypy looks for calls of names that are gone.
 LOOSE := assignment arg-type dict-item misc no-any-return return-value var-annotated
 lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
 	@status=0; $(BIN)/ruff check . || status=1; $(BIN)/mypy || status=1; \
