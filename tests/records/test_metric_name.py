@@ -74,3 +74,7 @@ def test_default_rank_key() -> None:
 def test_built_names_say_what_their_number_is(name: str, wanted: str, over: str, family: str) -> None:
     found = names.parse(name)
     assert (name, found.over, found.family) == (wanted, over, family) and found.build() == name
+
+
+def test_a_name_without_a_split_is_of_the_test_images() -> None:
+    assert [names.parse(name).split for name in ("acc", "train.acc", "ge.acc")] == ["test", "train", "test"]
