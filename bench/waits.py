@@ -81,15 +81,8 @@ def fgsm(count: int) -> None:
 def trainings() -> Iterator[tuple[str, dict[str, Any]]]:
     """Methods and their options: all in their default form, or where it makes many passes in a small one."""
     for name in METHODS:
-        yield (
-            name,
-            dict(
-                OWN.get(
-                    name,
-                    {"attack_steps": 10} if "attack_steps" in METHODS.load(name).__dataclass_fields__ else {},
-                )
-            ),
-        )
+        steps = {"attack_steps": 10} if "attack_steps" in METHODS.load(name).__dataclass_fields__ else {}
+        yield name, dict(OWN.get(name, steps))
     yield "pgd", {"attack_steps": 7}
     yield "at-pr", {"candidates": 5}  # its default
 

@@ -158,13 +158,12 @@ def sections(
     the names of these options). The command's own options and the groups follow.
     """
     options = _options(params)
-    ungrouped = [param for param in options if param.name not in chosen and not shared(param)]
+    others = [param for param in options if param.name not in chosen]
     yield _section(ctx, title, [one for one in options if one.name in chosen], RARE)
-    yield _section(ctx, "Options", ungrouped, RARE)
+    yield _section(ctx, "Options", [one for one in others if not shared(one)], RARE)
     for group in GROUPS:
         names = (*group.shown, *group.more)
-        grouped = [one for one in options if one.name not in chosen and shared(one)]
-        members = [one for one in grouped if long_name(one) in names]
+        members = [one for one in others if shared(one) and long_name(one) in names]
         members.sort(key=lambda one: names.index(long_name(one)))
         # if a method is chosen, the other options are only listed
         rare = names if ctx.meta.get("rbtools.named") and group is not GROUPS[-1] else group.more
