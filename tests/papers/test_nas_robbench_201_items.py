@@ -118,6 +118,7 @@ def test_kernels_are_compared_by_the_attack_that_perturbs_their_images() -> None
     assert found["mean over kernels"] == {"FGSM": pytest.approx(1.0), "PGD": pytest.approx(-1.0)}
 
 
+@pytest.mark.slow
 def test_claims_and_tables_are_of_networks() -> None:
     rows = robbench.networks(RECORDS, "full")
     assert len(rows) == len(INDICES)
