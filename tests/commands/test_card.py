@@ -125,15 +125,6 @@ def test_a_module_in_memory_has_a_card() -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_of_two_counts_those_that_lack_something(weights: Callable[[str], str]) -> None:
-    words = f"--for {CHEAP} --time none --n 20 {weights('erm')}"
-    assert run(words).exit_code == 0
-    result = run(f"{words} {weights('pgd')} --dry-run")
-    assert "of 2 records 1 found in the store" in result.stderr and "not measured" not in result.stderr
-    assert ["card" in record for record in records(result)] == [True, False]
-
-
-@pytest.mark.slow
 def test_a_smaller_card_replaces_no_larger_one(trained: dict[str, Record]) -> None:
     large = one(run(f"--for {CHEAP} --time none --n 40", trained["pgd"]))
     words = "--for clean --time none --n 20"
@@ -141,13 +132,6 @@ def test_a_smaller_card_replaces_no_larger_one(trained: dict[str, Record]) -> No
     assert entry(one(small), "acc")["n"] == 40 and "the record keeps its acc" in small.stderr
     assert one(small)["card"]["parts"].keys() == {"clean", "corruptions"}
     assert entry(one(run(f"{words} --force", large)), "acc")["n"] == 20
-
-
-@pytest.mark.slow
-def test_a_report_of_two_models_is_an_error_after_their_cards(trained: dict[str, Record]) -> None:
-    result = run(f"--for {CHEAP} --time none --n 16 -o two.html", trained["pgd"], trained["erm"])
-    assert result.exit_code == 1 and len(records(result)) == 2
-    assert "A report is of one model" in result.stderr and "two.html was not written" in result.stderr
 
 
 @pytest.fixture
@@ -173,8 +157,8 @@ def test_two_checkpoints_are_compared_on_the_same_images(weights: Callable[[str]
     assert row["ci95"][0] < row["difference"] < row["ci95"][1]
     assert first["card"]["against"]["checkpoint"] == second["checkpoint"]
     assert Path("two.md").read_text().count("| clean | acc |") == 2
-    for more in ("-o two.html", "--shard 1/2", "erm.pt"):
-        assert run(f"--for {CHEAP} {paths} {more}").exit_code == 2
+    again = run(f"--for {CHEAP} --time none --n 60 {paths} --dry-run")
+    assert "of 2 records 2 found in the store" in again.stderr
 
 
 @pytest.mark.slow
@@ -189,14 +173,9 @@ def test_gaps_and_probabilistic_robustness_are_compared_at_the_end(trained: dict
         assert name.startswith("pr-all.") and row["n"] == 40
         assert row["difference"] == pytest.approx(values[0] - values[1])
     assert rows["pr"]
-    turned = {"this": "other", "other": "this", None: None}
-    other = second["card"]["against"]["parts"]["gap"]["ge.acc"]
-    assert other["better"] == turned[rows["gap"]["ge.acc"]["better"]]
-    assert len(model_card.answer_lines(first, ("a.pt", "b.pt"))) == len(rows["pr"]) + len(rows["gap"])
 
 
 def test_the_live_table_has_a_row_for_each_part() -> None:
-
     row = {"part": "AutoAttack", "metric": "aa.8", "value": 0.5, "ci95": [0.4, 0.6], "n": 64, "seconds": 3.0}
     wrong = {"part": "masking", "metric": "square.8", "value": None, "ci95": None, "n": 0, "seconds": 1.0}
     console = Console(width=80)

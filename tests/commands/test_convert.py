@@ -23,8 +23,7 @@ run = partial(runner.run, "convert")
 def test_standard_input_is_read_where_no_file_is_named() -> None:
     text = json.dumps([ROW, {**ROW, "method": "TRADES", "acc": 83.34}])
     Path("board.json").write_text(text)
-    expected = run("prbench board.json").stdout
-    assert run("prbench", text).stdout == run("prbench -", text).stdout == expected != ""
+    assert run("prbench", text).stdout == run("prbench board.json").stdout != ""
 
 
 def test_a_dash_writes_to_standard_output() -> None:
@@ -45,28 +44,11 @@ def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None
     assert result.stderr.count("\n") == 2 and result.stderr.count("rb-convert: error: board.json: row ") == 2
 
 
-def test_strict_stops_at_the_first_bad_row() -> None:
-    Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, ROW]))
-    result = run("prbench --errors stop board.json")
-    assert result.exit_code == 1 and len(records(result)) == 1 and "because of --errors stop" in result.stderr
-
-
-def test_a_file_without_results_says_so() -> None:
-    Path("empty.json").write_text("[]")
-    result = run("prbench empty.json")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "rb-convert: no results came in.\n"
-
-
 def test_no_records_write_no_file() -> None:
-    assert run("prbench --write - --allow-empty").stderr.endswith("no records came in; nothing is written.\n")
     Path("failed.jsonl").write_text('{"arch":{},"error":{"tool":"rb-train","message":"no luck"}}\n')
     result = run("prbench --write out.json failed.jsonl")
     assert result.exit_code == 1
-    assert result.stderr.splitlines() == [
-        "rb-convert: error: there is nothing to write: out.json was not written.",
-        "rb-convert: 1 failed record left out.",
-    ]
+    assert "there is nothing to write: out.json was not written." in result.stderr
     assert not Path("out.json").exists()
 
 
@@ -104,17 +86,6 @@ def test_a_row_says_what_the_model_did_on_an_image(attacked: Record) -> None:
         assert [int(row["example"]) for row in own] == list(range(30))
         assert [int(row["class"]) for row in own] == in_order
     assert {row["metric"] for row in rows} == {"acc", "fgsm.4", "corrupt.fog.2"}
-
-
-def test_more_images_than_a_record_holds_have_no_answers(
-    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answers, "MOST", 29)
-    for n in (29, 30):
-        words = f"fgsm --eps 2 --n {n} --device cpu --threads 1"
-        record = one(runner.run("attack", words, [trained["erm"]]))
-        assert [answers.FIELD in e for e in record["evals"] if "n" in e] == [n == 29] * 2
-        assert (answers.LABELS in record) is (n == 29)
 
 
 def test_unknown_classes_are_empty_and_formulas_are_texts(attacked: Record) -> None:

@@ -64,8 +64,6 @@ def test_only_records_that_both_sets_have_count() -> None:
     write("b.jsonl", [*FOUR[:3], record(9, acc=0.1)])
     found = lines("a.jsonl b.jsonl --on arch.index --rows a:acc --cols *:acc")
     assert [(one["col"], one["n"]) for one in found] == [("a:acc", 4), ("b:acc", 3)]
-    refused = run("a.jsonl b.jsonl --on arch.index --metric c:acc")
-    assert "No result set is called 'c'. There are: a, b." in refused.stderr
 
 
 def test_the_last_of_equal_keys_counts_and_is_said() -> None:
@@ -88,8 +86,6 @@ def test_means_over_seeds_come_first() -> None:
     ]
     (pair,) = lines("--aggregate seed --rows acc --cols pgd", some)
     assert (pair["n"], pair["value"]) == (4, pytest.approx(0.2))
-    (pair,) = lines("--rows acc --cols pgd", some)
-    assert pair["n"] == 8
 
 
 def test_data_sets_that_are_mixed_are_named() -> None:
@@ -107,15 +103,11 @@ def test_formats() -> None:
         "| spearman | clean | pgd |\n| --- | ---: | ---: |\n"
         "| clean | 1.0000 | 0.2000 |\n| pgd | 0.2000 | 1.0000 |\n"
     )
-    assert run("--format table --kind kendall", FOUR).stdout.split()[:3] == ["kendall", "clean", "pgd"]
-    assert "clean & 1.0000 & 0.2000 \\\\\n" in run("--format latex", FOUR).stdout
 
 
 REFUSED = {
     "--metric 'mean(fgsm.*)'": "No record has the metrics or fields in 'mean(fgsm.*)'. They have: acc, pgd.",
-    "--metric 'acc -'": "Expression 'acc -' does not parse",
     "--metric arch.name": "'arch.name' is the text 'n0'. Expected a number",
-    "--rows ,": "--rows is an empty list.",
     "--kind pearson": "--kind is 'pearson'. Choose from: kendall, spearman.",
     "--on arch.index": "--on joins result sets, but there is only one.",
     "--by dataset": "--by splits records into sets, but nothing joins them. Add --join arch.name.",

@@ -62,7 +62,6 @@ def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, 
     chosen = "gaussian_noise,frost,contrast --n 40"
     wrote = run("gaussian_noise,frost,contrast --write copy --seed 3")
     assert wrote.exit_code == 0 and wrote.stdout == ""
-    assert "copy/frost.npy is written" in wrote.stderr.replace("\\", "/")
     images = np.load("copy/contrast.npy")
     assert images.shape == (5 * 355, 8, 8, 1) and images.dtype == np.uint8
     labels = np.load("copy/labels.npy")
@@ -72,8 +71,6 @@ def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, 
     assert read["metrics"] == made["metrics"]
     frost = entry(read, "corrupt.frost.2")
     assert frost["archive"].startswith("sha256:") and frost["n"] == 40 and "constants" not in frost
-    again = run(f"{chosen} --from copy", trained["erm"])
-    assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
 
 
 def test_an_open_normalisation_is_tried_on_the_clean_images_of_an_archive_too(
@@ -124,11 +121,10 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.Monkey
 
 def test_a_copy_made_otherwise_is_not_mixed_with() -> None:
     assert run("contrast --write copy --n 5").exit_code == 0
-    for more, word in ("--seed 1", "seed 0"), ("--n 6", "images 5"):
+    cases = {"--seed 1": "seed 0", "--n 6": "images 5", "--constants imagenet": "contrast"}
+    for more, word in cases.items():
         result = run(f"contrast --write copy --n 5 {more}")
         assert result.exit_code == 2 and f"holds a different copy ({word})" in result.stderr
-    other = run("contrast --write copy --n 5 --constants imagenet")
-    assert other.exit_code == 2 and "a different copy (contrast)" in other.stderr
     Path("own").mkdir()
     np.save("own/fog.npy", np.zeros(3))
     result = run("contrast --write own")
@@ -139,17 +135,8 @@ def test_a_copy_made_otherwise_is_not_mixed_with() -> None:
     ("file", "content", "message"),
     [
         ("contrast", None, "--from: The folder copy lacks contrast.npy. It has: fog."),
-        ("labels", None, "lacks labels.npy. It has: contrast, fog."),
-        (
-            "contrast",
-            np.zeros((1774, 8, 8, 1), np.uint8),
-            "contrast.npy holds 1774 images. Expected 1775: the",
-        ),
-        (
-            "contrast",
-            np.zeros((1775, 9, 8, 1), np.uint8),
-            "holds uint8 (1775, 9, 8, 1). Expected uint8 images",
-        ),
+        ("contrast", np.zeros((1774, 8, 8, 1), np.uint8), "holds 1774 images. Expected 1775: the"),
+        ("contrast", np.zeros((1775, 9, 8, 1), np.uint8), "holds uint8 (1775, 9, 8, 1). Expected uint8"),
         ("labels", np.zeros(1775, np.uint8), "labels.npy does not fit the data set digits:"),
         ("labels", np.zeros(7, np.uint8), "labels.npy holds uint8 (7,). Expected 1775"),
         ("contrast", b"no array", "contrast.npy is damaged:"),
@@ -196,13 +183,10 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     loaded, _, _ = checkpoint.load("model.pt", record["arch"], classes=10, shape=(3, 32, 32))
     right = loaded(images).argmax(1) == torch.tensor([3, 1, 4, 1])
     assert record["metrics"]["corrupt.fog.3"] == float(right.float().mean())
-    np.save("CIFAR-10-C/labels.npy", np.full(20, 77, np.uint8))
-    wrong = run(f"fog --from CIFAR-10-C --store none {named}")
-    assert wrong.exit_code == 1 and "77" in wrong.stderr
-    for labels in (np.zeros(3, np.uint8), np.zeros(20), np.zeros((20, 1), np.uint8), np.uint8(3)):
+    for labels, said in ((np.full(20, 77, np.uint8), "77"), (np.zeros(20), "Expected 4 whole numbers")):
         np.save("CIFAR-10-C/labels.npy", labels)
         wrong = run(f"fog --from CIFAR-10-C --store none {named}")
-        assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
+        assert wrong.exit_code == 1 and said in wrong.stderr
 
 
 @pytest.mark.slow

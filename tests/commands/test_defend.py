@@ -13,7 +13,6 @@ from rbtools.defences.stages import Stages, parse
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs.stored_results import inputs_fields
-from rbtools.records import metric_name
 from tests.runner import Record, entry, one, records, run
 
 SOME = "--n 40 --device cpu"
@@ -51,15 +50,6 @@ def _own_stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(Path.cwd()))
     yield
     sys.modules.pop("own_stage", None)
-
-
-def test_an_attack_goes_through_the_stages(record: Record) -> None:
-    found = one(run("attack", f"{PGD} --defend jpeg:60,quantize:2", [record]))
-    told = [(e["metric"], e["defend"], e.get("backward")) for e in found["evals"][1:]]
-    stages = "jpeg:60,quantize:2"
-    assert told == [("acc", stages, None), ("pgd3.16", stages, ["stand-in", "identity"])]
-    assert found["metrics"]["pgd3.16"] <= found["metrics"]["acc"]
-    assert metric_name.last_evaluated(found) == "pgd3.16"
 
 
 def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -> None:

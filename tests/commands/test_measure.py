@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from click.testing import Result
 
 from tests.runner import Record, entry, one, run
@@ -16,15 +15,6 @@ RECORD: Record = {
 
 def rb_measure(words: str) -> Result:
     return run("measure", f"{words} --batch-size 6", [RECORD])
-
-
-def test_a_list_of_measures_is_measured_at_the_distances_given() -> None:
-    record = one(rb_measure("ntk,naswot,params --eps 3,8/255 --attack fgsm"))
-    names = {"ntk.robust.fro.fgsm.3", "ntk.robust.fro.fgsm.8", "ntk.clean.lmin", "naswot", "params"}
-    assert names <= record["metrics"].keys() and record["mine"] == {"kept": [1, 2]}
-    assert isinstance(record["metrics"]["params"], int)
-    told = entry(record, "ntk.robust.fro.fgsm.3")
-    assert told["tool"] == "rb-measure" and told["eps"] == pytest.approx(3 / 255)
 
 
 def test_a_preset_sets_what_is_not_typed() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests import runner
-from tests.runner import Record, on_a_terminal
+from tests.runner import Record
 
 run = partial(runner.run, "rank")
 
@@ -39,18 +37,6 @@ def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
     assert said[0].startswith("rb-rank: error: line 2 is not JSON")
     assert said[1].startswith("rb-rank: error: line 4 is a list")
     assert said[2:] == ["rb-rank: 2 failed records left out.", "rb-rank: 2 bad lines left out."]
-
-
-def test_a_terminal_gets_the_same_table_with_colours_unless_they_are_not_wanted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    Path("seeds.jsonl").write_text(runner.lines(*SEEDS))
-    shown = on_a_terminal("rb-rank seeds.jsonl", 80)
-    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*[mK]", "", shown).splitlines()]
-    monkeypatch.setenv("COLUMNS", "80")
-    assert "\x1b[" in shown and lines == out("--format table", SEEDS).splitlines()
-    colours = re.findall(r"\x1b\[([0-9;]*)m", on_a_terminal("rb-rank seeds.jsonl", NO_COLOR="1"))
-    assert set(colours) <= {"", "0", "1"}
 
 
 def net(
@@ -130,12 +116,6 @@ def test_aggregate_takes_the_mean_over_seeds() -> None:
 def test_seeds_first_and_then_all_else() -> None:
     found = ranked("--by acc --aggregate seed --aggregate-by train.method", SEEDS)
     assert [one["metrics"]["acc"] for one in found] == [0.9375, 0.4375]  # (0.625 + 0.25) / 2
-
-
-def test_a_group_for_records_without_the_field() -> None:
-    some = [*SEEDS[:1], runner.model("x", metrics={"acc": 0.5})]
-    result = run("--by acc --aggregate-by train.method", some)
-    assert result.stderr == "rb-rank: warning: 1 record without train.method, merged as a separate group.\n"
 
 
 def test_expressions_have_deviations_too() -> None:

@@ -164,21 +164,3 @@ def test_another_protocol_is_not_compared_and_said(prbench: str) -> None:
     assert beside["pgd20.8"] == {"reason": "measured differently: steps 20 there and 10 here"}
     assert "pgd20.8: measured differently: steps 20 there and 10 here (1 record)" in result.stderr
     assert "prbench has values for 1 of 1 record; 0 of 1 difference beyond" in result.stderr
-
-
-def test_a_number_without_n_has_a_difference_and_no_verdict(prbench: str) -> None:
-    record = {**model(train={"method": "trades"}), "metrics": {"acc": 0.7}}
-    (beside,) = compared(prbench, record)
-    assert beside is not None and beside["metrics"]["acc"]["difference"] == pytest.approx(-0.1)
-    assert "within" not in beside["metrics"]["acc"] and "neither n" in beside["metrics"]["acc"]["reason"]
-
-
-def test_columns_beside_the_metric_and_dashes_where_nothing_was_published(prbench: str) -> None:
-    two = [
-        model(entry("acc", 0.9), train={"method": "trades"}),
-        model(entry("acc", 0.8), train={"method": "mine"}),
-    ]
-    table = run(f"--against {prbench} --format table", two).stdout.splitlines()
-    assert "published  difference  within" in " ".join(table[:2])
-    assert table[-2].split()[-4:] == ["0.9000", "0.8000", "0.1000", "no"]
-    assert table[-1].split()[-4:] == ["0.8000", "–", "–", "–"]

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from rbtools.proportions import wilson
-from rbtools.records import answers, dumps
+from rbtools.records import answers
 from rbtools.scoring import paired
 from tests import runner
 from tests.runner import Record, one, records
@@ -234,14 +234,6 @@ def test_the_worst_class_is_a_number_like_any_other() -> None:
     assert run("--assert 'point:class.min(pgd20.8) >= .5'", of_classes()).exit_code == 0
 
 
-def test_without_classes_or_answers_a_sentence_says_what_gives_them() -> None:
-    unlabelled = {name: value for name, value in of_classes().items() if name != answers.LABELS}
-    result = run("--per-class pgd20.8", unlabelled)
-    assert "warning: a pgd seed 0: The record lacks the classes of its images." in result.stderr
-    result = run("--per-class pgd20.8", bare("bare"))
-    assert result.exit_code == 2 and "no answers of single images for pgd20.8. Eval" in result.stderr
-
-
 GATE = "--assert 'pgd20.8 >= reference - .02' --format jsonl"
 
 
@@ -271,9 +263,3 @@ def test_a_baseline_without_answers_serves_conditions_on_values() -> None:
     assert run(gate, bare("first")).exit_code == run(gate, bare("second")).exit_code == 0
     paired = run(gate.replace("point:", ""), bare("third"))
     assert paired.exit_code == 2 and "--baseline: " in paired.stderr
-
-
-def test_a_baseline_of_two_records_or_in_no_folder_is_refused() -> None:
-    Path("two.jsonl").write_bytes(b"\n".join(map(dumps, THREE[:2])))
-    assert "contains 2 records" in run(f"{GATE} --baseline two.jsonl", THREE[0]).stderr
-    assert run(f"{GATE} --baseline nowhere/last.jsonl", THREE[0]).exit_code == 2

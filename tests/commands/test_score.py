@@ -58,23 +58,11 @@ def test_a_scored_record_as_it_is_written() -> None:
     )
 
 
-def test_without_metrics_all_that_every_record_has() -> None:
-    two = [{"acc": 1, "only": 3}, {"acc": 0, "pgd20.8": 1, "score": 0.9}]
-    (first, second) = scored("", *two)
-    assert [term["metric"] for term in first["evals"][0]["terms"]] == ["acc"]
-    assert (first["metrics"]["score"], second["metrics"]["score"]) == (1.0, 0.0)
-
-
 def test_a_former_score_is_replaced() -> None:
     former = scored("--metric pgd20.8", *THREE)
     again = run("--metric acc", [json.dumps(one) for one in former])
     assert scores(again) == [1.0, 0.5, 0.0]
     assert [len(one["evals"]) for one in records(again)] == [1, 1, 1]
-
-
-def test_a_glob_leaves_a_former_score_out() -> None:
-    (first, _) = scored("--metric *", {"acc": 1, "score": 0}, {"acc": 0, "score": 1})
-    assert [term["metric"] for term in first["evals"][0]["terms"]] == ["acc"]
 
 
 LATE = [{"acc": 1.0}, {"acc": 0.5, "pgd20.8": 0.25}, {"acc": 0.0, "pgd20.8": 0.75}, {"pgd20.8": 0.5}, {}]
@@ -206,10 +194,3 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_wrong_use_is_one_line(words: str) -> None:
     assert REFUSED[words] in refused(words, *THREE)
-
-
-def test_no_common_metric() -> None:
-    assert "no metric that all 2 records have (they have: acc, fgsm.8)" in refused(
-        "", {"acc": 1}, {"fgsm.8": 1}
-    )
-    assert "(they have: none at all)" in refused("", {}, {})

@@ -77,13 +77,6 @@ def test_ls_names_what_is_damaged_and_lists_the_rest(attacked: dict[str, Record]
     assert f"error: {path} is damaged. rb-store verify --delete removes damaged files.\n" in result.stderr
 
 
-def test_ls_of_an_empty_store_says_so() -> None:
-    Path("rb-store").mkdir()
-    result = run("ls")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.endswith("rb-store contains no results yet.\n")
-
-
 def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: dict[str, Record]) -> None:
     erm = attacked["erm"]
     weights = store().object(erm["checkpoint"])

@@ -26,27 +26,6 @@ def test_all_strings_and_classes_are_the_published_ones():
     assert hashlib.sha256(text.encode()).hexdigest() == PUBLISHED
 
 
-@pytest.mark.parametrize(
-    ("index", "text"),
-    [
-        (9, "|avg_pool_3x3~0|+|none~0|none~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"),
-        (1651, "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"),
-        (13714, BEST),
-    ],
-)
-def test_known_indices(index, text):
-    assert nb.strings()[index] == text
-    assert nb.index_of(text) == index
-    assert nb.index_of(text.replace("~", "^")) == index
-    assert nb.find(f" {index}\n") == nb.find(f"nb201-{index}") == nb.find(text) == index
-
-
-def test_representatives():
-    assert len(nb.unique()) == 6466
-    assert [nb.classes()[i] for i in (1832, 3365, 11472)] == [309, 991, 2528]
-    assert all(nb.classes()[i] == i for i in nb.unique())
-
-
 def test_live_edges_equal_a_walk_over_all_paths():
     paths = [[3], [0, 4], [1, 5], [0, 2, 5]]
     for ops in cells():
@@ -95,12 +74,6 @@ def test_counts_of_the_original_network(index, channels, depth, classes, side, p
     assert (arch["params"], arch["macs"]) == (params, macs)
 
 
-def test_a_grey_image_saves_the_stem_s_other_channels():
-    grey = nb.arch(13714, shape=(1, 32, 32))
-    assert grey["params"] == 1073466 - 2 * 9 * 16
-    assert grey["macs"] == 153272960 - 2 * 9 * 16 * 32 * 32
-
-
 def test_images_are_of_multiples_of_four_pixels():
     for height, width in itertools.product(range(1, 14), repeat=2):
         if height % 4 == width % 4 == 0:
@@ -120,29 +93,6 @@ def test_neighbours_differ_in_one_edge():
     assert nb.edit_distance(cells()[13714], cells()[3456]) == 2
     with pytest.raises(RbError, match="index 15625"):
         nb.neighbours(15625)
-
-
-def test_arch_is_the_form_of_a_record():
-    assert nb.arch(13714) == {
-        "space": "nasbench201",
-        "name": "nb201-13714",
-        "index": 13714,
-        "str": BEST,
-        "class": 13714,
-        "params": 1073466,
-        "macs": 153272960,
-        "kernel_params": 37,
-        "live_kernel_params": 37,
-        "none": 0,
-        "channels": 16,
-        "cells": 5,
-    }
-
-
-@pytest.mark.parametrize("index", [-1, 15625, True, 1.0])
-def test_index_out_of_range(index):
-    with pytest.raises(RbError, match=r"no architecture with the index .*0 to 15624"):
-        nb.arch(index)
 
 
 @pytest.mark.parametrize("options", [{"channels": 0}, {"cells": -1}, {"classes": 0}, {"shape": (0, 32, 32)}])

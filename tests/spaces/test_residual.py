@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.spaces import describe, sized, space
+from rbtools.spaces import describe, sized
 from rbtools.spaces.residual import ACTIVATIONS, FILTERS, drawn
 
 
@@ -66,11 +66,6 @@ def test_neighbours_differ_in_one_choice():
 def test_a_bad_arch_says_what_is_wrong(name, arch, words):
     with pytest.raises(RbError, match=words):
         describe({"space": name, **arch}, 10, (3, 8, 8))
-
-
-def test_a_notation_of_another_depth_names_it():
-    with pytest.raises(RbError, match=r"of depth 3, and these are of depth 4\. Add --depth 3"):
-        space("fcnn").find("relu/tanh")
 
 
 def test_deep_networks_have_names_that_find_them_and_no_rounded_index():

@@ -24,13 +24,6 @@ def test_every_space_lists_finds_and_describes_its_own(name):
         assert describe({**arch, "note": "kept"}, 10, (3, 32, 32)) == {**found.arch(index), "note": "kept"}
 
 
-def test_unknown_space_names_the_near_one():
-    with pytest.raises(RbError, match="Did you mean 'nasbench201'"):
-        describe({"space": "nasbench101"}, 10, (3, 32, 32))
-    with pytest.raises(RbError, match="has the space None"):
-        describe({"name": "x"}, 10, (3, 32, 32))
-
-
 @pytest.mark.parametrize(
     "arch",
     [

@@ -85,12 +85,6 @@ def test_a_transformer_of_other_patches_is_counted_for_them():
         completed({**fields, "side": 30}, CIFAR)
 
 
-def test_equal_networks_are_listed_once_with_unique():
-    zoo, names = space("zoo"), list(FORMS)
-    left_out = set(zoo.indices()) - set(zoo.indices(unique=True))
-    assert [names[place] for place in left_out] == ["deit-s"]  # the network of vit-s, trained otherwise
-
-
 def test_the_zoo_refuses_what_it_does_not_have():
     zoo = space("zoo")
     first = next(iter(FORMS))
