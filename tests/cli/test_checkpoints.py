@@ -28,10 +28,6 @@ def attack(words: str, *given: Record) -> Result:
     return run("attack", f"fgsm --eps 0 --device cpu {words}", given)
 
 
-def arch(words: str) -> Result:
-    return run("arch", words)
-
-
 @pytest.fixture(autouse=True)
 def _fresh_modules() -> Iterator[None]:
     """A user's module is imported once in a process, and here every test writes its own."""
@@ -89,7 +85,7 @@ def test_a_training_leaves_behind_what_belonged_to_the_file() -> None:
     cell = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
     network = models.build(cell, classes=10, shape=(1, 8, 8))
     torch.save({"a": network.state_dict(), "b": network.state_dict()}, "two.pt")
-    made = one(arch("--from-checkpoint two.pt --member a --dataset digits --normalize none"))
+    made = one(run("arch", "--from-checkpoint two.pt --member a --dataset digits --normalize none"))
     assert (made["arch"]["member"], made["arch"]["normalize"]) == ("a", "none")
     record = one(run("train", "--epochs 0 --device cpu", [made]))
     assert not {"checkpoint_file", "recognised"} & record.keys()
@@ -102,16 +98,14 @@ def test_a_training_leaves_behind_what_belonged_to_the_file() -> None:
     [
         {"recognised": [1]},
         {"recognised": {"normalize_from": 5}},
-        {"arch": {"space": "nasbench201", "str": CELL, "member": 5}},
         {"arch": {"space": "nasbench201", "str": CELL, "normalize": [[0.5]]}},
         {"arch": {"space": "python", "name": 7}},
         {"arch": {"space": "checkpoint", "name": "torchscript"}},
-        {"arch": "resnet18"},
         {"checkpoint_file": 3},
     ],
 )
 def test_a_record_of_a_file_that_makes_no_sense_is_no_bug(wrong: Record, bare: str, data: str) -> None:
-    made = one(arch(f"--from-checkpoint {bare}"))
+    made = one(run("arch", f"--from-checkpoint {bare}"))
     result = attack(f"--dataset {data}", {**made, **wrong})
     assert "bug" not in result.stderr and "Traceback" not in result.stderr
     if result.exit_code:
@@ -142,15 +136,17 @@ def test_the_network_that_is_named_is_taken_where_its_variants_do_as_well() -> N
     network = models.build({"space": "zoo", "name": "preactresnet18"}, classes=10, shape=(1, 8, 8))
     torch.save(network.state_dict(), "p.pt")
     words = "--from-checkpoint p.pt --dataset digits --normalize none"
-    assert "--arch preactresnet18:shortcut=input: " in arch(words).stderr
-    known = one(arch(f"{words} --arch preactresnet18"))
+    assert "--arch preactresnet18:shortcut=input: " in run("arch", words).stderr
+    known = one(run("arch", f"{words} --arch preactresnet18"))
     assert "shortcut" not in known["arch"] and len(known["recognised"]["tried"]["acc"]) == 2
 
 
 def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     result = attack(f"--checkpoint {own_code} --arch python:mine:make --n 20")
     assert result.exit_code == 2 and "add --allow-code" in result.stderr
-    record = one(arch(f"--from-checkpoint {own_code} --arch python:mine:make --dataset digits --allow-code"))
+    record = one(
+        run("arch", f"--from-checkpoint {own_code} --arch python:mine:make --dataset digits --allow-code")
+    )
     Path("it-ran").unlink()
     asked = {**record, "allow_code": True}
     refused = attack("--n 20", asked)
@@ -158,14 +154,13 @@ def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     assert not Path("it-ran").exists()
     # The prefix belongs to the network's own names, so it is not removed.
     assert one(attack("--n 20 --allow-code", asked))["evals"][-1]["n"] == 20
-    with open("mine.py", "a") as module:
-        module.write("# other code\n")
+    Path("mine.py").write_text(Path("mine.py").read_text() + "# other code\n")
     changed = attack("--n 20 --allow-code --force", asked)
     assert changed.exit_code == 1 and "has changed since the record was made" in changed.stderr
 
 
 def test_code_is_not_run_by_a_training_unless_allowed(own_code: str) -> None:
-    given = records(arch("--arch python:mine:make"))
+    given = records(run("arch", "--arch python:mine:make"))
     assert not Path("it-ran").exists()
     refused = run("train", "--epochs 0 --device cpu", given)
     assert refused.exit_code == 1 and "add --allow-code" in refused.stderr
@@ -188,8 +183,6 @@ def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     words = "--checkpoint program.pt --n 20"
     refused = attack(words)
     assert refused.exit_code == 1 and "could run code. If you trust it, add --allow-code" in refused.stderr
-    asked = attack(f"{words} --allow-code")  # it is not trained
-    assert asked.exit_code == 1 and "other tools take: --" in asked.stderr
     record = one(attack(f"{words} --allow-code --normalize none"))
     assert record["arch"]["space"] == "checkpoint" and record["arch"]["name"] == kind
     found = datasets.load("digits", "test")
@@ -223,13 +216,13 @@ def small() -> str:
 
 @pytest.mark.slow
 def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(small: str) -> None:
-    result = arch(f"--from-checkpoint small.pt --dataset {small}")
+    result = run("arch", f"--from-checkpoint small.pt --dataset {small}")
     direct = one(result)
     assert (direct["arch"]["stem"], direct["arch"]["normalize"]) == ("cifar", "none")
     assert direct["recognised"]["normalize_from"] == "accuracy"
     name = "torchvision:shufflenet_v2_x0_5"
     assert f"Accuracy on 64 images: 1.0000 with --arch {name}:stem=cifar --normalize none, 0" in result.stderr
-    made = arch("--from-checkpoint small.pt")
+    made = run("arch", "--from-checkpoint small.pt")
     assert "to be tried on images of --dataset, or given by --normalize" in made.stderr
     record = one(made)
     assert "stem" not in record["arch"] and record["recognised"]["normalize_from"] == "open"
@@ -309,18 +302,7 @@ def test_which_of_several_sets_of_weights_is_taken_is_said(network: Normalized, 
     result = attack(words)
     assert "several sets of weights: best is used; the others are last. Choose with --member" in result.stderr
     assert one(result)["recognised"]["nesting"] == ["best"]
-    named = attack(f"{words} --member last")
-    assert one(named)["metrics"] and "several sets" not in named.stderr
-
-
-@pytest.mark.slow
-def test_the_look_does_not_depend_on_what_the_store_has(bare: str, data: str) -> None:
-    words = f"--checkpoint {bare} --dataset {data} --normalize none"
-    fresh = attack(f"{words} --n 20 --store one")
-    attack(f"{words} --n 60 --store two")
-    later = attack(f"{words} --n 20 --store two")
-    assert entry(one(later), "acc")["sanity"] == entry(one(fresh), "acc")["sanity"]
-    assert later.stderr.splitlines()[:-1] == fresh.stderr.splitlines()[:-1]
+    assert "several sets" not in attack(f"{words} --member last").stderr
 
 
 class Hostile:

@@ -61,9 +61,6 @@ def test_method_and_preset_may_stand_in_a_file() -> None:
     assert in_force("train")["lambda_"] == 5.0
     values = in_force("train", "--preset", "rice2020")  # on the command line it sets the whole recipe
     assert (values["method"], values["epochs"], values["device"]) == (None, 10, "cpu")
-    config("rb-train: {schedule: cosine, decay: 0.5, epochs: 0}\n")  # a default without effect is no mistake
-    result = run("train", "--allow-empty")
-    assert result.exit_code == 0, result.stderr
 
 
 WRONG = {
@@ -71,12 +68,8 @@ WRONG = {
     "rb-tran: {epochs: 3}": "Unknown section in rbtools.yaml: 'rb-tran'. Did you mean 'rb-train'",
     "rb-train: {lr: many}": "Invalid value for '--lr': 'many' is not a number.",
     "rb-train: {epochs: true}": "epochs in the configuration is True. Expected a value.",
-    "rb-train: 3": "rbtools.yaml: expected a section for each tool",
     "rb-train: {epochs: 3": "expected ',' or '}'",
-    "rb-train: {lr: !!python/object/apply:os.getcwd []}": "could not determine a constructor",
     "rb-train: {allow-code: true}": "allow-code cannot be set in a file.",
-    "rb-train: {live: true}": "live cannot be set in a file.",
-    "rb-train: {config: x.yaml}": "config cannot be set in a file.",
     "rb-train: {store: ../elsewhere}": "store in the configuration is '../elsewhere', which is outside",
     "rb-train: {store: /elsewhere}": "Such a path is allowed only on the command line and in",
     "all: {data-dir: link/data}": "data-dir in the configuration is 'link/data', which is outside",
@@ -103,6 +96,3 @@ def test_a_file_of_indices_is_a_path_and_their_numbers_are_none() -> None:
     for text in ("0-99,7", "lists/some.txt"):
         config(f"rb-attack: {{indices: '{text}'}}\n")
         assert in_force("attack", "pgd")["indices"] == text
-    # options that forbid nothing are allowed
-    config("rb-attack: {n: 9, allow-code: false, store: inner/store}\n")
-    assert in_force("attack", "pgd")["n"] == 9

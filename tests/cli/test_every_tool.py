@@ -5,11 +5,9 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-import click
 import pytest
 import torch
 
-from rbtools.cli import tools
 from tests.runner import records, run
 
 FILTERS = {
@@ -131,17 +129,3 @@ def test_a_record_without_checkpoint_fails_with_its_input_intact(tool: str) -> N
     failed = {**record, "error": {"tool": "rb-x", "message": "old"}}
     again = run(tool, f"{FILTERS[tool]} --errors retry", [failed])
     assert "has no checkpoint" in records(again)[0]["error"]["message"]
-
-
-@pytest.mark.parametrize(("tool", "kept"), [("rank", False), ("train", True)])
-def test_an_interruption_promises_only_what_is_true(
-    tool: str, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(context: click.Context) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tools.tool(tool).command, "invoke", interrupted)
-    result = run(tool)
-    assert result.exit_code == 130
-    promise = "; what was finished is written and in the store" if kept else ""
-    assert result.stderr == f"rb-{tool}: error: interrupted{promise}.\n"

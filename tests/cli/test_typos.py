@@ -26,7 +26,6 @@ MISTAKES = {
         "pgd --eps 300 results.jsonl": "more than the whole pixel range",
         "pgd --arch resnet18 results.jsonl": "--arch describes a --checkpoint",
         "pgd --step-size 0.01 results.jsonl": "has two readings",
-        "curve --eps 0:0.031:3 results.jsonl": "has two readings",
         "pgd --split tset results.jsonl": "Did you mean 'test'?",
         "pgd --output x.jsonl results.jsonl": "write > FILE",
         "pgd model.pt": "Give a network's weights with --checkpoint FILE",
@@ -55,7 +54,6 @@ MISTAKES = {
         "fgsm --checkpoint model.pt --normalize cifar1": "Unknown normalization 'cifar1'. Did you mean",
         "fgsm --checkpoint model.pt --normalize 0.5": "Expected a mean and a standard deviation",
         "fgsm --checkpoint model.pt --normalize 0.5,0.5 0.5": "2 means and 1 standard deviations",
-        "fgsm --checkpoint model.pt --normalize 0.5,, 1": "Expected numbers separated by commas",
         "fgsm --checkpoint model.pt --normalize 0.5 0": "cannot normalise images",
         "fgsm --checkpoint model.pt --normalize 125.3,123,113.9 63,62.1,66.7": "Did you mean"
         " 0.4914,0.4824,0.4467 0.2471,0.2435,0.2616?",
@@ -168,7 +166,6 @@ MISTAKES = {
         "ntk --attack square": "--attack is 'square'. Images are perturbed by one of: fgsm, pgd.",
         "ntk --on init --init-seed -1": "--init-seed",
     },
-    "store": {},
     "ge": {
         "": "No command is given. Choose one of: acc, attack, corrupt, loss, pr. Try 'rb-ge --help'.",
         "uniform": "'uniform' is the name of a noise. Write: rb-ge pr --noise uniform. Try",

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rbtools import report
-from rbtools.cli import tables
 from rbtools.cli.terminal import Terminal
 from rbtools.report import Clock
 from tests.conftest import SMALL_ARCH
-from tests.runner import lines, model, one, run
+from tests.runner import lines, one, run
 
 TRAIN = "--epochs 1 --lr 0.2"
 SMALL = [{"arch": SMALL_ARCH}]
-
-
-def test_without_a_terminal_progress_is_a_line_a_minute(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("rbtools.cli.terminal.time.monotonic", lambda: now[0])
-    screens = Terminal("rb-attack"), Terminal("rb-attack", quiet=True)
-    for now[0] in (59.0, 60.0, 119.0, 121.0):
-        for screen in screens:
-            screen.status(f"pgd · image {now[0]:.0f}/200 · 1:00 left")
-    said = capsys.readouterr().err.splitlines()
-    assert said == [f"rb-attack: pgd · image {image}/200 · 1:00 left" for image in (60, 121)]
 
 
 def plan() -> dict[str, Any]:
@@ -61,13 +44,6 @@ def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any
     assert "clean accuracy: 2 tiles to compute." in ge.stderr
     preset = run("attack", "preset prbench --n 20 --dry-run", [trained["erm"]])
     assert all(f"{name}: 1 tile to compute." in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
-
-
-def test_a_dry_run_of_the_score_says_what_it_would_be_made_of() -> None:
-    text = '{"arch":{},"metrics":{"acc":0.5}}\n'
-    result = run("score", "--metric acc --dry-run", text)
-    assert result.stdout == text
-    assert "dry run: 1 records would be scored by acc (weight 1, higher is better)" in result.stderr
 
 
 def events(path: str = "log.jsonl") -> list[dict[str, Any]]:
@@ -110,33 +86,6 @@ def test_curves_are_written_while_training_and_for_what_is_found() -> None:
             points = [(tensor.step, tensor.tensor_proto.float_val[0]) for tensor in curves.Tensors(name)]
             assert [step for step, _ in points] == [1, 2]
             assert [value for _, value in points] == pytest.approx(history[name], rel=1e-5)
-    Path("file").write_text("")
-    result = run("train", f"{TRAIN} --tensorboard file", SMALL)
-    assert result.exit_code == 2 and "Name another folder with tensorboard." in result.stderr
-
-
-def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
-    result = run("train", f"{TRAIN} --tensorboard curves", SMALL)
-    assert result.exit_code == 2 and "pip install 'rbtools[tensorboard]'" in result.stderr
-
-
-def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(report.time, "monotonic", lambda: now)
-    pace = report.Pace(1000, done=200)
-    assert pace.words(200) == ""
-    now = 110.0
-    assert pace.words(600) == "40 images/s · 0:10 left"
-    assert report.clock_time(3723) == "1:02:03"
-
-
-def test_the_status_line_counts_all_records_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(Terminal, "status", lambda screen, text: said.append(text))
-    failed = {"arch": {"name": "other"}, "error": {"tool": "rb-arch", "message": "before"}}
-    run("train", f"{TRAIN} --method erm", "no record\n" + lines(failed, *SMALL))
-    assert {text.partition(" ·")[0] for text in said} == {"[3/3] erm seed 0"}
 
 
 def test_a_name_in_the_status_line_moves_no_cursor(
@@ -148,12 +97,3 @@ def test_a_name_in_the_status_line_moves_no_cursor(
     monkeypatch.setattr(screen, "_mine", lambda: True)
     screen.status("\x1b]0;evil\x07\x1b[2J\nname")
     assert capsys.readouterr().err == "\r\x1b[2Ktest: \\x1b]0;evil\\x07\\x1b[2J\\nname"
-
-
-def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
-    acc = {"metric": "acc", "value": 0.9, "n": 10, "split": "test", "ci95": [0.6, 0.98]}
-    error = {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}
-    shown = tables.model_table(model("resnet18", acc, error=error), 80)
-    assert "error: The GPU is\ufffd[31m gone." in shown
-    rows = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()]
-    assert ["acc", "0.9000", "[0.6000,", "0.9800]", "10", "test"] in rows

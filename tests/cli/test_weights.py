@@ -20,7 +20,7 @@ from rbtools import datasets, models
 from rbtools.inputs import published_weights
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import nasbench201
-from tests.runner import Record, model, one, run
+from tests.runner import Record, one, run
 
 INDEX, SMALL = 4, {"channels": 2, "cells": 1}
 CELL: Record = {"schema": 1, "arch": nasbench201.arch(INDEX, **SMALL)}
@@ -140,10 +140,7 @@ def test_runs_of_several_data_sets_are_asked_about(data: str) -> None:
     words = f"--weights {write_nasbench()} --dataset {data}"
     message = said(words)
     assert "has weights for 3 data sets: cifar10, cifar10-valid, cifar100" in message
-    assert "--member cifar10 or" in message
     assert "has no weights for 'svhn'" in said(f"{words} --member svhn")
-    message = said(f"{words} --member cifar100")
-    assert "distinguishes 100 classes and the data set has 10" in message
 
 
 def test_what_has_no_weights_says_so(data: str) -> None:
@@ -154,13 +151,8 @@ def test_what_has_no_weights_says_so(data: str) -> None:
     Path("other/000009-FULL.pth").touch()
     expected = f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2"
     assert expected in said(f"{where} other")
-    assert "of the space 'zoo'" in said(f"{where} {folder}", model("resnet18"))
-    for words, told in (
-        ("nowhere", "nowhere, which is not a folder. Expected"),
-        (f"{folder} --checkpoint data.npz", "Both a file and a folder of weights are given."),
-    ):
-        result = attack(f"{where} {words}")
-        assert result.exit_code == 2 and told in result.stderr
+    result = attack(f"{where} nowhere")
+    assert result.exit_code == 2 and "nowhere, which is not a folder. Expected" in result.stderr
 
 
 def test_a_file_of_another_architecture_is_refused(data: str) -> None:

@@ -89,8 +89,6 @@ def test_a_preset_sets_what_single_options_do_not() -> None:
     told = one(run(f"--preset nasrobbench201 {small}"))["train"]
     assert told["method"] == "pgd" and told["preset"] == "nasrobbench201"
     assert (told["epochs"], told["config"]["attack_steps"], told["config"]["batch_size"]) == (1, 1, 721)
-    assert told["config"]["eps"] == 8 / 255 and told["config"]["schedule"] == "onecycle"
-    assert "best" not in told["checkpoints"]  # it trains on all images
     told = one(run(f"--preset wci --schedule constant --val 0.1 {small}"))["train"]
     config = told["config"]
     assert told["preset"] == "rice2020" and config["inner_mode"] == "train" and config["clean_pass"]
@@ -102,7 +100,6 @@ def test_a_preset_sets_what_single_options_do_not() -> None:
     [
         ("--preset prbench-code --method at-pr", "--plain-step", "--plain-steps"),
         ("--method pgd,trades --step-size 2", "--step-size", "--attack-steps"),
-        ("--method at-pr --step-max 2 --steps-max 10", "--step-max", "--steps-max"),
         ("--method pgd,trades", None, None),
     ],
 )
@@ -140,7 +137,7 @@ def test_after_ctrl_c_the_next_run_goes_on() -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
-    assert err == "rb-train: error: interrupted; what was finished is written and in the store.\n"
+    assert "interrupted; what was finished is written and in the store." in err
     (state,) = states()
     done = kept_seconds(state)
     assert 1 <= len(done) < 30

@@ -91,8 +91,6 @@ def test_neighbours_differ_in_one_edge():
         assert len(set(found)) == 24
         assert {nb.edit_distance(cells()[index], cells()[other]) for other in found} == {1}
     assert nb.edit_distance(cells()[13714], cells()[3456]) == 2
-    with pytest.raises(RbError, match="index 15625"):
-        nb.neighbours(15625)
 
 
 @pytest.mark.parametrize("options", [{"channels": 0}, {"cells": -1}, {"classes": 0}, {"shape": (0, 32, 32)}])
@@ -105,11 +103,8 @@ def test_sizes_below_one(options):
     ("text", "where", "words"),
     [
         ("", 1, "found its end, expected '|'"),
-        ("nor_conv_3x3", 1, "found 'nor_conv_3x3', expected '|'"),
         ("|nor_conv_3x4~0|", 2, "Did you mean 'nor_conv_3x3'"),
         ("|none|+", 6, "expected '~0'"),
-        ("|none~1|+|none~0|", 7, "found '1|+|none~0|', expected '0'"),
-        ("|none~0|none~0|", 9, "expected '+|'"),
         ("|none~0|+|none~0|none~1|+|none~0|none~1|none~2", 47, "found its end, expected '|'"),
         ("|none~0|+|none~0|none~1|+|none~0|none~1|none~2|+|", 48, "the end, after six edges"),
     ],

@@ -42,12 +42,10 @@ def test_a_short_arch_is_completed_and_keeps_its_name(arch):
 @pytest.mark.parametrize(
     ("arch", "words"),
     [
-        ({}, "no architecture.*'str'"),
         ({"str": nb.strings()[7], "index": 8}, "has the index 7 .*the record says 8"),
         ({"str": 5}, "'5' does not parse at character 1"),
         ({"index": 99999}, "0 to 15624"),
         ({"index": 7, "channels": [16]}, r"cannot have channels = \[16\]"),
-        ({"index": 7, "cells": "5"}, "cannot have cells = '5'"),
     ],
 )
 def test_a_bad_arch_says_what_is_wrong(arch, words):
