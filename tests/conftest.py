@@ -343,8 +343,7 @@ def _matches(imports: re.Pattern[str], file: Path) -> bool:
 
 
 # What a test calls that starts another process, or runs in a browser or on Ray.
-_STARTERS = {"subprocess", "multiprocessing", "pty", "Processes", "RayEngine", "chromium", "browser"}
-_STARTERS |= {"in_a_process", "on_a_terminal"}
+_STARTERS = {"subprocess", "multiprocessing", "in_a_process", "Processes", "RayEngine", "chromium", "browser"}
 _JOBS = re.compile(r"--jobs|--engine|torchrun")
 
 

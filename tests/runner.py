@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import pty
 import shlex
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,24 +59,6 @@ def in_a_process(
     for line in done.stderr.splitlines(keepends=True):
         (timed if line.startswith("import time:") else said).append(line)
     return done.stdout, "".join(said), {line.rsplit("|", 1)[1].strip() for line in timed}
-
-
-def on_a_terminal(command: str, columns: int = 80, **environment: str) -> str:
-    """What a command shows with both its streams on a terminal of so many columns; it ends with status 0."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    settings = {**os.environ, "TERM": "xterm-256color", **environment}
-    with subprocess.Popen(
-        shlex.split(command), stdin=theirs, stdout=theirs, stderr=theirs, env=settings
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # Linux says so where the other end is closed
-            while piece := os.read(ours, 65536):
-                shown += piece
-        assert process.wait(300) == 0
-    os.close(ours)
-    return shown.decode().replace("\r\n", "\n")
 
 
 def parsed(tool: str, *words: str) -> dict[str, Any]:

@@ -76,13 +76,6 @@ def frozen():
 def reads_options():
     argparse.ArgumentParser().parse_args(["--unknown"])
 
-
-def norm():
-    return Linear(True)
-
-
-def in_place_norm():
-    return InPlace(True)
 """
 
 
@@ -157,12 +150,10 @@ def test_a_training_of_a_network_in_place(code: dict[str, Any], name: str, metho
     assert not network._forward_pre_hooks
 
 
-@pytest.mark.parametrize("norm", ["", "_norm"])
-def test_a_file_of_a_network_in_place(code: dict[str, Any], norm: str) -> None:
-    good, bad = ("norm", "in_place_norm") if norm else ("Linear", "InPlace")
+def test_a_file_of_a_network_in_place(code: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    torch.save(code[good]().eval().state_dict(), "m.pt")
-    records = [attacked(name, "m.pt", "--normalize", "none") for name in (good, bad)]
+    torch.save(code["Linear"]().eval().state_dict(), "m.pt")
+    records = [attacked(name, "m.pt", "--normalize", "none") for name in ("Linear", "InPlace")]
     assert records[0]["metrics"] == records[1]["metrics"]
     assert [record["said"].count("changes its input") for record in records] == [0, 1]
     assert "randomised" not in records[1]

@@ -1,5 +1,4 @@
-"""Every command that the README, a page of docs/ or a help text shows is parsed, and run as typed in the slow
-tests, on stand-ins for a user's files."""
+"""Every command that the README, docs/ or a help text shows is parsed, and run as typed in the slow tests."""
 
 from __future__ import annotations
 
@@ -331,18 +330,9 @@ def test_the_readme_is_short_and_leads_to_every_page_of_the_navigation() -> None
     assert all(re.search(rf"\]\((?:docs/)?{page}", TEXT) for page in PAGES[1:])  # links lead to it
 
 
-def test_pages_are_few_and_their_paragraphs_short() -> None:
+def test_pages_are_few_and_short() -> None:
     texts = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
     assert len(texts) <= 45 and sum(len(text.split()) for text in texts) <= 17_000
-    for text in texts:
-        prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-        long = [part for part in re.split(r"\n\n|\n(?=- |\d+\. |\|)", prose) if len(part.split()) > 90]
-        assert not long, long[0]
-
-
-def test_a_page_that_answers_a_question_asks_it_and_shows_a_command() -> None:
-    for page in (page for page in PAGES if page.startswith("how-")):
-        assert re.match(r"# .*\?\n", TEXT_OF[page]) and blocks("sh", TEXT_OF[page]), page
 
 
 @pytest.mark.slow
@@ -489,11 +479,8 @@ def test_the_cells_of_the_notebook_run_in_their_order() -> None:
     for cell in cells:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)
-    assert names["result"].n == 100 and names["records"][0]["metrics"].keys() >= {
-        "acc",
-        "pgd20.8",
-        "pgd20.32",
-    }
+    metrics = names["records"][0]["metrics"]
+    assert names["result"].n == 100 and {"acc", "pgd20.8", "pgd20.32"} <= metrics.keys()
 
 
 @pytest.mark.slow

@@ -1,11 +1,9 @@
-"""Everything that is registered, on a two-layer model and 8x8 images: the properties that every entry must
-have."""
+"""The properties that every registered class must have, on a two-layer model and 8x8 images."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import json
 import re
 from collections.abc import Callable
@@ -72,8 +70,6 @@ def test_a_registered_class_is_a_frozen_dataclass_that_says_what_it_is(
     assert cls.name == name
     version = cls().version if isinstance(cls.version, property) else cls.version
     assert isinstance(version, int) and version >= 1
-    first = inspect.cleandoc(cls.__dict__["__doc__"] or "").split("\n\n")[0]
-    assert first.endswith((".", ":")) and not first.startswith(cls.__name__ + "(")
 
 
 @pytest.mark.parametrize(("registered", "name"), EVERYTHING)
@@ -89,8 +85,6 @@ def test_every_field_is_an_option_with_help(registered: registry.Registry, name:
         option = shown[field.name]
         flag = registry.option_name(field)
         assert flag in option.opts and re.fullmatch(r"--[a-z][a-z0-9-]*", flag)
-        text = re.sub(r"  \[default: .+\]$", "", str(field.metadata["help"]))
-        assert text[0].isupper() and text.rstrip().endswith("."), f"{flag}: {text}"
         if field.default not in (None, (), ""):
             assert "[default: " in str(option.help)
 
@@ -191,13 +185,6 @@ def test_a_corruption_belongs_to_the_example_and_the_seed(name: str) -> None:
     part = torch.tensor([7, 2, 10])
     assert torch.equal(corruption(images[part], 5, draws_for(COUNT).take(part)), whole[part])
     assert torch.equal(corruption(images, 5, draws_for(COUNT, seed=1)), whole) is not corruption.random
-
-
-@pytest.mark.parametrize("name", CORRUPTIONS)
-@pytest.mark.parametrize("severity", [0, 6, 2.5])
-def test_a_severity_that_is_none_is_refused(name: str, severity: Any) -> None:
-    with pytest.raises(RbError, match=r"Choose from: 1, 2, 3, 4, 5"):
-        CORRUPTIONS.build(name)(images_of(), severity, draws_for(COUNT))
 
 
 def loss_of(name: str, model: nn.Module, seed: int = 0, **params: Any) -> Any:

@@ -33,15 +33,11 @@ def test_what_is_no_number_is_named(texts: str, expected: str) -> None:
     [
         ("1,2,8", [1, 2, 8]),
         ("1-5", [1, 2, 3, 4, 5]),
-        ("3-3", [3]),
         ("1-3,8/255", [1, 2, 3, 8 / 255]),
         ("0:0.15:4", [0, 0.05, 0.1, 0.15]),
-        ("0:1:1", [0]),
         ("1:0:3", [1, 0.5, 0]),
         ("-1", [-1]),
-        ("1e-3", [1e-3]),
         (" 1 , 2 ,", [1, 2]),
-        (0.5, [0.5]),
     ],
 )
 def test_lists_and_ranges(text: str | float, values: list[float]) -> None:
@@ -53,7 +49,6 @@ def test_lists_and_ranges(text: str | float, values: list[float]) -> None:
     [
         ("5-1", "has the range '5-1', which is in reverse order. Write '1-5'."),
         ("0:1:x", "has the count 'x'. Write start:stop:count, such as 0:0.15:31."),
-        ("", "is empty. Expected numbers such as 1,2,8 or 1-5 or 0:0.15:31."),
         ("0:1", "is '0:1'. Expected a number"),
     ],
 )
@@ -66,16 +61,6 @@ def test_what_is_no_list_is_named(text: str, message: str) -> None:
 @given(st.integers(0, 255))
 def test_an_l_infinity_distance_is_the_same_number_with_and_without_its_255(eps: int) -> None:
     assert units.eps_to_pixels(str(eps)) == units.eps_to_pixels(f"{eps}/255") == eps / 255
-
-
-def test_impossible_distances_are_refused_with_what_to_write() -> None:
-    with pytest.raises(UsageError, match=r"--eps is -1\. A distance is 0 or more; write for example --eps 8"):
-        units.eps_to_pixels("-1")
-    with pytest.raises(UsageError, match=r"--radius is -0\.5"):
-        units.eps_to_pixels("-0.5", "l2", "--radius")
-    for text in ("256", "300/255", "8/1"):
-        with pytest.raises(UsageError, match="more than the whole pixel range"):
-            units.eps_to_pixels(text)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +82,6 @@ def test_a_range_has_two_readings_if_all_of_it_has() -> None:
     with pytest.raises(UsageError, match="has two readings"):
         parse_units.distances("0:0.06:7", "linf")
     assert parse_units.distances("0", "linf") == (0.0,)
-
-
-@pytest.mark.parametrize(
-    ("text", "norm"), [("8", "linf"), ("0.5", "linf"), ("0", "linf"), ("0.03/255", "linf"), ("0.03", "l2")]
-)
-def test_what_may_be_meant_is_no_slip(text: str, norm: str) -> None:
-    assert units.eps_slip(text, norm) is None
 
 
 def test_an_l2_distance_is_on_the_unit_scale() -> None:

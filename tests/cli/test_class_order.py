@@ -1,5 +1,4 @@
-"""The classes of a data set as the network numbers them: by the names beside the weights, by numbers, by
---classes; and pictures with the network's channels."""
+"""The classes of a data set as the network numbers them, and pictures with the network's channels."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Records with field values that no tool writes: that record fails with a message, the others are
-processed."""
+"""Records with field values that no tool writes fail with a message, and the others are processed."""
 
 from __future__ import annotations
 

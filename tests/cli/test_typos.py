@@ -117,6 +117,12 @@ MISTAKES = {
         " the rows. Give one of them.",
         "--pivot train.method --top 1 results.jsonl": "--top needs a ranking, but --pivot keeps the order.",
     },
+    "score": {
+        "--add acc results.jsonl": "--add is 'acc'. Expected NAME=EXPRESSION",
+        "--add 'x=acc -' results.jsonl": "--add x: Expression 'acc -' does not parse",
+        "--weights w.yaml results.jsonl": "Cannot read w.yaml: No such file",
+        "--metric acc:0 results.jsonl": "The weight of 'acc' is 0.",
+    },
     "plot": {
         "scatter --x acc --y pgd20.8 -o a.jpgg results.jsonl": "ends in .png, .svg, .pdf",
     },

@@ -1,17 +1,19 @@
-"""Dry runs, events, times by stage, curves, and the pace that the status line shows."""
+"""Dry runs, events, times by stage, curves, and what a terminal shows."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rbtools.cli import tables
 from rbtools.cli.terminal import Terminal
 from rbtools.report import Clock
 from tests.conftest import SMALL_ARCH
-from tests.runner import lines, one, run
+from tests.runner import lines, model, one, run
 
 TRAIN = "--epochs 1 --lr 0.2"
 SMALL = [{"arch": SMALL_ARCH}]
@@ -97,3 +99,12 @@ def test_a_name_in_the_status_line_moves_no_cursor(
     monkeypatch.setattr(screen, "_mine", lambda: True)
     screen.status("\x1b]0;evil\x07\x1b[2J\nname")
     assert capsys.readouterr().err == "\r\x1b[2Ktest: \\x1b]0;evil\\x07\\x1b[2J\\nname"
+
+
+def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
+    acc = {"metric": "acc", "value": 0.9, "n": 10, "split": "test", "ci95": [0.6, 0.98]}
+    error = {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}
+    shown = tables.model_table(model("resnet18", acc, error=error), 80)
+    assert "error: The GPU is\ufffd[31m gone." in shown
+    rows = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()]
+    assert ["acc", "0.9000", "[0.6000,", "0.9800]", "10", "test"] in rows

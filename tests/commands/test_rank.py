@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -95,6 +100,17 @@ SEEDS = [
         ("a", "erm", 1, 1.0, 0.125),
     )
 ]
+
+
+@pytest.mark.skipif(not shutil.which("script"), reason="needs script")
+def test_a_terminal_gets_the_same_table_with_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    Path("seeds.jsonl").write_text(runner.lines(*SEEDS))
+    words = ["script", "-qec", "rb-rank seeds.jsonl", os.devnull]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=300).stdout
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*[mK]", "", shown).splitlines()]
+    assert "\x1b[" in shown and lines == out("--format table", SEEDS).splitlines()
 
 
 def test_aggregate_takes_the_mean_over_seeds() -> None:

@@ -176,16 +176,3 @@ def test_add_does_not_overwrite_what_was_made_otherwise() -> None:
     assert json.loads(result.stdout)["metrics"]["acc"] == 0.25
     again = run("--add 'acc=pgd20.8 * 2'", result.stdout.splitlines())
     assert again.stdout == result.stdout
-
-
-REFUSED = {
-    "--add acc": "--add is 'acc'. Expected NAME=EXPRESSION",
-    "--add 'x=acc -'": "--add x: Expression 'acc -' does not parse",
-    "--weights w.yaml": "Cannot read w.yaml: No such file",
-    "--metric acc:0": "The weight of 'acc' is 0.",
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_wrong_use_is_one_line(words: str) -> None:
-    assert REFUSED[words] in refused(words, *THREE)

@@ -55,14 +55,11 @@ def test_a_report_has_results_curves_commands_and_references() -> None:
         re.search(r"\[0\.8, 1\]</td>\s*<td class=\"number\">50</td>", text)
         and "attack pgd, norm linf, eps 4/255, steps 20" in text
     )
-    assert "none is in the record" in text
     made = [entry("acc", 0.5, command="rb-attack none &"), entry("fgsm.8", 0.5, command="rb-attack none &")]
     labelled = page([], record(*made, train={"method": "trades", "command": "rb-train a.jsonl@01234567"}))
     assert "rb-train a.jsonl@01234567 |\n  rb-attack none &amp;</pre>" in labelled
     keys = ["madry2018towards", "hendrycks2019benchmarking", "robey2022probabilistically"]
     assert re.findall(r"@\w+\{(\w+),", text) == [*keys, "zhang2019theoretically"]
-    assert r"\begin{tabular}" in text
-    assert "rb-attack check was not run on this model" in text
     assert "default-src 'none'" in text and "<script" not in text
     assert "://" not in re.sub(r"base64,[^\"]*", "", text)  # nothing is loaded
 

@@ -48,7 +48,6 @@ def test_the_record_of_the_best_comes_out_with_what_the_runs_have_in_common() ->
     search = one.pop("search")
     assert one in FEW and search["values"] == {"acc": one["metrics"]["acc"]}
     assert (search["runs"], search["budget"], search["seed"]) == (20, 5, 0)
-    assert search["optimum"]["name"] == best["arch"]["name"]
     assert search["optimum"]["value"] == best["metrics"]["acc"]
     values = [run["value"] for run in search["each"]]
     mean = sum(values) / 20
@@ -60,9 +59,7 @@ def test_the_record_of_the_best_comes_out_with_what_the_runs_have_in_common() ->
     assert search["gap"]["mean"] == pytest.approx(best["metrics"]["acc"] - mean)
     assert search["gap"]["reached"] == values.count(best["metrics"]["acc"])
     assert search["queries"]["charged"] == {"mean": 5, "std": 0, "ci95": [5, 5], "min": 5, "max": 5, "n": 20}
-    looked_up = search["looked_up"]["table"]
-    assert looked_up["metrics"]["acc"] == search["objective"] and looked_up["missing"] == 0
-    assert looked_up["metrics"]["cost"]["n"] == 20
+    assert search["looked_up"]["table"]["metrics"]["acc"] == search["objective"]
 
 
 def test_the_trajectory_is_the_incumbent_after_each_query_over_runs() -> None:
@@ -118,29 +115,21 @@ def test_records_without_the_objective_are_left_out_and_counted() -> None:
     assert one["search"]["architectures"] == 40
 
 
-def test_objectives_that_no_architecture_has_together_are_refused() -> None:
-    result = run("random --objective acc,cost", [record(5, acc=1.0), record(6, cost=1.0)])
-    assert result.exit_code == 2 and "no architecture has a value of each of acc, cost." in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["random"], "--objective is missing"),
-        (["random", "--objective", "acc >"], "--objective: Expression"),
-        ("local --objective acc,cost", "rb-search local takes one objective, but 2 are given"),
+        ("random", "--objective is missing"),
         ("random --objective ac", "There is no metric or field 'ac'. Did you mean 'acc'"),
         ("random --measure naswot --live cat", "Give one of them"),
-        ("random --measure naswot --objective acc", "There is no metric or field 'acc'"),
         ("random --measure naswot some.jsonl", "To look up the results in a table, use --table"),
         ("darts --live cat", "rb-search darts does not query architectures: leave out --live"),
         ("darts --objective acc", "--objective is looked up in a table"),
     ],
 )
-def test_wrong_use_is_refused_in_one_line(arguments: str | list[str], message: str) -> None:
+def test_wrong_use_is_refused_in_one_line(arguments: str, message: str) -> None:
     table = FEW if arguments[0] != "d" and "--measure" not in arguments else ""
     sizes = " --budget 1 --channels 2 --cells 1 --device cpu" if "--measure" in arguments else ""
-    result = run(f"{arguments}{sizes}" if sizes else arguments, table)
+    result = run(arguments + sizes, table)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr and result.stderr.count("\n") == 1
 
@@ -187,7 +176,6 @@ def test_each_new_architecture_goes_through_the_pipe_once() -> None:
     result = search("local --objective acc --budget 30 --runs 2 --cells 2", pipe())
     one = runner.one(result)
     assert len(calls()) == len(set(calls())) and set(calls()) <= set(nasbench201.unique())
-    assert f"{len(calls())} of 6466 architectures were evaluated for acc" in result.stderr
     assert one["search"]["queries"]["charged"]["mean"] == 30
     assert one["metrics"] == {"acc": max(calls()) / 15625, "cells": 2}
     assert one["search"]["values"]["acc"] == one["metrics"]["acc"] and "gap" not in one["search"]
@@ -202,12 +190,6 @@ def test_what_the_pipe_cannot_do_is_charged_named_and_left_out() -> None:
     assert odd and one["arch"]["index"] % 2 == 0 and one["search"]["queries"]["failed"] == len(odd)
     said = f"nb201-{odd[0]}: The command ended with status 1, without this record. It said: no odd ones"
     assert said in result.stderr
-
-
-def test_an_objective_that_the_pipe_does_not_give_ends_the_search() -> None:
-    result = search("random --objective pgd20.8 --budget 500", pipe())
-    assert result.exit_code == 2 and "There is no metric or field 'pgd20.8'" in result.stderr
-    assert len(calls()) <= 32  # the first proposal
 
 
 def work(command: str, count: int = 3, seconds: float | None = None, jobs: int = 1) -> list[dict[str, Any]]:
@@ -277,11 +259,3 @@ def test_what_is_searched_by_is_what_rb_measure_says() -> None:
     again = runner.run("measure", "naswot --device cpu --store none", [{"schema": 1, "arch": arch}])
     assert runner.one(again)["metrics"]["naswot"] == section["values"]["naswot"]
     assert section["looked_up"]["table.jsonl"]["metrics"]["acc"]["mean"] == slope(index)
-    assert "2 of 6466 architectures were evaluated for naswot" in result.stderr
-
-
-def test_a_measure_that_needs_trained_weights_fails_record_by_record() -> None:
-    result = measured("--measure wci --budget 2")
-    assert result.exit_code == 1 and result.stdout == ""
-    assert result.stderr.count("needs trained weights") == 2
-    assert "nothing was found: every evaluation failed" in result.stderr

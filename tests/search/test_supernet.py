@@ -15,7 +15,7 @@ from torch import nn
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
-from rbtools.models.supernet import MixedOp, SearchCell, Supernet
+from rbtools.models.supernet import MixedOp, Supernet
 from rbtools.search import SEARCHES
 from rbtools.search.advrush import curvature
 from rbtools.spaces import nasbench201
@@ -72,7 +72,6 @@ def test_the_derived_cell_has_the_heaviest_operation_of_each_edge() -> None:
     assert net.genotype() == (3, 0, 1, 4, 2, 3)
     assert len(net.weights()) == len(list(net.parameters())) - 1
     assert all(parameter is not net.alphas for parameter in net.weights())
-    assert isinstance(net.cells[0], SearchCell)
 
 
 def test_the_penalty_of_advrush_is_the_change_of_the_gradient() -> None:
@@ -156,14 +155,11 @@ def test_a_derived_cell_is_looked_up_and_reported_on_another_table() -> None:
     for one in found:
         index = int(one["search"]["found"].removeprefix("nb201-"))
         assert one["search"]["values"]["acc"] == slope(nasbench201.classes()[index])
-        assert f"{one['search']['found']} {nasbench201.strings()[index]}" in result.stderr
     values = [one["search"]["values"]["acc"] for one in found]
     looked_up = found[0]["search"]["looked_up"]
     assert looked_up["table"]["metrics"]["acc"]["mean"] == sum(values) / 2
     assert looked_up["two.jsonl"]["metrics"]["acc"]["mean"] == sum(values) / 2 + 100
     assert found[0]["search"]["gap"]["n"] == 2 and found[0]["search"]["searched_on"] == "digits"
-    text = run(f"{words} --table one.jsonl --format csv").stdout
-    assert text.startswith("runs,search,acc") and "best there is" in text
 
 
 def test_a_derived_cell_without_a_table_is_a_record_that_can_be_trained() -> None:
