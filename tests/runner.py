@@ -50,7 +50,7 @@ def in_a_process(
 
     A failure (another status than 0) is a failed test.
     """
-    command = [sys.executable, "-X", "importtime", "-m", f"rbtools.commands.{tool}"]
+    command = [sys.executable, "-X", "importtime", "-m", tools.TOOLS[tool].partition(":")[0]]
     command += shlex.split(words) if isinstance(words, str) else words
     text = given if isinstance(given, str) else lines(*given)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300)

@@ -22,7 +22,7 @@ from PIL import Image
 from rbtools import datasets
 from rbtools.cli import config
 from rbtools.commands.score import _of_file
-from rbtools.datasets import decode, imagefolder, indices
+from rbtools.datasets import imagefolder, indices
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation import base
 from rbtools.models import read_checkpoint
@@ -247,10 +247,6 @@ def test_nothing_else_reads_files_that_can_run() -> None:
             if called in ("np.load", "numpy.load"):
                 assert any(word.arg == "allow_pickle" for word in node.keywords), path
     assert places == RUNS
-
-
-def test_only_images_are_opened_by_pillow() -> None:
-    assert not {"EPS", "PSD", "WMF", "PDF", "FITS"} & set(decode.FORMATS)
 
 
 def test_the_table_names_tests_that_there_are() -> None:

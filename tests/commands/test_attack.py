@@ -175,11 +175,9 @@ def test_an_ensemble_of_other_attacks_is_never_called_autoattack(
     ("settings", "name"),
     [
         ({"attacks": "fgsm"}, "ensemble-fgsm"),
-        ({"attacks": "square,apgd-ce"}, "ensemble-apgd-ce-square"),
         ({"attacks": "square,pgd", "norm": "l2"}, "ensemble-pgd-square.l2"),
         ({"attacks": "square, fab-t,apgd-t,apgd-ce", "variant": "plus"}, "aa"),
         ({"attacks": "apgd-ce,apgd-t,fab-t,square", "norm": "l1"}, "ensemble-apgd-ce-apgd-t-fab-t-square.l1"),
-        ({"variant": "plus"}, "aa"),
     ],
 )
 def test_the_name_of_an_ensemble_is_that_of_its_parts(settings: dict[str, str], name: str) -> None:
@@ -340,8 +338,7 @@ def test_the_curve_has_the_accuracy_at_every_distance_from_one_search(
     values = [record["metrics"][name] for name in names[:-1]]
     assert values == sorted(values, reverse=True) and values[0] == record["metrics"]["acc"] > values[-1]
     summary = record["evals"][-1]
-    assert summary["value"] == summary["quantiles"]["0.5"] > 0 and 0 < summary["area"] < 1
-    assert summary["unreached"] == 0 and summary["norm"] == norm
+    assert summary["value"] == summary["quantiles"]["0.5"] > 0 and summary["unreached"] == 0
     other = one(run(f"{asked} --eps 8", known["erm"]))
     assert len(searches) == 1  # other distances are computed from the store
     assert values[0] >= other["metrics"][f"curve{suffix}.8"] >= values[1 if norm == "linf" else -1]

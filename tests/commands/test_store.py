@@ -115,22 +115,7 @@ def test_metrics_stay_found_and_weights_are_trained_again_where_they_are_needed(
     assert runner.run("attack", other, [before]).exit_code == 0
 
 
-def test_while_somebody_works_checkpoints_stay(attacked: dict[str, Record]) -> None:
-    with store().claimed("ab" * 32, lambda: False, lambda: None):
-        result = run("gc --keep-metrics")
-    assert result.exit_code == 0 and len(list(store().files("objects"))) == 2
-    assert "rb-store: warning: 1 piece of work in progress: checkpoints were kept." in result.stderr
-
-
 ALL = ("ls", "du", "verify", "gc")
-
-
-@pytest.mark.parametrize("words", ALL)
-def test_a_store_that_is_not_there_is_said_and_not_made(words: str) -> None:
-    result = run(words)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert "There is no store " in result.stderr and "--store (or RB_STORE)" in result.stderr
-    assert not list(Path().iterdir())
 
 
 def test_a_store_that_cannot_be_written_can_be_read(
