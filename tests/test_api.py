@@ -110,6 +110,11 @@ def test_what_a_command_refuses_its_function_refuses_with_the_same_sentence(
 NOT_IN_PYTHON = {"errors", "allow_empty", "shard", "in_place", "form", "shown", "help", "version"}
 NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered"}
+# The first arguments of functions: words or a stream on the command line.
+GIVEN = set(
+    "record records attack preset method origin which format path corruptions evaluation chosen names"
+    " measures kind algorithm".split()
+)
 OF_ATTACK = ("check", "curve", "transfer")
 
 
@@ -122,34 +127,15 @@ def test_the_options_of_a_tool_and_the_arguments_of_its_function_agree(function:
     # Options of the file of --checkpoint.
     of_file = {"arch", "normalize"} if "checkpoint" in options else set()
     left_out = (NOT_IN_PYTHON - {"jobs"} if tool == "search" else NOT_IN_PYTHON) | of_file
-    first = GIVEN.get(function, {"record"})
     shown = {name: param.name for name, (param, _) in python_calls.parameters(tool, words).items()}
     assert shown.keys() == options.keys() - left_out
     named = {name if name in arguments else word for name, word in shown.items()}
-    assert arguments.keys() - first == named - first | {"options"}
+    assert arguments.keys() - GIVEN == named - GIVEN | {"options"}
     for name in options.keys() & arguments.keys():
         default = options[name].default
         given = default if isinstance(default, (str, int, float)) else None
         if arguments[name].default is not inspect.Parameter.empty:
             assert (arguments[name].default or None) == (given or None), name
-
-
-# The first arguments of a function, otherwise "record": words or a stream on the command line.
-GIVEN = {
-    "score": {"records"},
-    "rank": {"records"},
-    "corr": {"records"},
-    "attack": {"record", "attack", "preset"},
-    "transfer": {"record", "origin"},
-    "certify": {"record", "method"},
-    "arch": {"which"},
-    "convert": {"format", "path", "records"},
-    "corrupt": {"record", "corruptions"},
-    "ge": {"record", "evaluation", "chosen"},
-    "measure": {"record", "names", "measures"},
-    "plot": {"records", "kind"},
-    "search": {"records", "algorithm"},
-}
 
 
 def test_a_file_in_the_folder_sets_no_defaults_of_a_function() -> None:

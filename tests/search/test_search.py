@@ -141,8 +141,7 @@ def test_random_search_takes_any_list_of_architectures_and_others_say_why_not() 
     ]
     (one,) = found("random --objective acc --runs 2", zoo)
     assert one["arch"]["name"] == "resnet18"
-    result = run("local --objective acc --charge-repeats", zoo)
-    assert result.exit_code == 2 and "neighbours" in result.stderr
+    assert "neighbours" in run("local --objective acc --charge-repeats", zoo).stderr
 
 
 WORK = """
