@@ -313,6 +313,14 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
     assert fine["sampled"] == fine["survivors"] and fine["interval"][0] == fine["interval"][1]
 
 
+def test_two_phases_in_l1_screen_with_apgd() -> None:
+    screen = screened_attack.screen_of(ATTACKS.build("apgd-t", norm="l1", eps=1), 10)
+    assert [(one.stem, one.norm, one.steps) for one in screen] == [
+        ("apgd-ce.l1", "l1", 10),
+        ("apgd-margin.l1", "l1", 10),
+    ]
+
+
 def test_a_model_that_the_screen_breaks_whole_has_accuracy_0(known: dict[str, Record]) -> None:
     entry = one(run("pgd --eps 255 --n 60 --two-phase 10", known["erm"]))["evals"][-1]
     assert entry["value"] == 0 == entry["ci95"][0] and entry["two_phase"]["survivors"] == 0

@@ -65,6 +65,12 @@ def test_a_former_score_is_replaced() -> None:
     assert [len(one["evals"]) for one in records(again)] == [1, 1, 1]
 
 
+def test_a_former_score_is_no_metric_of_a_new_one() -> None:
+    for words in ("", "--metric *"):
+        (first, _) = scored(words, {"acc": 1, "score": 0}, {"acc": 0, "score": 1})
+        assert [term["metric"] for term in first["evals"][0]["terms"]] == ["acc"]
+
+
 LATE = [{"acc": 1.0}, {"acc": 0.5, "pgd20.8": 0.25}, {"acc": 0.0, "pgd20.8": 0.75}, {"pgd20.8": 0.5}, {}]
 
 
