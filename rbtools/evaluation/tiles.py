@@ -118,7 +118,7 @@ def complete(
         keys = tile.keys(outcomes)
         if not kept and (divided or tile is not left[0]):
             for i, key in keys.items():
-                store.keep_part(key, parts[i].encoded())
+                store.keep_state(key, parts[i].encoded(), sync=False)
             kept = True
         stored.extend(keys.values() if kept else ())
         done[tile.examples] = parts

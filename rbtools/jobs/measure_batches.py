@@ -167,7 +167,7 @@ def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
         for group, found in _computed(work, missing()):
             for tile, result in zip(group, found, strict=True):
                 results[tile] = result
-                store.keep_part(names[tile], json.dumps(result, default=float).encode())
+                store.keep_state(names[tile], json.dumps(result, default=float).encode(), sync=False)
     if len(results) == len(names):
         for key, item in work.items.items():
             of_item = {tile: results[tile] for tile in names if tile.key == key}

@@ -1,4 +1,4 @@
-"""Maintenance of a store: finds damaged files, and removes files that are unused or can be computed again."""
+"""Finds damaged files in a store, and removes files that are unused or can be computed again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STALE_STATE_SECONDS = 30 * 24 * 3600.0
 
 
 class Checked(NamedTuple):
-    """A file and a text that describes its problem. The text is None if there is no problem."""
+    """A file and a description of its problem, or None."""
 
     kind: str
     path: Path
@@ -28,7 +28,7 @@ class Checked(NamedTuple):
 
 
 def verify(store: Store) -> Iterator[Checked]:
-    """Check every stored file. Each file is read and hashed without the cache."""
+    """Check every stored file without the cached hashes."""
     store.existing()
     for kind in KINDS:
         for path, own in store.walk(kind) if kind != "leases" else ():
@@ -46,8 +46,8 @@ def verify(store: Store) -> Iterator[Checked]:
 
 
 def _problem(store: Store, kind: str, path: Path) -> str | None:
-    """The problem of a file of this kind, as a text. Raises OSError if the file cannot be read, and
-    NoPlainFile if it is not a plain file."""
+    """A description of the file's problem, or None. Raises OSError if the file cannot be read, and
+    NoPlainFile."""
     if kind == "objects":
         if not is_plain(path):
             raise NoPlainFile(path)
@@ -68,15 +68,13 @@ def _problem(store: Store, kind: str, path: Path) -> str | None:
 
 
 class Garbage(NamedTuple):
-    """A file that can be removed, with its size."""
-
     kind: str
     path: Path
     bytes: int
 
 
 class Cleared(NamedTuple):
-    """The files that were removed (with `dry_run`: would be removed), and the leases of work in progress."""
+    """The files that were removed (with `dry_run`: would be removed), and the leases that processes hold."""
 
     garbage: list[Garbage]
     live: list[Path]
@@ -86,9 +84,8 @@ def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) ->
     """Remove leases of ended processes, incomplete files, and unneeded states of training runs.
 
     With `keep_metrics`, also remove checkpoints, states of training runs, parts of evaluations, and cached
-    hashes of files. Results and outcomes of single examples are kept. While any process holds a lease,
-    checkpoints, states and parts are kept, because the process may need them. With `dry_run`, nothing is
-    removed. Raises RbError if a file cannot be removed.
+    hashes of files, unless any process holds a lease and may need the files. Results and outcomes of single
+    examples are kept. With `dry_run`, nothing is removed. Raises RbError if a file cannot be removed.
     """
     store.existing()
     # Checkpoints are listed before leases: a new checkpoint has a lease or is not in the list.
@@ -116,7 +113,7 @@ def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) ->
 def _unused(
     store: Store, keep_metrics: bool, working: bool, objects: list[Path]
 ) -> Iterator[tuple[str, Path]]:
-    """Yields each file to remove with its kind. Each file is checked just before it is removed."""
+    """Yields the kind and the path of each file to remove, checked just before it is removed."""
     yield from (("leases", path) for path in store.files("leases") if not lease.is_alive(path))
     now = time.time()
     for kind in KINDS:
@@ -138,7 +135,7 @@ def _unused(
 
 
 def _is_stale(store: Store, state: Path, now: float) -> bool:
-    """Whether the state of a training run is damaged, unchanged for a month, or belongs to a finished run."""
+    # damaged, unchanged for a month, or the state of a finished training run
     if now - state.stat().st_mtime > STALE_STATE_SECONDS or store.read("state", state.name) is None:
         return True
     done = store.result(state.name)
