@@ -1,6 +1,6 @@
-"""The parts of an evaluation: batches of examples, and the outcomes of a spec in the store.
+"""The parts of an evaluation: batches of examples, and the stored outcomes of one spec.
 
-Torch is imported only when a batch is measured; stored outcomes are read without torch.
+Torch is imported only when a batch is measured.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Batch:
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `ids` are the positions of the
     examples in their split, int64 (N,), which determine their random numbers. `model` is the exact model,
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
-    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw` is None
-    except for a randomised model. `draw` is then the number of the random pass, or one number for each
-    example (N,). `watch` is called with the progress of an attack on the batch, as text.
+    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
+    randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
+    called with the progress of an attack on the batch, as text.
     """
 
     model: nn.Module
@@ -99,7 +99,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """The logits as in `logits`, without the check for finite values, which would wait for the GPU."""
+        """As `logits`, without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             parts = images.split(self.chunk_size)
             if self.draw is None:
@@ -134,24 +134,22 @@ class Batch:
         return self.clean_logits.argmax(1).eq(self.labels)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        """The batch of some of the examples. `rows` is a mask, positions, or a slice."""
+        """Some of the examples, by a mask, positions, or a slice."""
         draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
         images, labels, ids = self.images[rows], self.labels[rows], self.ids[rows]
         return replace(self, images=images, labels=labels, ids=ids, draw=draw, precomputed={})
 
 
 class Outcome(NamedTuple):
-    """Result of a spec on a batch. `values` are outcomes (N,) or rows (N, R). `totals` are sums over the
-    examples; if `totals` does not contain "seconds", the seconds of the batch are used. `images` are the
-    perturbed images (N, C, H, W) to save.
-    """
+    """The result of a spec on a batch: `values` are outcomes (N,) or rows (N, R). `totals` are sums over the
+    examples, with the seconds of the batch unless they contain "seconds". `images` are perturbed images (N,
+    C, H, W) to save."""
 
     values: Tensor
     totals: Mapping[str, float] = {}
     images: Tensor | None = None
 
     def stored(self) -> np.ndarray:
-        """The outcomes as an array of the type that is stored."""
         return self.values.cpu().numpy().astype(np.int32 if self.values.dim() == 1 else np.float32)
 
 
@@ -189,7 +187,7 @@ class OutcomeRows(NamedTuple):
 
     @classmethod
     def decoded(cls, data: bytes) -> OutcomeRows | None:
-        """Decode stored outcomes. Returns None if the data are damaged."""
+        """The outcomes from stored bytes, or None if the bytes are damaged."""
         try:
             line, _, body = data.partition(b"\n")
             head = orjson.loads(line)
@@ -204,11 +202,9 @@ class OutcomeRows(NamedTuple):
 
 
 class Outcomes:
-    """The outcomes of one spec for the first examples in the fixed order. `known` contains these outcomes.
-    Every write to the store contains all rows, so an interrupted run loses at most the last seconds of work.
-    With `anew`, stored outcomes are not used. Stored outcomes are replaced only if more examples are
-    measured.
-    """
+    """The outcomes of one spec for the first examples in the fixed order. Every write to the store contains
+    all rows, so an interrupted run loses at most the last seconds of work. With `anew`, stored outcomes are
+    not used, and are replaced only if more examples are measured."""
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
         self._store, self.key = store, key
@@ -224,7 +220,6 @@ class Outcomes:
 
     @property
     def totals(self) -> Mapping[str, float]:
-        """Sums over the examples."""
         return self.known.totals
 
     def extend(self, more: OutcomeRows) -> None:
@@ -234,11 +229,10 @@ class Outcomes:
             self.keep()
 
     def keep(self) -> None:
-        """Write the outcomes to the store if there are new ones."""
+        """Write the outcomes to the store if some are new."""
         if len(self) > self._kept:
             self._store.keep_outcomes(self.key, self.known.encoded())
             self._kept, self._written = len(self), time.monotonic()
 
     def values(self, n: int) -> np.ndarray:
-        """The outcomes of the first n examples."""
         return self.known.values[:n]

@@ -1,7 +1,6 @@
 """Checks a user's model on its first images before long computations begin.
 
-The checks find the usual errors in a checkpoint: a wrong normalisation, another order of classes, or a
-softmax at the end. (Train mode and randomness are checked in jobs/randomness.py.)
+The checks find a wrong normalisation, another order of classes, and a softmax at the end.
 """
 
 from __future__ import annotations
@@ -34,12 +33,10 @@ NAMED = ("given", "--normalize")  # sources of a normalisation that the user nam
 def check_outputs(
     model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: Run
 ) -> dict[str, Any] | None:
-    """Check the model on its first images and print the result. Returns the result for the record.
+    """Check the model on its first images, print the accuracy, and return the result for the record.
 
-    Returns None for a network trained by rb-train.
-
-    The inputs of the model are images (N, C, H, W) in [0, 1]. Raises RbError if the model returns no logits
-    (N, classes).
+    Returns None for a network trained by rb-train. The inputs of the model are images (N, C, H, W) in [0, 1].
+    Raises RbError if the model returns no logits (N, classes).
     """
     if "checkpoint_file" not in record:
         return None
@@ -76,7 +73,7 @@ def check_outputs(
 
 
 def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
-    """Returns a sentence for each problem in the outputs and the normalisation of a network in memory.
+    """A sentence for each problem in the outputs and the normalisation of a network in memory.
 
     The images (N, C, H, W) are in [0, 1], the labels have the shape (N,), and the network is in eval mode.
     Errors that the network raises are not caught.
@@ -103,7 +100,7 @@ def _share(logits: Tensor, labels: Tensor) -> float:
 
 
 def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: Run) -> None:
-    """Print the results of the checks that entries contain, whether computed now or earlier."""
+    """Print the results of the checks that entries contain."""
     for entry in entries:
         if "sanity" in entry:
             run.report.notify(_line(record, entry["sanity"]))
@@ -148,8 +145,7 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation or class order, and the number of images, of `n`, that it classifies
-    correctly."""
+    """Another normalisation or class order, and the number of correct images, of `n`, that it achieves."""
 
     shown: str
     right: int
@@ -162,10 +158,8 @@ class _Other:
 def _other_normalisation(
     model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
 ) -> _Other | None:
-    """The normalisation with which significantly more images are classified correctly. Returns None if no
-    normalisation is better, or if the file specifies its own normalisation. Each normalisation is tried on a
-    few images, and on all images if it is better on the few.
-    """
+    """The normalisation with which significantly more images are classified correctly, or None. Each
+    normalisation is tried on a few images, and on all images if it is better on the few."""
     from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Known, Preprocessed, behind, kinds
     from rbtools.models.trial import beats
@@ -201,8 +195,7 @@ def _other_normalisation(
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
-    """A class map that permutes the classes, with which many more images are classified correctly, or
-    None."""
+    """A class map that permutes the classes, with which many more images are correct, or None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None
@@ -221,7 +214,6 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
 
 
 def _source(record: Mapping[str, Any]) -> Any:
-    """The source of the normalisation of a user's file, such as "--normalize"."""
     recognised = record.get("recognised")
     return recognised.get("normalize_from") if isinstance(recognised, dict) else "given"
 

@@ -9,8 +9,7 @@ def count() -> int:
     """The number of cores that this process may use, according to its affinity and its control groups."""
     import loky  # here, because --help does not need loky
 
-    cores: int = loky.cpu_count()
-    return cores
+    return loky.cpu_count()
 
 
 def asked() -> int | None:

@@ -261,5 +261,4 @@ def engine_for(functions: Sequence[JobFunction], run: Run, at_most: int | None =
     divided = any(function.divided for function in functions)
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):
         return InProcess(run)
-    engine: Engine = ENGINES.load(run.placement.engine)(run)
-    return engine
+    return ENGINES.load(run.placement.engine)(run)

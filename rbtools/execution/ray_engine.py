@@ -147,8 +147,7 @@ def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
 @lru_cache(maxsize=1)
 def _loaded(spec: bytes) -> RunSpec:
     """The specification of a run, cached because one process serves many tasks with the same store."""
-    loaded: RunSpec = pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
-    return loaded
+    return pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
 
 
 def sees(run: Run, mark: str | None) -> bool:

@@ -94,8 +94,7 @@ class Run:
         """The results of calls. A dry run reports the missing work of all calls (`DryRun.each`)."""
         if self.plan is None:
             return [call() for call in calls]
-        results: list[T] = self.plan.each(calls)
-        return results
+        return self.plan.each(calls)
 
     @property
     def labels(self) -> dict[str, str]:

@@ -310,8 +310,7 @@ def corrupted(
     draws = Draws(seed, f"corruption.{corruption.name}", ids.to(place))
     result = corruption(images.to(place).float().div(255), severity, draws)
     levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
-    array: np.ndarray = levels.contiguous().cpu().numpy()
-    return array
+    return levels.contiguous().cpu().numpy()
 
 
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:

@@ -231,8 +231,7 @@ class Measuring:
         with fewer images at once."""
         while True:
             try:
-                result: BatchResult = job.measure(model, attacked.batch(job, self.chunk))
-                return result
+                return job.measure(model, attacked.batch(job, self.chunk))
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise

@@ -332,8 +332,7 @@ def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
     assert isinstance(part.job, EvaluateJob)
     (noise,) = part.job.evaluations
     (spec,) = (spec for spec in noise.specs if spec.name() == metric)
-    shares: np.ndarray = stored_results.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
-    return shares
+    return stored_results.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
 
 
 def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) -> Record:

@@ -109,8 +109,7 @@ class Question:
 
     def job(self, run: Run) -> JobFunction:
         """Returns the job. `run` must have the options of the question."""
-        job: JobFunction = self.fixed
-        return job
+        return self.fixed
 
     def measure(self, record: Record, run: Run) -> Record:
         """Returns the record with the results. Raises RbError if the results cannot be measured."""

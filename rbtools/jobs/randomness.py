@@ -59,8 +59,7 @@ def _looked(inputs: Inputs) -> Randomness:
     if run.pool is None:
         return look(run)
     reports = dict(run.pool.map([look, *[ReadyCall(arch)] * (run.pool.capacity - 1)]))
-    found: Randomness = reports[0].value(run)
-    return found
+    return reports[0].value(run)
 
 
 def draws_of(inputs: Inputs) -> int:

@@ -76,8 +76,7 @@ class Screened(Spec):
         return {}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        correct: np.ndarray = rows[:, 0] >= 0
-        return correct
+        return rows[:, 0] >= 0
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         n, left = len(rows), int(self.correct(rows).sum())

@@ -169,8 +169,7 @@ class _Unit:
     @property
     def spec(self) -> Spec:
         """The spec that is measured for all specs of the unit."""
-        first: Spec = self.specs[0]
-        return first
+        return self.specs[0]
 
     @property
     def checked(self) -> bool:

@@ -179,8 +179,7 @@ class CheckCall(OpenedCall):
 
     def __call__(self, run: Run) -> dict[str, Any] | None:
         with self.opened(run) as (evaluation, evaluator):
-            checks: dict[str, Any] | None = evaluation.checks(evaluator)
-            return checks
+            return evaluation.checks(evaluator)
 
 
 @dataclass(frozen=True)
