@@ -1,6 +1,6 @@
-"""Randomised models of records: how randomness is detected, and how verdicts on such models are made.
+"""Randomised models of records: the test for randomness, and means over several passes.
 
-A user's model is run twice on the same images. The store keeps the result, so this happens only once.
+A user's model is run twice on the same images; the result is stored.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from rbtools.models import RUNS_CODE
 from rbtools.records import dumps
 from rbtools.store import digest
 
-# The last record's inputs and its finding: without a store, its model would be run several times.
+# The last record's inputs and randomness. Without a store, its model would otherwise be run several times.
 _last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
-    """Returns the kinds of randomness in the record's model. Networks that rb-train trained are not random.
+    """The randomness of the record's model. Networks that rb-train trained are not random.
 
     Raises RbError for a model whose result for one image depends on the other images.
     """
     record = inputs.record
     own = "checkpoint_file" in record or record["arch"].get("space") in RUNS_CODE
     known = not own and inputs.run.selection.defend is None
-    look = Randomness() if known else _found(inputs)
-    return look.checked()
+    return (Randomness() if known else _found(inputs)).checked()
 
 
 def _found(inputs: Inputs) -> Randomness:
@@ -63,19 +62,16 @@ def _looked(inputs: Inputs) -> Randomness:
 
 
 def draws_of(inputs: Inputs) -> int:
-    """Returns the number of passes over which a verdict is averaged, or 0 if the model needs only one.
-
-    Raises RbError in the same cases as `found`.
-    """
+    """The number of passes over which a verdict is averaged, or 0 if the model needs only one. Raises RbError
+    as `found`."""
     draws = inputs.run.settings.draws
     return draws if found(inputs).randomised and draws > 1 else 0
 
 
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
-    """Returns the evaluation. If the model is randomised, the verdicts are means over several passes, and
-    this is reported if `tell` is true.
+    """The evaluation, with means over several passes if the model is randomised; `tell` reports this.
 
-    Raises RbError for an evaluation that has no such verdict, and in the same cases as `found`.
+    Raises RbError for an evaluation that has no such means, and in the same cases as `found`.
     """
     draws = draws_of(inputs)
     changed = by_draws(evaluation, draws) if draws else evaluation
@@ -86,13 +82,13 @@ def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-    """Returns the record, with the field `randomised` if its model is randomised."""
+    """The record, with the field `randomised` if its model is randomised."""
     return {**record, "randomised": True} if found(inputs).randomised else record
 
 
 @dataclass(frozen=True)
 class ReadyCall(Call):
-    """A call that imports torch in a worker, because the import needs seconds."""
+    """Imports torch in a worker, because the import needs seconds."""
 
     arch: Any
 
@@ -102,8 +98,8 @@ class ReadyCall(Call):
 
 @dataclass(frozen=True)
 class LookCall(Call):
-    """Test the model for randomness with passes over the first images. If memory runs out, the test uses two
-    images instead of a batch."""
+    """Test the model for randomness with passes over the first images, or over two images if memory runs
+    out."""
 
     arch: Any
     inputs: Inputs

@@ -1,4 +1,4 @@
-"""The generalisation error, by one evaluation on the training images and on the test images."""
+"""The generalisation error: the difference of an evaluation on the training images and on the test images."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ class GapJob(PlanJob):
 
 
 def _images(test: Inputs) -> indices.Indices | None:
-    """Returns the selected training images, or None for all training images. Raises RbError if no image is
-    left."""
+    """The selected training images, or None for all. Raises RbError if no image is left."""
     chosen, every = test.run.selection.indices, test.run.changed(indices=None)
     trained = trained_on(test.record, every)
     if chosen is None:
@@ -85,11 +84,9 @@ def _both_splits() -> Iterator[None]:
 
 
 def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entry of train - test. If the number has no value on one split, the entry contains the
-    reason instead."""
-    turned = (
-        metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
-    )  # test - train: both grow with overfitting
+    """The entry of train - test. If the number has no value on one split, the entry contains the reason."""
+    # test - train for losses and errors, because these grow with overfitting
+    turned = metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
     name_of = metric_name.gap_name if turned else metric_name.ge_name
     entry = {
         **{
