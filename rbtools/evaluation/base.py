@@ -87,7 +87,7 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if a logit is not
+        """Logits (N, K) in float32, `chunk_size` images at a time. Raises RbError if a logit is not
         finite."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():

@@ -1,5 +1,5 @@
-"""Certified accuracy (`rb-certify`) of the smoothed classifier, which returns the most probable class under
-noise. It is the share of images whose label this classifier provably returns in the whole L2 ball."""
+"""Certified accuracy (`rb-certify`): the share of images whose label the smoothed classifier, which returns
+the most probable class under noise, provably returns in the whole L2 ball."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ class Smoothed(Spec):
 def certified(
     method: Smooth, eps: Sequence[float], warn: Callable[[str], object], *, each_image: bool = False
 ) -> Evaluation:
-    """Certified accuracy at these radii, and clean accuracy. If there are too few samples to certify some of
-    the radii, `warn` is called with a sentence about them."""
+    """Certified accuracy at these radii, and clean accuracy. If too few samples are drawn for a radius,
+    `warn` is called."""
     short = smoothing.too_few(tuple(eps), method.samples, method.sigma, method.alpha)
     if short is not None:
         warn(short)

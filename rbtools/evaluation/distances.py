@@ -143,8 +143,7 @@ def optimality(
 
 
 def local_optimality(distances: np.ndarray) -> list[float | None]:
-    """The local optimality of A attacks, or None if undefined, from distances (N, A), which are 0 for clean
-    errors."""
+    """The local optimality of A attacks, or None, from distances (N, A), which are 0 for clean errors."""
     best = distances.min(1)
     reached = best[np.isfinite(best)]
     farthest = reached.max() if len(reached) else 0.0

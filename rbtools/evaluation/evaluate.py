@@ -1,5 +1,4 @@
-"""`evaluate` determines which images a model classifies correctly under a task, and computes metrics. An
-`Evaluator` has a model, images and settings, and measures the tiles that `tiles.complete` requests."""
+"""Evaluates a model on images: `evaluate` for models in memory, and `Evaluator`, which measures tiles."""
 
 from __future__ import annotations
 
@@ -283,8 +282,8 @@ def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
-    """The batch with half the chunk size. Raises `error` unless it is an out-of-memory error, and RbError if
-    a chunk already is a single image."""
+    """The batch with half the chunk size. Raises `error` if memory did not run out, and RbError for one
+    image."""
     if not out_of_memory(error):
         raise error
     if batch.chunk_size == 1:

@@ -43,8 +43,7 @@ _TASKS = (
 
 
 class GivenData(NamedTuple):
-    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); and the fingerprint of named
-    data."""
+    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); the fingerprint of named data."""
 
     images: Tensor | Streamed
     labels: Tensor
@@ -126,8 +125,7 @@ def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch
 
 @contextlib.contextmanager
 def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
-    """Put a module that is in train mode into eval mode inside the `with` block. The mode of each submodule
-    is restored afterwards."""
+    """Put a module that is in train mode into eval mode inside the `with` block."""
     layer = check_input.layer_in_train_mode(given)
     if layer is None:
         yield

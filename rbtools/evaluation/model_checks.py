@@ -51,12 +51,12 @@ def check_outputs(
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
     run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
-    near_chance = _near_chance(accuracy, chance, len(ids))
+    deviation = math.sqrt(chance * (1 - chance) / len(ids))
     other = _other_normalisation(model, record, data, images, labels)
     order = _other_order(logits, labels, data)
     if order and other and other.right >= order.right:
         order = None
-    if near_chance:
+    if chance < 1 and accuracy <= chance + 2 * deviation:
         warnings.append(
             f"clean accuracy {accuracy:.4f} on {len(ids)} images is near chance ({chance:.4g}): perhaps the"
             f" normalisation or the class order is wrong; {order or other or _what_to_try(record)}"
@@ -127,20 +127,14 @@ def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
     return logits.float()
 
 
-def _near_chance(accuracy: float, chance: float, n: int) -> bool:
-    """Whether the accuracy is within two standard deviations of the accuracy of guessing."""
-    return chance < 1 and accuracy <= chance + 2 * math.sqrt(chance * (1 - chance) / n)
-
-
 def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
-    warnings = []
     sums = logits.sum(1)
     if logits.shape[1] > 1 and float(logits.min()) >= 0 and float((sums - 1).abs().max()) < 1e-3:
-        warnings.append(
+        return [
             "it ends in a softmax: attacks need logits, and a softmax hides the gradient from them, so robust"
             " accuracies come out too high. Leave the last layer out"
-        )
-    return warnings
+        ]
+    return []
 
 
 @dataclass(frozen=True)

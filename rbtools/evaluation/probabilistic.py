@@ -455,6 +455,5 @@ class _Classifier:
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logit of the label minus the largest other logit, float32 (N,); positive if the prediction is
-    correct."""
+    """The logit of the label minus the largest other logit, float32 (N,)."""
     return of_class(logits.float(), labels) - best_other(logits.float(), labels)

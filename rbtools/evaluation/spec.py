@@ -61,7 +61,7 @@ class Spec:
 
     @property
     def copies(self) -> int:
-        """The number of copies of an image that go through the network together. It divides the batch
+        """The number of copies of an image that go through the network together; it divides the batch
         size."""
         return 1
 
@@ -97,8 +97,7 @@ class Spec:
         return rows > 0
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
-        """Whether each image counts in the value: bool (n,), or None if the value is not a share of
-        images."""
+        """Whether each image counts in the value: bool (n,); None if the value is not a share of images."""
         return self.correct(rows)
 
     def rows(self, batch: Batch) -> Outcome:

@@ -75,8 +75,7 @@ def choose(run: Run) -> torch.device:
 
 
 def named(name: str, other: str) -> torch.device:
-    """The device with this name. Raises RbError if the device cannot be used; the message recommends
-    `other`."""
+    """The device with this name. Raises RbError, which recommends `other`, if the device cannot be used."""
     try:
         # The device of a tensor has a number even if the GPU was named without one.
         return torch.empty(0, device=name).device

@@ -44,8 +44,7 @@ class DryRun:
         return f"sha256:{digest({'untrained': self.job})}"
 
     def each(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """The results of calls. All calls are made before Pending is raised, so that the report is
-        complete."""
+        """The results of calls. All calls are made before Pending is raised: the report is then complete."""
         found, missed = [], []
         for call in calls:
             try:

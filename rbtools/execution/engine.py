@@ -116,8 +116,7 @@ class CallFailed(RbError):
 
 
 def run_job(call: Call, run: Run) -> JobReport:
-    """Run a call. The report has a message for errors of users and their networks, otherwise also the
-    traceback."""
+    """Run a call. The report contains a message for users' errors, and also the traceback for bugs."""
     report = JobReport()
     if run.report.notify is discard:
         run = run.changed(notify=report.remarks.append)
@@ -195,8 +194,7 @@ class Engine:
         raise NotImplementedError
 
     def post(self, tell: Callable[[Report], None]) -> None:
-        """Make the thread that calls `wait` call `tell` with the run's report. Any thread may call this
-        method."""
+        """Make the thread that calls `wait` call `tell` with the run's report. Any thread may call `post`."""
         self._messages.append(tell)
         self.wake()
 

@@ -35,8 +35,7 @@ def resolve(run: Run) -> str:
 
 
 def chosen(precision: str, on_gpu: bool) -> str:
-    """The precision, "bf16" or "fp32", for "auto" on a GPU or on this processor. Other values are
-    unchanged."""
+    """The precision, "bf16" or "fp32", for "auto" on a GPU or on this processor; otherwise `precision`."""
     if precision != "auto":
         return precision
     return "bf16" if on_gpu or _cpu_has_bf16() else "fp32"

@@ -29,8 +29,7 @@ _SECONDS_WHEN_DONE = 60.0  # on a busy machine
 
 
 class RunSpec(NamedTuple):
-    """The common part of all tasks. Paths are relative to `folder`, and `mark` names a lease in the driver's
-    store."""
+    """The common part of all tasks. Paths are relative to `folder`; `mark` is a lease in the store."""
 
     run: Run
     folder: str
@@ -88,8 +87,7 @@ class RayEngine(Engine):
         super().wait()
 
     def _launch(self) -> None:
-        """Submit calls to Ray: `--jobs` at once or, without `--jobs`, all calls, because nodes may join
-        later."""
+        """Submit `--jobs` calls to Ray or, without `--jobs`, all calls, because nodes may join later."""
         for ref in [ref for ref, future in self._running.items() if future.done()]:
             del self._running[ref]
         while self._waiting and len(self._running) < (self.run.placement.jobs or 1 << 30):

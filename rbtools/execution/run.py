@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -102,8 +102,7 @@ class Run:
 
     @classmethod
     def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:
-        """A run with these options, which have the names of the fields. Raises TypeError for an unknown
-        option."""
+        """A run with these options, named like the fields. Raises TypeError for an unknown option."""
         return cls(tool, Store(None) if store is None else store).changed(**options)
 
     def changed(self, **options: Any) -> Run:
@@ -117,26 +116,15 @@ class Run:
         return replace(self, **own, **changed)
 
     def options(self, names: Iterable[str]) -> dict[str, Any]:
-        """Maps each of these options to its value, if it is not empty. Raises TypeError for an unknown
-        option."""
+        """The values of these options, if they are not empty. Raises TypeError for an unknown option."""
         parts = {name: self if name in _OWN else getattr(self, _part_of(name)) for name in names}
         values = {name: getattr(part, name) for name, part in parts.items()}
         return {name: value for name, value in values.items() if value}
 
 
 _OWN = {part.name for part in fields(Run)}
-_PART_OF: Mapping[str, str] = {
-    option.name: part
-    for part, kind in (
-        ("settings", Settings),
-        ("selection", Selection),
-        ("placement", Placement),
-        ("report", Report),
-    )
-    for option in fields(kind)
-}
-
-
+_PARTS = (("settings", Settings), ("selection", Selection), ("placement", Placement), ("report", Report))
+_PART_OF = {option.name: part for part, kind in _PARTS for option in fields(kind)}
 OPTIONS = frozenset(_OWN | _PART_OF.keys())  # the names of options that `Run.of` accepts
 
 

@@ -46,8 +46,7 @@ class CheckpointHints:
     normalize: str | None = None
 
     def given(self, run: Run) -> dict[str, Any]:
-        """The options as fields of an architecture; `space` is only set if --arch is given. Raises
-        RbError."""
+        """The options as fields of an architecture, with `space` only if --arch is given. Raises RbError."""
         classes = _classes_of(run) if self.leaderboard else None
         fields = {} if self.arch is None else named_arch(self.arch, classes)
         if self.normalize is not None:
@@ -155,8 +154,7 @@ def with_file(
 
 
 def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -> resolve.Inputs:
-    """The record and one split of its data. Raises RbError if the model or the data are missing or
-    invalid."""
+    """The record and one split of its data. Raises RbError if the model or the data are not usable."""
     record = prepared(record, run)
     with run.report.clock.stage("data"):
         return resolve.Inputs(record, data_of(record, run, split), run)

@@ -348,8 +348,7 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
 
 
 def weights_hash(model: Any) -> dict[str, str]:
-    """The class of a module, and the hash of its layers and weights. Raises RbError if the model is a
-    function."""
+    """The class of a module, and the hash of its layers and weights. Raises RbError for a function."""
     if not isinstance(model, nn.Module):
         raise RbError(
             f"The model is of type {type(model).__name__} and has no weights to identify its results."

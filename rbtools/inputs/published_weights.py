@@ -115,8 +115,7 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def class_names(path: str) -> tuple[str, ...]:
-    """The names of the classes in the order of the network's outputs, from config.json next to a file of
-    weights, or ()."""
+    """The names of the classes in the order of the outputs, from config.json beside a file, or ()."""
     try:
         config = json.loads(read_text(Path(path).with_name("config.json")))
     except (OSError, ValueError, RecursionError):

@@ -59,8 +59,7 @@ class MaskingChecklist(PlanJob):
 
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The checklist's own entry without results, with the fields that it shares with `first`, another
-    entry."""
+    """The checklist's entry without results, with the fields that `first`, another entry, shares."""
     shared = ("n", "split", "seed", "draws", "defend", "backward")
     shared_costs = ("device", "precision", "environment", "prepared")
     return {

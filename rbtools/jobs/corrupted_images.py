@@ -106,8 +106,7 @@ class Archived(Accuracy):
 
 
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The files of these corruptions. Raises RbError if one of these files or the file of the labels is
-    missing."""
+    """The files of these corruptions. Raises RbError if one of them or the file of the labels is missing."""
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise RbError(f"{folder} {problem}. Expected the folder of an archive, with labels.npy and NAME.npy.")
@@ -310,8 +309,7 @@ def corrupted(
 
 
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
-    """Write the description of the folder. Raises RbError if the files in the folder do not match the
-    description, or if this is unknown."""
+    """Write the description of the folder. Raises RbError if the files in the folder may not match it."""
     file, present = folder / ABOUT, about
     try:
         present = json.loads(read_plain(file, LARGEST_LIST))

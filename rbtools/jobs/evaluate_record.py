@@ -133,8 +133,7 @@ def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
 
 
 def _report_grid(inputs: Inputs, spec: Attacked) -> None:
-    """Report how the pixel grid of an attack changes the accuracy, if the store has the result without a
-    grid."""
+    """Report how an attack's pixel grid changes the accuracy, if the store has the result without a grid."""
     real = replace(spec, method=replace(spec.method, grid="none"))
     value, of_real = (stored_value(inputs, one) for one in (spec, real))
     if value is not None and of_real is not None:

@@ -105,7 +105,7 @@ def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
 
 
 def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on a file. `saved` is its claim, and `claim` is the record's entry, or `saved` if there is
+    """The verdict on a file with the claim `saved`. `claim` is the record's entry, or `saved` if there is
     none."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}
@@ -123,8 +123,7 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
 
 
 def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> None:
-    """Raise _Refuted if the claim in a file differs from the record's claim or from the name of its
-    metric."""
+    """Raise _Refuted if a file's claim differs from the record's claim or from the name of its metric."""
     name = saved.get("metric")
     if not isinstance(name, str) or (claim is saved and metric_name.parse(name).over != "eps"):
         raise _Refuted(f"its metric is {name}, which is not an accuracy under an attack at a distance")
@@ -187,8 +186,7 @@ def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> 
 
 
 def claim_of(path: str) -> dict[str, Any]:
-    """The claim in a file, with at least the positive numbers `n` and `eps`. Raises RbError if there is no
-    claim."""
+    """The claim in a file, with positive numbers `n` and `eps`. Raises RbError if there is no claim."""
     with _archive(path) as archive, archive.open("claim.npy") as member:
         head = npy.header(member)
         if head.dtype.kind != "U" or head.shape or head.dtype.itemsize > _LONGEST:
@@ -204,8 +202,7 @@ def claim_of(path: str) -> dict[str, Any]:
 def _batches(
     path: str, saved: Mapping[str, Any], shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields images, labels, and places in the split. Images are float32 (at most _CHUNK, C, H, W) in [0,
-    1]."""
+    """Yields images, float32 (at most _CHUNK, C, H, W) in [0, 1], labels, and places in the split."""
     n, whole = saved["n"], np.dtype("<i8")
     pixel = np.dtype("|u1" if saved.get("grid") == "8bit" else "<f4")
     arrays = {"images": (pixel, shape), "labels": (whole, ()), "ids": (whole, ())}

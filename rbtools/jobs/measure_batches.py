@@ -71,8 +71,7 @@ class MeasureItem(NamedTuple):
 
 
 def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """The architecture as for a new training run, without the fields that describe a weights file. Raises
-    RbError for a module in memory."""
+    """The architecture without the fields that describe a file. Raises RbError for a module in memory."""
     if isinstance(record, InMemory):
         raise RbError(
             "One of these measures needs an architecture that rb-arch describes; a module in memory has none."
@@ -239,8 +238,7 @@ class Measuring:
                 torch.cuda.empty_cache()
 
     def _model(self, job: MeasureItem) -> tuple[nn.Module, bool]:
-        """The network (frozen and in eval mode), and whether an output depends on the other images of the
-        batch."""
+        """The frozen network, and whether an output depends on the other images of the batch."""
         key, inputs = (job.on, job.batchnorm), self.work.inputs
         if key not in self.models:
             if job.on == "trained":

@@ -159,8 +159,7 @@ def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run:
 
 
 def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[MeasureItem]:
-    """The items to measure: every measure on each of its weights and splits under each attack. Raises
-    RbError."""
+    """The items to measure: every measure on its weights and splits under each attack. Raises RbError."""
     jobs = []
     for measure in request.measures:
         size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
@@ -183,8 +182,7 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run: Run) -> tuple[str, ...]:
-    """The weights that are measured: "init", "trained", or both. A module in memory is measured with its own
-    weights."""
+    """The weights that are measured: "init", "trained", or both."""
     if isinstance(record, InMemory):
         return ("trained",)
     if measure.weights == "none":
@@ -286,8 +284,7 @@ def _finite(value: object) -> Any:
 
 
 def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]:
-    """The settings of the number named `value`. `clean` is true if the number does not depend on the
-    attack."""
+    """The settings of the number named `value`, which does not depend on the attack if `clean` is true."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}

@@ -69,8 +69,7 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 
 
 def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> list[Record]:
-    """Both records with their cards and with the paired differences. Each card is made in half of the
-    time."""
+    """Both records with their cards, each made in half of the time, and with the paired differences."""
     if request.seconds is not None:
         request = replace(request, seconds=request.seconds / 2)
     with _with_store(run) as stored:
@@ -304,8 +303,8 @@ def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]
 
 
 def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple[float, Interval, int] | None:
-    """The mean difference in one metric, its interval, and the number of images that both cards contain, or
-    None if a card has no values of single images."""
+    """The mean difference in one metric, its interval, and the number of images, or None without values of
+    images."""
     one, two = (_values(card, state.part, metric) for card in (this, other))
     if one is None or two is None:
         return None
@@ -337,8 +336,7 @@ def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) 
 
 
 def answer_lines(record: Record, names: tuple[str, str]) -> list[str]:
-    """The comparison of two models, with a line for each part and metric. `record` is the first model's
-    record."""
+    """The comparison of two models, with a line for each part and metric. `record` is of the first model."""
     lines = []
     for part, rows in record["card"].get("against", {"parts": {}})["parts"].items():
         if not rows:

@@ -205,8 +205,7 @@ class MeasureQuestion(Question):
 
 
 def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
-    """A few questions that together answer all questions, with the names of the questions that they
-    replace."""
+    """A few questions that answer all given ones, with the names of the questions that they replace."""
     found: list[tuple[Any, list[str]]] = []
     for name, question in questions.items():
         for place, (other, names) in enumerate(found):
@@ -295,8 +294,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
 
 
 def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> dict[str, Any]:
-    """The options of the run that an entry names: no precision unless `searched`, and no split if
-    `difference`."""
+    """The options of the run that an entry names, `precision` if `searched`, and no split if `difference`."""
     under: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
     if not difference:
         under["split"] = entry.get("split")

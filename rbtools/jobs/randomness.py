@@ -51,8 +51,7 @@ def _found(inputs: Inputs) -> Randomness:
 
 
 def _looked(inputs: Inputs) -> Randomness:
-    """Test the model for randomness. If there are workers, one of them runs the test, and the others import
-    torch."""
+    """Test the model for randomness, in a worker if there are workers, while the others import torch."""
     run, arch = inputs.run, inputs.record.get("arch")
     look = LookCall(arch, inputs)
     if run.pool is None:
@@ -62,8 +61,7 @@ def _looked(inputs: Inputs) -> Randomness:
 
 
 def draws_of(inputs: Inputs) -> int:
-    """The number of passes over which a verdict is averaged, or 0 if the model needs only one. Raises RbError
-    as `found`."""
+    """The number of passes over which a verdict is averaged, or 0 for one pass. Raises RbError as `found`."""
     draws = inputs.run.settings.draws
     return draws if found(inputs).randomised and draws > 1 else 0
 
@@ -98,8 +96,7 @@ class ReadyCall(Call):
 
 @dataclass(frozen=True)
 class LookCall(Call):
-    """Test the model for randomness with passes over the first images, or over two images if memory runs
-    out."""
+    """Tests the model for randomness on the first images, or on two images if memory runs out."""
 
     arch: Any
     inputs: Inputs

@@ -80,8 +80,7 @@ def saving(
 
 
 class _Saved:
-    """The files of one result, written batch by batch, so the images of a large data set need not fit in
-    memory."""
+    """The files of one result, written batch by batch, because all images may not fit in memory."""
 
     def __init__(
         self,

@@ -219,8 +219,8 @@ class _Estimate:
         return self._estimated(parts, confidence, of_sample) | self._cost(screened, of_sample) | bits
 
     def _order(self, left: np.ndarray, margins: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
-        """The survivors (S,) of the first phase, by their places in the split, and their strata (S,), both in
-        the order of the sample."""
+        """The places (in the split) and the strata (S,) of the survivors of the first phase, in the sample's
+        order."""
         data = self.inputs.data
         numbers = data.order(data.load().labels)[: self.n][torch.from_numpy(left)]
         keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()

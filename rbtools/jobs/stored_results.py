@@ -112,8 +112,8 @@ def stored_value(inputs: Inputs, spec: Spec) -> float | None:
 
 
 def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    """The entries, under the name of `--as` if this option is given. Raises RbError if `--as` is given and
-    there is not exactly one entry."""
+    """The entries, or the only entry under the name of `--as`. Raises RbError if `--as` names several
+    entries."""
     if run.name_as is None:
         return entries
     if len(entries) != 1:
@@ -227,8 +227,7 @@ class _Unit:
 
     @property
     def common(self) -> Entry:
-        """The fields that describe the examples, the stages before the network with the kind of their
-        gradients, and the random numbers."""
+        """The fields that describe the examples, the stages before the network, and the random numbers."""
         stages, data = self.inputs.run.selection.defend, self.inputs.data
         entry: Entry = {"split": data.split, **data.protocol()}
         if stages is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,8 +42,13 @@ class GapJob(PlanJob):
         return [partial(self._gaps, evaluation=one) for one in self.evaluations]
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        with _both_splits():
+        try:
             return super().__call__(record, run.changed(split="test"))
+        except RbError as wrong:
+            if "no split" not in str(wrong):
+                raise
+            advice = " A generalisation error is a difference: give a data set that has train and test."
+            raise RbError(f"{wrong}{advice}") from None
 
     def _gaps(self, ask: Ask, evaluation: Evaluation) -> Entries:
         test = ask.inputs
@@ -69,18 +73,6 @@ def _images(test: Inputs) -> indices.Indices | None:
     if not left:
         raise RbError(f"The training run held out all images of --n {chosen}. Name others, or more.")
     return indices.of(left)
-
-
-@contextlib.contextmanager
-def _both_splits() -> Iterator[None]:
-    """Add advice to the error message for a data set that lacks a split."""
-    try:
-        yield
-    except RbError as wrong:
-        if "no split" not in str(wrong):
-            raise
-        advice = " A generalisation error is a difference: give a data set that has train and test."
-        raise RbError(f"{wrong}{advice}") from None
 
 
 def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:

@@ -66,8 +66,7 @@ class VerifyJob(JobFunction):
         return {**record, FIELD: {**consistency.summary(record), "entries": verdicts}}
 
     def _given(self, record: Record, run: Run) -> tuple[Record, tuple[str, str] | None]:
-        """The record with the file of its weights. If there is no such file, also the reason and the
-        verdict."""
+        """The record with the file of its weights or, without this file, the reason and the verdict."""
         try:
             if self.file is not None:
                 return with_file(record, self.file, run, self.hints), None
@@ -157,8 +156,7 @@ def _expression(record: Record, entry: Entry) -> Record:
 
 
 class _Measurement:
-    """The measurement of a record's entries. `came` is the record as it was read, before a file of weights
-    was added."""
+    """The measurement of a record's entries. `came` is the record without the file of weights."""
 
     def __init__(
         self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record, run: Run
@@ -217,8 +215,7 @@ class _Measurement:
         return True
 
     def _part(self, question: Question) -> tuple[Any, int | None]:
-        """A random part of the question's images and the number of all its images; (None, None) for all
-        images."""
+        """A random part of the question's images and the number of all; (None, None) for all images."""
         wanted = self.job.n
         if wanted is None or not question.of_part:
             return None, None

@@ -60,8 +60,7 @@ class Draws:
         return self.examples.device
 
     def take(self, index: Tensor) -> Draws:
-        """The random numbers of the examples at some positions. `index`, int64 or a boolean mask (N,), is on
-        any device."""
+        """The random numbers of the examples that `index` selects, int64 or a boolean mask on any device."""
         host = None if self.host is None or index.device.type != "cpu" else self.host[index]
         if self.device.type == "cuda" and index.device.type == "cpu":
             index = index.pin_memory()  # so that the host does not wait for the copy

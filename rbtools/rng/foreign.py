@@ -54,8 +54,7 @@ class ExampleNumbers(TorchDispatchMode):
 
     @contextlib.contextmanager
     def row(self, number: int) -> Iterator[None]:
-        """A context in which only this row goes through the model, and all random numbers depend on this row
-        only."""
+        """A context in which only this row goes through the model and determines all random numbers."""
         whole, done = self.draws, self.operation
         seed = self._seeds[number]
         self.draws, self.operation = whole.take(torch.tensor([number])), 0
@@ -100,8 +99,7 @@ class ExampleNumbers(TorchDispatchMode):
 
 
 def _seed_torch(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of this device. `torch.manual_seed` would be slow for other
-    devices."""
+    """Seed the generators of the CPU and of this device; `torch.manual_seed` also records a call stack."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):

@@ -28,8 +28,7 @@ CPU_PIECE = 1 << 14
 
 
 def normal_values(packed: Tensor) -> Tensor:
-    """Converts pairs of words, int64 (R, C, 2) from Philox.blocks, to standard normal values, float32 (R, 4
-    C)."""
+    """Standard normal values, float32 (R, 4 C), from pairs of words, int64 (R, C, 2) of Philox.blocks."""
     values = torch.empty(packed.numel(), 2, dtype=torch.float32, device=packed.device)
     piece = CPU_PIECE * torch.get_num_threads() if packed.device.type == "cpu" else max(1, len(values))
     for pairs, target in zip(packed.view(-1).split(piece), values.split(piece), strict=True):

@@ -168,8 +168,7 @@ class Store:
         return (self.get(key) if settled else None) or self.hash_now(path)
 
     def hash_now(self, path: str | os.PathLike[str]) -> str:
-        """As `file_hash`, but always read the file, because a disk error may change the bytes and not the
-        stamp."""
+        """As `file_hash`, but always read the file: a disk error may change the bytes but not the stamp."""
         key, settled = _file_key(path)
         name = f"sha256:{hash_of_file(os.path.abspath(path))}"
         if settled and self.get(key) != name:
@@ -319,8 +318,7 @@ def object_name(data: bytes) -> str:
 
 
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
-    """The key under which a file's hash is cached, and whether the cached hash is still valid. Raises
-    OSError."""
+    """The key of a file's cached hash, and whether the cached hash is still valid. Raises OSError."""
     absolute = os.path.abspath(path)
     text, settled = checksum.stamp_of(absolute)
     return f"{FILE}{text}:{absolute}", settled

@@ -14,8 +14,6 @@ from typing import IO
 from rbtools.errors import RbError, UsageError
 
 ASIDE = ".aside-"
-# Longer than any pause between two writes to one file: if a file is older, its writer has ended.
-ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
 
@@ -127,11 +125,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def is_abandoned(path: Path, now: float) -> bool:
-    """Whether `path` is a temporary file that is so old that its writer must have died."""
-    return path.name.startswith(ASIDE) and now - path.stat().st_mtime > ABANDONED_SECONDS
 
 
 def cannot_write(path: Path, error: OSError, hint: str = _HINT) -> RbError:

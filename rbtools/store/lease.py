@@ -108,8 +108,7 @@ def is_alive(path: Path) -> bool:
 
 
 def take_away(path: Path) -> bool:
-    """Remove a lease, and return True, unless a process holds the lease or this is unknown. Raises
-    OSError."""
+    """Remove a lease, and return True, if surely no process holds the lease. Raises OSError."""
     try:
         lease = _taken(path, make=False)
     except FileNotFoundError:

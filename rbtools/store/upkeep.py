@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plain_files import NoPlainFile, is_plain, read_plain
-from rbtools.store import files, lease, listing
+from rbtools.store import lease, listing
 from rbtools.store.checksum import DamagedFile, content, digest, hash_of_file
 from rbtools.store.content_store import FILE, KINDS, Store
+from rbtools.store.files import ASIDE
 
 FOREIGN = "it is not a file of a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
+_ABANDONED_SECONDS = 3600.0  # an older temporary file has no writer: no pause between two writes is as long
 
 
 class Checked(NamedTuple):
@@ -46,8 +48,7 @@ def verify(store: Store) -> Iterator[Checked]:
 
 
 def _problem(store: Store, kind: str, path: Path) -> str | None:
-    """A description of the file's problem, or None. Raises OSError if the file cannot be read, and
-    NoPlainFile."""
+    """A description of the file's problem, or None. Raises OSError and NoPlainFile if it cannot be read."""
     if kind == "objects":
         if not is_plain(path):
             raise NoPlainFile(path)
@@ -119,7 +120,7 @@ def _unused(
     for kind in KINDS:
         for path, _ in store.walk(kind):
             with contextlib.suppress(FileNotFoundError):
-                if files.is_abandoned(path, now):
+                if path.name.startswith(ASIDE) and now - path.stat().st_mtime > _ABANDONED_SECONDS:
                     yield "aside", path
     for path in store.files("state"):
         claim = store.path("leases", path.name)
