@@ -85,7 +85,7 @@ class Accuracy(Spec):
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         if self.draws:
             shares, n = rows / self.draws, len(rows)
-            # the standard error by the draws alone, for these images
+            # the standard error for these images, which only the random passes cause
             error = float(np.sqrt((shares * (1 - shares)).sum() / max(self.draws - 1, 1)) / n)
             mean = estimate.pr_d(rows.astype(int).tolist(), self.draws).entry()
             return {**mean, "draws_error": round(error, 6)}
@@ -183,7 +183,7 @@ class Attacked(Accuracy):
         return metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
 
     def column(self) -> Entry:
-        # Means over draws were of one draw after the other, and broke an example by the mean.
+        # earlier versions computed the mean over passes differently
         mean = {"eot_version": 2} if self.method.draws_each > 1 else {}
         key = method_key("attack", "attack", self.method)
         return {**key, **self._ladder(), **self.kept(), **mean}
@@ -193,8 +193,7 @@ class Attacked(Accuracy):
 
     @classmethod
     def reading(cls, specs: Sequence[Self]) -> Entry:
-        # Earlier versions called ensembles of other attacks aa, like AutoAttack: their entries are computed
-        # again.
+        # earlier versions named every ensemble of attacks aa: such entries are computed again
         named = getattr(specs[0].method, "attacks", "") and not specs[0].draws
         return {"metric": specs[0].name()} if named else {}
 

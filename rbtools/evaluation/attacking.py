@@ -63,8 +63,8 @@ def run_attack(
         exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
         network = on or (batch.model if exact else batch.fast_model)
         points, outputs = _attempt(left, method, network, totals)
-        # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to
-        # find where they do not would cost as much as the step.
+        # A single step uses no decision of the fast model. In float32, both models decide alike, and a pass
+        # that finds differences would cost as much as the step.
         confirmed = method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
         if not exact and not confirmed:
             _repeat_unconfirmed(left, method, points, outputs, totals)
@@ -101,7 +101,7 @@ def searched(
     shape, or values that are not finite."""
     from rbtools.evaluation.fast_model import CountingModel
 
-    # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
+    # AutoAttack's own code samples random numbers for the whole batch, which is therefore not divided.
     counting = CountingModel(model, None if method.batch_dependent else batch.chunk_size, decides)
     counting.begin(len(batch.ids) * method.draws_each)
     counting.watch = batch.watch

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 # each kind of device and size of image.
 BATCH = {"cpu": 128, "cuda": 2048}
 # Images that go through the model at once: fewer than a batch, so that chunks stay full as examples drop out.
-# On an H200 PR of 2,000 images took 1.27 s, and 1.35 with batch=512.
+# On an H200, the PR of 2,000 images took 1.27 s, and 1.35 s with batches of 512.
 CHUNK = {"cpu": 64, "cuda": 1024}
-# If an attack draws for the whole batch (AutoAttack's own code), batches have the same size everywhere.
+# The batch size on all devices if an attack samples for the whole batch, as AutoAttack's own code does.
 REFERENCE_BATCH = 128
-# The overhead of a call does not depend on the size of the images: 8x8 pixels take half the time each in
-# batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
-# AMD EPYC).
+# The overhead of a call does not depend on the size of the images. An image of 8x8 pixels takes 0.11 ms
+# (float32) or 0.07 ms (bf16) in batches of 64, and 0.065 or 0.037 ms in batches of 512 (AMD EPYC).
 _PIXELS, _MOST = 32 * 32, 4
 VERSION = 2  # version of the computation of outcomes
 _SECONDS_BETWEEN_WRITES = 2.0

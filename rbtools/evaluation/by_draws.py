@@ -87,7 +87,7 @@ def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
     """The evaluation in which means over random passes replace the result of one pass. Raises RbError if the
     evaluation has no such means."""
     if all(isinstance(spec, Noisy) for spec in evaluation.specs):
-        return evaluation  # each copy has a draw of the model
+        return evaluation  # each noisy copy already has its own random pass
     every = evaluation.every
     if not all(type(spec) in (Clean, Attacked, Corrupted) for spec in every):
         raise RbError(

@@ -17,7 +17,7 @@ from rbtools.registry import param
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
-# Of a distance between 8-bit images: rounding must not put one of whole steps above the eps of as many.
+# Relative slack for 8-bit images: rounding must not put a distance of k steps of 1/255 above eps = k/255.
 _SLACK = 1e-5
 
 

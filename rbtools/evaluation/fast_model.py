@@ -150,7 +150,7 @@ class CountingModel(nn.Module, Network):
         super().__init__()
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
         self.forwards = self.backwards = 0
-        self.watch: Callable[[str], None] | None = None  # takes in words how far the attack is
+        self.watch: Callable[[str], None] | None = None  # called with the progress, as text
         self._stage = ""
         self._left = 0
         self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait

@@ -45,7 +45,7 @@ def check_outputs(
     images = dataset.images[ids].to(device).float().div(255)
     labels = dataset.labels[ids].to(device)
     logits = _logits(model, images, data.about.classes)
-    with optional():  # it may take batches of one size alone
+    with optional():  # the network may accept only batches of one size
         _logits(model, images[:1], data.about.classes)
     accuracy, chance = _share(logits, labels), 1 / data.about.classes
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
@@ -120,7 +120,7 @@ def _name(record: Mapping[str, Any]) -> str:
 def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
     from rbtools.rng.foreign import ExampleNumbers
 
-    # the same numbers each time, where the model is randomised
+    # a randomised model gets the same random numbers each time
     with torch.no_grad(), ExampleNumbers(0, "check", torch.arange(len(images), device=images.device), 0):
         logits: Tensor = model(images)
     check_input.check_shape(logits, len(images), classes)
@@ -164,7 +164,7 @@ def _other_normalisation(
     inner: Any = model.network if randomised else model
     model = without_stages(inner)
     bare = model.network if isinstance(model, Preprocessed) else model
-    deviations = 4 if randomised else 2  # a randomised model differs between any two of the tries
+    deviations = 4 if randomised else 2  # the accuracy of a randomised model varies
     pairs = normalizations(data)
 
     def right(pair: Known, n: int) -> Tensor:
@@ -200,7 +200,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
     now, mapped = int(counts.diagonal().sum()), int(counts.max(1).values.sum())
     moved = [place for place, index in enumerate(order) if place != index]
     changed = int(counts[moved, moved].sum()) + int(counts[moved].max(1).values.sum()) if moved else 0
-    much = max(MUCH * len(labels), 2 * math.sqrt(changed))  # of which the latter is chance
+    much = max(MUCH * len(labels), 2 * math.sqrt(changed))  # the second number is for chance
     if sorted(order) != list(range(classes)) or mapped - now < much:
         return None
     pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))

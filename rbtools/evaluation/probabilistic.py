@@ -48,7 +48,7 @@ class Noisy(Spec):
         "An image passes if PR >= 1 - rho (at-least) or if PR > 1 - rho (above).",
         choices=("at-least", "above"),
     )
-    confidence: float = param(0.95, "Of the interval.", bounds="(0, 1)")
+    confidence: float = param(0.95, "The confidence of the interval.", bounds="(0, 1)")
     searches = True
 
     @property
@@ -148,7 +148,7 @@ class Noisy(Spec):
 def _estimator(specs: Sequence[Noisy]) -> Estimator:
     """The settings of the estimate that these specs share; they differ only in the tolerated rate."""
     last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
-    rated = next((spec for spec in specs if spec.rho is not None), last)  # no entry of PR_D says `passes`
+    rated = next((spec for spec in specs if spec.rho is not None), last)  # entries of PR_D lack `passes`
     return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)
 
 
@@ -303,7 +303,7 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
             return
         if not len(rows):
             return
-        # With few examples several draws of each form a batch.
+        # with few examples, several copies of each form a batch
         block = min(samples - draw, max(1, batch_size(rows.device, shape) // len(rows)))
         mine = draws if len(rows) == len(everybody) else draws.take(rows)
         units = torch.stack([noise.unit(mine, shape, draw + i) for i in range(block)])
@@ -346,7 +346,7 @@ class _Radius:
                 return
         block = len(units)
         copied = self.batch if whole and block == 1 else self.batch.take(rows.repeat(block))
-        if copied.draw is not None:  # a randomised model has a draw of its own for each copy
+        if copied.draw is not None:  # a randomised model has its own random pass for each copy
             numbers = torch.arange(first, first + block, device=rows.device)
             copied = replace(copied, draw=numbers.repeat_interleave(len(rows)))
         noisy = noise.apply(copied.images, units.flatten(0, 1), self.gamma)
@@ -370,7 +370,7 @@ class _Radius:
         number = torch.arange(1, block + 1, device=rows.device)[:, None]
         drawn = self.drawn[rows] + number
         failed = (self.drawn - self.right)[rows] + (~right).cumsum(0)
-        last = torch.zeros_like(rows)  # the draw of this block at which the last rule decided
+        last = torch.zeros_like(rows)  # the sample of this block at which the last rule decided
         for place, (passes, fails) in enumerate(self.rules):
             here = failed.clamp(max=len(passes) - 1)
             passed, lost = drawn >= passes[here], drawn <= fails[here]
@@ -437,7 +437,7 @@ class _Classifier:
             logits = batch.unchecked_logits(noisy)
             return logits.argmax(1).eq(batch.labels), ~logits.isfinite().all(1)
         margins = margin(batch.outputs(batch.fast_model, noisy), batch.labels)
-        if self.error is None:  # the largest of the first copies, which the model evaluates, too
+        if self.error is None:  # the largest error of the first copies
             first = batch.take(slice(0, _COMPARED))
             exact = margin(first.logits(noisy[:_COMPARED]), first.labels)
             self.error = (margins[:_COMPARED] - exact).abs().max()

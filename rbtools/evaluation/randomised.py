@@ -20,9 +20,9 @@ from rbtools.rng.foreign import ExampleNumbers, states
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
 _FEW = 2  # images of the other batch
-_PASSES = 32  # further ones of a model that draws random numbers: a coin for the batch may fall alike
-_UNSEEN = 8  # further passes of few images of any model: it may have a generator of its own
-_CHECKS = 6  # passes whose numbers should be those of each example
+_PASSES = 32  # further passes of a model that uses random numbers: a single number may repeat by chance
+_UNSEEN = 8  # further passes of a few images: any model may have its own generator
+_CHECKS = 6  # passes that check that the random numbers belong to the examples
 
 Passed = Callable[[Tensor], Tensor]
 

@@ -93,7 +93,7 @@ def complete(
     tiles, divided = missing_tiles(outcomes, n, size), shard[1] > 1
     left = deque(tiles)  # those that are not appended yet
     done: dict[range, Parts] = {}
-    # What a killed run had appended may still be there as parts.
+    # A killed run may have left parts whose outcomes it had already appended.
     appended = range(0, tiles[0].examples.start if tiles else 0, size)
     stored = [_key(one, begin, begin + size) for begin in appended for one in outcomes]
 

@@ -11,8 +11,8 @@ from rbtools.execution.run import Run
 def once(
     run: Run, key: str, look_up: Callable[[], Any], compute: Callable[[], Any], *, title: str, unit: str
 ) -> Any:
-    """The result of `look_up`, or of `compute`, which is called while this process holds the lease `key`, and
-    which stores the result.
+    """The result of `look_up`. If it is None, `compute` makes and stores it while this process holds the
+    lease `key`.
 
     `title` and `unit` ("training") describe the work in a dry run, which raises Pending. The result is
     counted as found, or as computed (by any process).

@@ -176,7 +176,7 @@ class Inputs:
         return resources.threads_for(self.run, self.record["arch"])
 
     def record_with_data(self) -> dict[str, Any]:
-        """The record with its data set, and with the order of the classes if it is not alphabetical."""
+        """The record with its data set and, if there is a class map, the order of the classes."""
         record, data = self.record, self.data
         if "dataset" not in record:
             return {**record, **of_data(data)}

@@ -16,7 +16,7 @@ from rbtools.records import metric_name
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
 METRIC = "obfuscation.failed"
-_RARE = 0.01  # tolerated share of images on which a randomised model's draws may decide wrongly
+_RARE = 0.01  # the tolerated share of images that random passes may misjudge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,7 @@ class ArchiveJob(PlanJob):
     detail: bool = False
 
     def reads(self, run: Run) -> tuple[str, ...]:
-        return ()  # there may be nothing but the archive
+        return ()  # the data set itself may be missing
 
     def plans(self) -> Sequence[Plan]:
         return [self._evaluated]

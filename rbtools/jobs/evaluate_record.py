@@ -103,7 +103,7 @@ def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
         record = _with_classes(record, place, found)
     for entry in entries:
         for warning in entry.get("warnings", ()):
-            if warning != NO_FAST_MODEL:  # the refusal of the fast copy already gave the reason
+            if warning != NO_FAST_MODEL:  # its reason is already reported
                 run.report.notify(f"{entry['metric']}: {warning}")
     for entry in ask.along:
         record = results.add_implicit(record, entry)

@@ -67,13 +67,14 @@ def draws_of(inputs: Inputs) -> int:
 
 
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
-    """The evaluation, with means over several passes if the model is randomised; `tell` reports this.
+    """The evaluation, with means over several passes if the model is randomised. With `tell`, this is
+    reported.
 
     Raises RbError for an evaluation that has no such means, and in the same cases as `found`.
     """
     draws = draws_of(inputs)
     changed = by_draws(evaluation, draws) if draws else evaluation
-    if tell and changed is not evaluation:  # rb-pr stays: each noisy copy has its own pass
+    if tell and changed is not evaluation:  # not for rb-pr
         arch, said = inputs.record["arch"], found(inputs).sentence(draws, eot_of(changed))
         inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {said}")
     return changed

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rbtools.inputs.resolve import Inputs
 
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
-_BROKEN = -1.0  # replaces the margin of an image that the screen breaks
+_BROKEN = -1.0  # the margin of an image that a cheap attack breaks
 VERSION = 1  # version of the estimate from outcomes
 
 
@@ -199,7 +199,7 @@ class _Estimate:
     def _measured(self, screened: stored_results.Results) -> Entry:
         """The fields of the entry that are known after the work."""
         inputs, goal = self.inputs, self.request.goal
-        margins = screened.rows(self.screen, again=True)[:, 0]  # (n,), -1 if the screen breaks the image
+        margins = screened.rows(self.screen, again=True)[:, 0]  # (n,), -1 if a cheap attack breaks the image
         left = np.flatnonzero(margins >= 0)
         looks = two_phase.looks(len(left)) if goal is not None else [self.request.size or len(left)]
         confidence = two_phase.confidence_of_look(len(left)) if goal is not None else 0.95

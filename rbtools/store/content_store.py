@@ -191,13 +191,19 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(
-        self, key: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
-    ) -> Iterator[None]:
+        self, name: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
+    ) -> Iterator[lease.Lease | None]:
         """Hold the lease of a unit of work, so that no other process does the same work at the same time. The
         block starts without the lease as soon as `done` returns True because another process has finished the
         work, or if the store cannot be written."""
-        with self._lease(key, lambda path: lease.wait(path, check_cancelled, done)):
-            yield
+        path, held = self.path("leases", name), None
+        with contextlib.suppress(OSError):
+            held = None if path is None else lease.wait(path, check_cancelled, done)
+        try:
+            yield held
+        finally:
+            if held is not None:
+                held.release()
 
     @contextlib.contextmanager
     def working(self) -> Iterator[str | None]:
@@ -205,19 +211,8 @@ class Store:
         the lease, or None if there is no lease."""
         name = checksum.digest({"work": uuid.uuid4().hex})
         # `gc` takes each lease for a moment, to see whether it is free.
-        with self._lease(name, lambda path: lease.wait(path, lambda: None, lambda: False)) as held:
+        with self.claimed(name, lambda: False, lambda: None) as held:
             yield None if held is None else name
-
-    @contextlib.contextmanager
-    def _lease(self, name: str, take: Callable[[Path], lease.Lease | None]) -> Iterator[lease.Lease | None]:
-        path, held = self.path("leases", name), None
-        with contextlib.suppress(OSError):
-            held = None if path is None else take(path)
-        try:
-            yield held
-        finally:
-            if held is not None:
-                held.release()
 
     # --- files ----------------------------------------------------------------------------------------
 

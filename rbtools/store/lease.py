@@ -108,7 +108,7 @@ def is_alive(path: Path) -> bool:
 
 
 def take_away(path: Path) -> bool:
-    """Remove a lease, and return True, if surely no process holds the lease. Raises OSError."""
+    """Remove a lease that no process holds. Returns False if a process may hold the lease. Raises OSError."""
     try:
         lease = _taken(path, make=False)
     except FileNotFoundError:

@@ -84,9 +84,9 @@ class Cleared(NamedTuple):
 def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) -> Cleared:
     """Remove leases of ended processes, incomplete files, and unneeded states of training runs.
 
-    With `keep_metrics`, also remove checkpoints, states of training runs, parts of evaluations, and cached
-    hashes of files, unless any process holds a lease and may need the files. Results and outcomes of single
-    examples are kept. With `dry_run`, nothing is removed. Raises RbError if a file cannot be removed.
+    With `keep_metrics`, also remove cached hashes of files and, if no process holds a lease, checkpoints,
+    states of training runs, and parts of evaluations. Results and outcomes of single examples are kept. With
+    `dry_run`, nothing is removed. Raises RbError if a file cannot be removed.
     """
     store.existing()
     # Checkpoints are listed before leases: a new checkpoint has a lease or is not in the list.
