@@ -113,10 +113,8 @@ class Smoothed(Spec):
         return Outcome(rows.float(), {"forward": copies, "backward": 0.0, "draws": drawn})
 
     def certified(self, rows: np.ndarray) -> np.ndarray:
-        """The certified radius (n,) of each image, or NaN if the classifier abstains.
-
-        With `adaptive`, the radius is the largest of `questions` that is certified.
-        """
+        """The certified radius (n,) of each image, the largest of `questions` with `adaptive`; NaN for
+        abstentions."""
         return self.method.certified(rows, self.questions)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:

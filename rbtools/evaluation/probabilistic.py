@@ -427,11 +427,7 @@ class _Classifier:
 
     def search(self, batch: Batch, noisy: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each copy is classified correctly, and whether the exact model has to decide: bool (N,)
-        each.
-
-        The exact model decides the copies whose margin by the fast model is small, and those whose logits are
-        not finite, for which `confirm` raises RbError.
-        """
+        each. The exact model decides small margins of the fast model, and logits that are not finite."""
         self.seen += len(noisy)
         if batch.fast_model is batch.model:
             logits = batch.unchecked_logits(noisy)

@@ -21,10 +21,8 @@ _KEPT, _LARGE = 1 << 30, 32 << 20  # 32 MiB is the most that glibc accepts for _
 
 @contextlib.contextmanager
 def taken(run: Run, threads: int) -> Iterator[torch.device]:
-    """Yields the device of `--device`, and sets the number of threads.
-
-    Raises RbError if the device is unknown to torch or not available.
-    """
+    """Yields the device of `--device`, and sets the number of threads. Raises RbError for an unusable
+    device."""
     device = choose(run)
     if device.type != "cpu":
         with float32(device):

@@ -1,7 +1,4 @@
-"""Engines run calls in this process, in worker processes, or on a cluster.
-
-An engine is a subclass of `Engine` in its own module, with a line in `rbtools.execution.ENGINES`.
-"""
+"""Engines run calls in this process, in worker processes, or on a cluster (`rbtools.execution.ENGINES`)."""
 
 from __future__ import annotations
 
@@ -251,10 +248,9 @@ class InProcess(Engine):
 
 
 def engine_for(functions: Sequence[JobFunction], run: Run, at_most: int | None = None) -> Engine:
-    """The engine that `run.placement.engine` and `run.placement.jobs` specify.
+    """The engine that `run.placement` specifies. Raises RbError if the engine does not exist.
 
     `at_most` is the number of jobs, if known. A single job needs no worker process, unless it is divided.
-    Raises RbError if the engine does not exist.
     """
     divided = any(function.divided for function in functions)
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):

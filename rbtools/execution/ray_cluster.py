@@ -25,9 +25,7 @@ _SECONDS_TO_START = 90.0  # seconds to start a cluster on a busy machine
 
 class NodeShare(NamedTuple):
     """The resources that one task needs on a node, and the number of such tasks that can run at once.
-
-    `threads`, for a large network without --threads, is the same on every node, so that results are too.
-    """
+    `threads` is the same on every node, so that results do not depend on the node."""
 
     device: str
     gpus: float

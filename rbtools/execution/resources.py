@@ -72,11 +72,8 @@ def threads_for(run: Run, arch: object, share: int | None = None) -> int:
 
 def training_threads(run: Run, arch: object) -> int:
     """The number of CPU threads of a training run, by the rules of `threads_for`, with all cores of the
-    machine as the fair share.
-
-    The number of threads changes the rounding of sums, and therefore the weights. For this reason it must not
-    depend on the number of parallel training runs (`--jobs`).
-    """
+    machine as the fair share. It must not depend on the number of parallel training runs (`--jobs`), because
+    it changes the rounding of sums, and therefore the weights."""
     return threads_for(run, arch, cores.count())
 
 
@@ -115,11 +112,9 @@ def slurm_tasks() -> int:
 
 
 def slurm_task() -> tuple[int, int] | None:
-    """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step.
-    Returns None if there is only one task.
-
-    Raises UsageError if the numbers of an array, such as 1,5,6, do not determine which of its tasks this is.
-    """
+    """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step, or
+    None for one task. Raises UsageError if the numbers of an array, such as 1,5,6, do not determine which of
+    its tasks this is."""
     of_array, first = _number("SLURM_ARRAY_TASK_COUNT", 1), _number("SLURM_ARRAY_TASK_MIN", 1)
     last = _number("SLURM_ARRAY_TASK_MAX", 0)
     width = max(_number("SLURM_ARRAY_TASK_STEP", (last - first) // max(of_array - 1, 1)), 1)

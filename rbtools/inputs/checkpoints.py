@@ -324,9 +324,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
 
 def own_network(name: str) -> dict[str, Any]:
     """The `arch` of the user's own network, MODULE:FUNCTION[:NAME=VALUE]..., with the digest of its code.
-
-    Raises RbError if `name` contains no function, or if the module does not exist.
-    """
+    Raises RbError if `name` contains no function, or if the module does not exist."""
     digest = own_code.code_digest(name)
     options = own_code.own_options(name)
     return {"space": "python", "name": name, "code": digest, **({"options": options} if options else {})}

@@ -145,10 +145,8 @@ def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
-    """The data, or only the images in `chosen` (the value of --indices, or `Indices` that were read).
-
-    If `content` is given, the new fingerprint is made from it instead of the fingerprint of the data.
-    """
+    """The data, or only the images in `chosen` (the value of --indices, or `Indices` that were read). If
+    `content` is given, it replaces the fingerprint of the data in the new fingerprint."""
     if chosen is None:
         return data
     indices = datasets.indices.read(chosen, data.size) if isinstance(chosen, str) else chosen
@@ -182,10 +180,8 @@ _here: set[tuple[str, str, str | None]] = set()
 
 
 def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
-    """The data of the run: `--dataset`, or else the data set of the record, or else digits.
-
-    Raises RbError if the data are missing, damaged, or different from the published data.
-    """
+    """The data of the run: `--dataset`, or else the data set of the record, or else digits. Raises RbError if
+    the data are missing, damaged, or different from the published data."""
     if isinstance(record, InMemory):
         return record.split(split or run.selection.split, run.selection.indices)
     name = run.selection.dataset or record.get("dataset") or DEFAULT_DATASET

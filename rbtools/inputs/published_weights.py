@@ -84,10 +84,8 @@ LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=Tru
 
 
 class NamedWeights(NamedTuple):
-    """A file of weights, and `arch`, the library's description of the network and its preprocessing.
-
-    `source` is the name of the weights, with the revision or the name of the set of weights.
-    """
+    """A file of weights; `arch`, the library's description of the network and its preprocessing; and
+    `source`, the name of the weights, with the revision or the name of the set of weights."""
 
     path: str
     arch: dict[str, Any]

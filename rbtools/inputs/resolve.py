@@ -29,10 +29,8 @@ def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 def checkpoint_name(record: dict[str, Any], run: Run) -> str:
-    """The name ("sha256:...") of the record's checkpoint, whose file may be missing.
-
-    Raises RbError if the record has no checkpoint, or if the content of a user's file has changed.
-    """
+    """The name ("sha256:...") of the record's checkpoint, whose file may be missing. Raises RbError if the
+    record has no checkpoint, or if the content of a user's file has changed."""
     name = record.get("checkpoint")
     if not name and run.plan is not None:
         return str(run.plan.untrained())
@@ -53,10 +51,8 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
 
 
 def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
-    """The name of the record's checkpoint, and its file, which the record names or the store contains.
-
-    Raises RbError if the record has no checkpoint, if the file is missing, or if its content has changed.
-    """
+    """The name of the record's checkpoint, and its file, which the record names or the store contains. Raises
+    RbError if the record has no checkpoint, if the file is missing, or if its content has changed."""
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
         raise Pending("The record is not trained yet.")

@@ -123,11 +123,8 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class ArchiveJob(PlanJob):
-    """Accuracies on the files of an archive, and their means. With `detail`, all logits are kept.
-
-    Every file is checked before the first evaluation. Raises RbError if a file does not belong to the
-    record's data set.
-    """
+    """Accuracies on the files of an archive, and their means. With `detail`, all logits are kept. Raises
+    RbError before the first evaluation if a file does not belong to the record's data set."""
 
     folder: Path
     names: tuple[str, ...]
@@ -351,10 +348,8 @@ class Sheet(NamedTuple):
 
 
 def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: Run) -> Sheet:
-    """The first image of the evaluation under each corruption at each severity.
-
-    Raises RbError if the image is too small for a corruption.
-    """
+    """The first image of the evaluation under each corruption at each severity. Raises RbError if the image
+    is too small for a corruption."""
     data = data_of({}, run)
     dataset = data.load()
     ids = data.order(dataset.labels)[:1]
@@ -369,10 +364,8 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
 
 
 def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: Run) -> str:
-    """Draw the images of `corrupted_images` into a PNG file. Returns a line about the file.
-
-    Raises RbError if an image is too small or if the file cannot be written.
-    """
+    """Draw the images of `corrupted_images` into a PNG file, and return a line about the file. Raises
+    RbError."""
     from PIL import Image, ImageDraw
 
     sheet = corrupted_images(corruptions, severities, run)

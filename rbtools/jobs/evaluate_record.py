@@ -85,11 +85,8 @@ class PlanJob(SplitJob):
 
 
 def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
-    """The record with the entries of a plan.
-
-    Raises RbError if the model or the data are not available, or if the record has a result of the same name
-    with another protocol.
-    """
+    """The record with the entries of a plan. Raises RbError if the model or the data are not available, or if
+    the record has a result of the same name with another protocol."""
     inputs = resolve_inputs(record, run)
     _check_entries(inputs.record, plan(Ask(inputs, before=True)), run)
     ask = Ask(inputs, before=False)

@@ -71,11 +71,8 @@ class MeasureJob(SplitJob):
         )
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        """The record with the measures.
-
-        Raises RbError if a measure needs a checkpoint and the record has none, if a model cannot be built, or
-        if a measure is not defined for the model.
-        """
+        """The record with the measures. Raises RbError if a measure needs a checkpoint and the record has
+        none, if a model cannot be built, or if a measure is not defined for the model."""
         inputs = resolve_inputs(record, run.changed(split=(self.splits or [str(self.measures[0].split)])[0]))
         record = inputs.record
         jobs = _jobs(record, self, run)

@@ -161,11 +161,8 @@ class SpecQuestion(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureQuestion(Question):
-    """Numbers of one measure on the same images and weights, under one attack.
-
-    `about` contains the settings of weights and batches. `attack` contains the settings of the attack on the
-    images, and is empty if no number depends on an attack.
-    """
+    """Numbers of one measure on the same images and weights (`about`), under one attack (`attack`), which is
+    empty if no number depends on an attack."""
 
     measure_name: str
     about: Mapping[str, Any]

@@ -1,7 +1,4 @@
-"""Randomised models of records: the test for randomness, and means over several passes.
-
-A user's model is run twice on the same images; the result is stored.
-"""
+"""Randomised models of records: the test for randomness, and means over several passes."""
 
 from __future__ import annotations
 
@@ -26,10 +23,8 @@ _last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
-    """The randomness of the record's model. Networks that rb-train trained are not random.
-
-    Raises RbError for a model whose result for one image depends on the other images.
-    """
+    """The randomness of the record's model. Networks that rb-train trained are not random. Raises RbError for
+    a model whose result for one image depends on the other images."""
     record = inputs.record
     own = "checkpoint_file" in record or record["arch"].get("space") in RUNS_CODE
     known = not own and inputs.run.selection.defend is None
@@ -67,11 +62,8 @@ def draws_of(inputs: Inputs) -> int:
 
 
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
-    """The evaluation, with means over several passes if the model is randomised. With `tell`, this is
-    reported.
-
-    Raises RbError for an evaluation that has no such means, and in the same cases as `found`.
-    """
+    """The evaluation, with means over several passes if the model is randomised; with `tell`, this is
+    reported. Raises RbError for an evaluation that has no such means, and as `found`."""
     draws = draws_of(inputs)
     changed = by_draws(evaluation, draws) if draws else evaluation
     if tell and changed is not evaluation:  # not for rb-pr

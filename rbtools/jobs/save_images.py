@@ -47,10 +47,8 @@ class ImageFiles(NamedTuple):
 def files_to_save(
     path: str, keys: Mapping[Any, str], arch: Mapping[str, Any], png: bool
 ) -> ImageFiles | None:
-    """The files for the adversarial images of these specs, or None if all files already exist.
-
-    `keys` maps specs to the keys of their results, which identify the contents of the files.
-    """
+    """The files for the adversarial images of these specs, or None if all files already exist. `keys` maps
+    specs to the keys of their results, which are part of the files' names."""
     model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
     names = {spec: f"{model}-{spec.name()}-{key[:12]}" for spec, key in keys.items()}
     files = ImageFiles(Path(path), names, png)

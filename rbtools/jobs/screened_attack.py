@@ -45,10 +45,7 @@ VERSION = 1  # version of the estimate from outcomes
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
     """The cheap attacks of the first phase, on the cross-entropy and then on the margin, in the norm of
-    `method`.
-
-    The attacks are PGD, or l1-APGD in L1, where the direction of a step is more important.
-    """
+    `method`: PGD, or l1-APGD in L1, where the direction of a step is more important."""
     if method.norm == "l1":
         return ATTACKS.build("apgd-ce", norm="l1", steps=steps), APGDMargin(norm="l1", steps=steps)
     return tuple(ATTACKS.build(name, norm=method.norm, steps=steps) for name in ("pgd", "cw"))

@@ -136,11 +136,8 @@ def inputs_fields(inputs: Inputs) -> dict[str, Any]:
 
 
 def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The name of a list of examples, of which evaluations use the first n.
-
-    `fields` must contain `data` and `split`, like the result of `inputs_fields`. `protocol` contains the data
-    protocol of an entry.
-    """
+    """The name of a list of examples, of which evaluations use the first n. `fields` contains `data` and
+    `split`, and `protocol` is the data protocol of an entry."""
     chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 

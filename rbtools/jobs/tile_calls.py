@@ -72,10 +72,8 @@ def measure(
     checked: bool,
     saving: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
 ) -> dict[str, Any] | None:
-    """Complete the outcomes. Returns the checks of the model if `checked` is true.
-
-    `saving` opens the context of a function that saves images; this process then measures all images again.
-    """
+    """Complete the outcomes. Returns the checks of the model if `checked` is true. `saving` opens the context
+    of a function that saves images; this process then measures all images again."""
     inputs, run = evaluation.inputs, evaluation.inputs.run
     if run.pool is not None and saving is None:
         with run.store.working():

@@ -149,10 +149,8 @@ _last: list[tuple[Any, list[nn.Module]]] = []
 
 
 def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
-    """The sources' models in the order of the checkpoints' names, in eval mode and with frozen parameters.
-
-    Raises RbError if a model cannot be loaded, or if images or classes differ from the evaluated model's.
-    """
+    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. Raises
+    RbError if a model cannot be loaded, or if images or classes differ from the evaluated model's."""
     from rbtools.evaluation.randomised import controlled, randomness_of
 
     classes, where = batch.clean_logits.shape[1], batch.images.device

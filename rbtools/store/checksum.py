@@ -56,10 +56,8 @@ def sealed(body: bytes, key: str = "") -> bytes:
 
 
 def content(kind: str, name: str, data: bytes) -> Any:
-    """The content of a stored file: bytes for outcomes and states, otherwise a dictionary.
-
-    Raises DamagedFile if the data do not match their checksum or the file's name.
-    """
+    """The content of a stored file: bytes for outcomes and states, otherwise a dictionary. Raises DamagedFile
+    if the data do not match their checksum or the file's name."""
     keyless = kind in ("outcomes", "state")
     body, mark = data[:-66], data[-66:]
     if mark != _mark(body, name if keyless else ""):

@@ -78,10 +78,8 @@ class Store:
     def keep_result(
         self, key: str, what: Mapping[str, Any], value: object, about: Mapping[str, Any] | None = None
     ) -> None:
-        """Store a finished result with the description `what`, whose hash is the key.
-
-        `about` contains information for `rb-store ls` that is not part of the key, such as names.
-        """
+        """Store a finished result with the description `what`, whose hash is the key. `about` contains
+        information for `rb-store ls` that is not part of the key, such as names."""
         result = {"what": what, "value": value, **({} if about is None else {"about": about})}
         self._keep("results", key, sealed(as_json(result)))
 
@@ -134,10 +132,8 @@ class Store:
         return name
 
     def object(self, name: str) -> Path:
-        """The file of the checkpoint called "sha256:...".
-
-        Raises RbError if the file is missing, or if its content does not match its name.
-        """
+        """The file of the checkpoint called "sha256:...". Raises RbError if the file is missing, or if its
+        content does not match its name."""
         path = self.path("objects", name.removeprefix("sha256:"))
         if path is None or not is_plain(path):
             raise RbError(
@@ -229,10 +225,8 @@ class Store:
         return (path for path, own in self.walk(kind, beginning) if own)
 
     def walk(self, kind: str, beginning: str = "") -> Iterator[tuple[Path, bool]]:
-        """Yields each path in the folders of one kind, and whether its name is that of a stored file.
-
-        Links to folders are not followed, because they may lead to the user's own files.
-        """
+        """Yields each path in the folders of one kind, and whether its name is that of a stored file. Links
+        to folders are not followed, because they may lead to the user's own files."""
         if self.folder is None:
             return
         self.check()

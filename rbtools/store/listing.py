@@ -25,10 +25,8 @@ class ListedResult(NamedTuple):
 
 
 def records(store: Store, keys: Sequence[str] = ()) -> Iterator[ListedResult]:
-    """All results, sorted by key. With `keys`, only results whose keys begin with one of `keys`.
-
-    Raises RbError if no result's key begins with one of `keys`.
-    """
+    """All results, sorted by key; with `keys`, only results whose keys begin with one of `keys`. Raises
+    RbError if no result's key begins with one of `keys`."""
     store.existing()
     for path in _named(store, keys) if keys else store.files("results"):
         try:
@@ -117,10 +115,8 @@ def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage(store: Store) -> list[dict[str, Any]]:
-    """For each kind of files and in total: the number of files, their bytes, and their bytes on disk.
-
-    `aside` counts temporary files, which are being written or were left by a dead process.
-    """
+    """The number of files, their bytes, and their bytes on disk, for each kind of files and in total. `aside`
+    counts temporary files, which are being written or were left by a dead process."""
     store.existing()
     counts = {kind: [0, 0, 0] for kind in (*KINDS, "aside")}
     for kind in KINDS:
