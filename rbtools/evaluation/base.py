@@ -86,8 +86,8 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, `chunk_size` images at a time. Raises RbError if a logit is not
-        finite."""
+        """Logits (N, K) in float32, `chunk_size` images at a time. Raises RbError if a logit is infinite or
+        NaN."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
             first = int((~torch.isfinite(logits)).any(1).nonzero()[0])
@@ -140,9 +140,8 @@ class Batch:
 
 
 class Outcome(NamedTuple):
-    """The result of a spec on a batch: `values` are outcomes (N,) or rows (N, R). `totals` are sums over the
-    examples, with the seconds of the batch unless they contain "seconds". `images` are perturbed images (N,
-    C, H, W) to save."""
+    """The result of a spec on a batch: outcomes or rows (`values`, (N,) or (N, R)), sums over the examples
+    (`totals`, which may contain the "seconds"), and perturbed images (N, C, H, W) to save."""
 
     values: Tensor
     totals: Mapping[str, float] = {}

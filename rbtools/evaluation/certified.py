@@ -113,8 +113,7 @@ class Smoothed(Spec):
         return Outcome(rows.float(), {"forward": copies, "backward": 0.0, "draws": drawn})
 
     def certified(self, rows: np.ndarray) -> np.ndarray:
-        """The certified radius (n,) of each image, the largest of `questions` with `adaptive`; NaN for
-        abstentions."""
+        """The certified radius (n,) of each image (one of `questions` with `adaptive`), or NaN."""
         return self.method.certified(rows, self.questions)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
@@ -145,8 +144,8 @@ class Smoothed(Spec):
 def certified(
     method: Smooth, eps: Sequence[float], warn: Callable[[str], object], *, each_image: bool = False
 ) -> Evaluation:
-    """Certified accuracy at these radii, and clean accuracy. If too few samples are drawn for a radius,
-    `warn` is called."""
+    """Certified accuracy at these radii, and clean accuracy. `warn` is called if a radius needs more
+    samples."""
     short = smoothing.too_few(tuple(eps), method.samples, method.sigma, method.alpha)
     if short is not None:
         warn(short)

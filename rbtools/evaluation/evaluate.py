@@ -220,7 +220,7 @@ class Evaluator:
         streaming.prefetch(self.pixels, self.examples.order[stop : stop + len(tile.examples)])
 
     def _known(self, tile: Tile, parts: Mapping[int, OutcomeRows], begin: int) -> dict[Any, Tensor]:
-        """The outcomes of the tile's examples from the position `begin` on, for each spec that has them."""
+        """The outcomes of the tile's examples from the position `begin` on, by spec, if they are complete."""
         known = {}
         for i, spec in enumerate(self.specs):
             stored = tile.known.get(i, np.empty(0, np.int32))[begin - tile.examples.start :]
@@ -282,8 +282,7 @@ def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
-    """The batch with half the chunk size. Raises `error` if memory did not run out, and RbError for one
-    image."""
+    """The batch with half the chunk size. Raises `error` if memory is left, and RbError for one image."""
     if not out_of_memory(error):
         raise error
     if batch.chunk_size == 1:

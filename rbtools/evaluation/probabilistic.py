@@ -426,8 +426,8 @@ class _Classifier:
         return right
 
     def search(self, batch: Batch, noisy: Tensor) -> tuple[Tensor, Tensor]:
-        """Whether each copy is classified correctly, and whether the exact model has to decide: bool (N,)
-        each. The exact model decides small margins of the fast model, and logits that are not finite."""
+        """Whether each copy is classified correctly, and whether the exact model has to decide, because the
+        fast model's margin is small or not finite: bool (N,) each."""
         self.seen += len(noisy)
         if batch.fast_model is batch.model:
             logits = batch.unchecked_logits(noisy)

@@ -19,9 +19,8 @@ from rbtools.records import metric_name
 
 @dataclass(frozen=True, kw_only=True)
 class RobustLoss(Spec):
-    """The mean cross-entropy (`what` is "loss") or the share of misclassified images (`what` is "error") at
-    the last iterate of an attack on every image. A row is the cross-entropy, and 1 if the last iterate is
-    classified correctly."""
+    """The mean cross-entropy (`what` is "loss") or the share of misclassified images ("error") at the last
+    iterate of an attack on every image. A row is the cross-entropy, and 1 for a correct last iterate."""
 
     method: Any
     what: str

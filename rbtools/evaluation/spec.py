@@ -61,8 +61,7 @@ class Spec:
 
     @property
     def copies(self) -> int:
-        """The number of copies of an image that go through the network together; it divides the batch
-        size."""
+        """The number of copies of an image in the network at once; batches are smaller by this factor."""
         return 1
 
     @property

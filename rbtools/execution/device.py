@@ -21,8 +21,7 @@ _KEPT, _LARGE = 1 << 30, 32 << 20  # 32 MiB is the most that glibc accepts for _
 
 @contextlib.contextmanager
 def taken(run: Run, threads: int) -> Iterator[torch.device]:
-    """Yields the device of `--device`, and sets the number of threads. Raises RbError for an unusable
-    device."""
+    """Yields the device of `--device`, with the number of threads set. Raises RbError if it is not usable."""
     device = choose(run)
     if device.type != "cpu":
         with float32(device):
@@ -62,8 +61,8 @@ def _keep_memory() -> None:
 
 
 def choose(run: Run) -> torch.device:
-    """The device of the run; "auto" is a GPU if there is one. Workers get the GPUs in turn. Raises RbError if
-    the device cannot be used."""
+    """The device of the run; "auto" is a GPU if there is one. Workers get the GPUs in turn. Raises
+    RbError."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if run.placement.device == "auto" and not cards:
         return torch.device("cpu")

@@ -94,9 +94,8 @@ class Membership:
             self._thread.join(seconds)
 
     def _stay(self) -> None:
-        """Join the cluster, wait, and leave it, in one thread, because the processes that Ray starts end with
-        the thread. Joining may hang and Ray replaces the handler of SIGTERM, so this is not the main
-        thread."""
+        """Join the cluster, wait, and leave it. The main thread cannot do this, because joining may hang and
+        Ray replaces the handler of SIGTERM; the processes that Ray starts end with this thread."""
         try:
             self._ray.init(
                 address=self.address,

@@ -113,8 +113,7 @@ def slurm_tasks() -> int:
 
 def slurm_task() -> tuple[int, int] | None:
     """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step, or
-    None for one task. Raises UsageError if the numbers of an array, such as 1,5,6, do not determine which of
-    its tasks this is."""
+    None for one task. Raises UsageError if the numbers of an array, such as 1,5,6, have gaps."""
     of_array, first = _number("SLURM_ARRAY_TASK_COUNT", 1), _number("SLURM_ARRAY_TASK_MIN", 1)
     last = _number("SLURM_ARRAY_TASK_MAX", 0)
     width = max(_number("SLURM_ARRAY_TASK_STEP", (last - first) // max(of_array - 1, 1)), 1)

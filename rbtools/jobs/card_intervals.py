@@ -74,8 +74,7 @@ class LookIntervals:
 
 def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:
     """The value of each image (n,), in [0, 1], or None if the entries have no values of single images. For a
-    mean over corruptions, the value is the share of corruptions under which the image is classified
-    correctly."""
+    mean over corruptions, the value is the share of corruptions under which the image is correct."""
     found = answers.of(entry)
     if found is not None:
         return found.right.astype(float)

@@ -105,8 +105,8 @@ def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
 
 
 def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on a file with the claim `saved`. `claim` is the record's entry, or `saved` if there is
-    none."""
+    """The verdict on a file with the claim `saved`; `claim` is the record's entry or, without one,
+    `saved`."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}
     fields |= {"eps": saved["eps"], "norm": saved.get("norm")}

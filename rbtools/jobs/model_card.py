@@ -303,8 +303,7 @@ def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]
 
 
 def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple[float, Interval, int] | None:
-    """The mean difference in one metric, its interval, and the number of images, or None without values of
-    images."""
+    """The mean difference in one metric, its interval, and the number of images, or None."""
     one, two = (_values(card, state.part, metric) for card in (this, other))
     if one is None or two is None:
         return None

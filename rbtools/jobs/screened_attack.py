@@ -216,7 +216,7 @@ class _Estimate:
         return self._estimated(parts, confidence, of_sample) | self._cost(screened, of_sample) | bits
 
     def _order(self, left: np.ndarray, margins: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
-        """The places (in the split) and the strata (S,) of the survivors of the first phase, in the sample's
+        """The places in the split and the strata (S,) of the first phase's survivors, in the sample's
         order."""
         data = self.inputs.data
         numbers = data.order(data.load().labels)[: self.n][torch.from_numpy(left)]

@@ -112,7 +112,7 @@ def stored_value(inputs: Inputs, spec: Spec) -> float | None:
 
 
 def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    """The entries, or the only entry under the name of `--as`. Raises RbError if `--as` names several
+    """The entries, or the only entry with the name of `--as`. Raises RbError for `--as` and several
     entries."""
     if run.name_as is None:
         return entries
@@ -211,9 +211,8 @@ class _Unit:
         return kept if all(whole) else None
 
     def shown(self, entry: Entry) -> Entry:
-        """The entry with large details replaced by the key of the stored result, because the details of 100
-        classes, a quarter of a megabyte, would fill the pipe. Without a store, the details stay in the
-        entry."""
+        """The entry with large details (a quarter of a megabyte for 100 classes, which would fill the pipe)
+        replaced by the key of the stored result. Without a store, the details stay in the entry."""
         small = "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL
         small = small or self.inputs.run.store.folder is None
         return entry if small else {**entry, "detail": {"stored": self.entries_key}}

@@ -31,8 +31,7 @@ def tile_blocks(device: torch.device) -> int:
 @functools.lru_cache(maxsize=256, typed=True)  # otherwise 1 and 1.0 would be the same key
 def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
     """The form of `value` that is fastest as an operand in torch. On a CPU, a 0-d tensor halves the time of
-    an operation in the cache (from 5 to 2.5 us). On a GPU, it is a number, an argument of the kernel
-    launch."""
+    an operation in the cache (from 5 to 2.5 us). On a GPU, a number is an argument of the kernel launch."""
     if not on_cpu:
         return value
     with torch.inference_mode(False):  # a cached inference tensor would cause errors in autograd later
