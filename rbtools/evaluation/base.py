@@ -86,8 +86,7 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, `chunk_size` images at a time. Raises RbError if a logit is infinite or
-        NaN."""
+        """Logits (N, K) in float32, `chunk_size` images at a time. Raises RbError for NaN or infinity."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
             first = int((~torch.isfinite(logits)).any(1).nonzero()[0])

@@ -144,8 +144,7 @@ class Smoothed(Spec):
 def certified(
     method: Smooth, eps: Sequence[float], warn: Callable[[str], object], *, each_image: bool = False
 ) -> Evaluation:
-    """Certified accuracy at these radii, and clean accuracy. `warn` is called if a radius needs more
-    samples."""
+    """Certified accuracy at these radii, and clean accuracy. `warn` reports radii that need more samples."""
     short = smoothing.too_few(tuple(eps), method.samples, method.sigma, method.alpha)
     if short is not None:
         warn(short)

@@ -282,7 +282,8 @@ def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
-    """The batch with half the chunk size. Raises `error` if memory is left, and RbError for one image."""
+    """Halves the chunk size if memory ran out; otherwise raises `error`. Raises RbError for a single
+    image."""
     if not out_of_memory(error):
         raise error
     if batch.chunk_size == 1:

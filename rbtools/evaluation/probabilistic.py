@@ -34,8 +34,7 @@ _COMPARED = 64
 class Noisy(Spec):
     """PR_D at one radius or, with `rho`, ProbAcc at this tolerated failure rate, from the same rows.
 
-    A row is the number of noisy copies of an example that are classified correctly, or -1 if the example is
-    excluded.
+    A row is the number of correctly classified noisy copies of an example, or -1 for an excluded example.
     """
 
     noise: Noise

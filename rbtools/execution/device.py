@@ -61,8 +61,7 @@ def _keep_memory() -> None:
 
 
 def choose(run: Run) -> torch.device:
-    """The device of the run; "auto" is a GPU if there is one. Workers get the GPUs in turn. Raises
-    RbError."""
+    """The device of the run; "auto" prefers a GPU. Workers get the GPUs in turn. Raises RbError."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if run.placement.device == "auto" and not cards:
         return torch.device("cpu")

@@ -47,9 +47,9 @@ class Membership:
     def join(self) -> Any:
         """Join the cluster and return the `ray` module. Raises RbError.
 
-        Without an address, the cluster is one that already runs on this machine, or a new cluster. Ray waits
-        minutes for an address that does not answer: the address is probed first, and joining has its own time
-        limit.
+        Without an address, the cluster is one that already runs on this machine, or a new cluster. The
+        address is tested first, and joining has a time limit, because Ray waits minutes for an address that
+        does not answer.
         """
         # A cluster that we start sends no usage statistics. Ray reads this when it is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

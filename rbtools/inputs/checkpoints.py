@@ -268,8 +268,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
 
     A variant (preactresnet18:shortcut=input) or sizes (timm:vit_base_patch16_224:side=32:patch=4) may follow.
     LEADERBOARD:NAME is the entry of a leaderboard, with normalisation and preprocessing; `classes` chooses
-    between entries of this name for several data sets. Raises RbError, with similar names, for an unknown
-    name.
+    between several entries of this name. Raises RbError, with similar names, for an unknown name.
     """
     board, colon, entry = text.partition(":")
     if colon and board in LEADERBOARDS:

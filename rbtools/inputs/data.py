@@ -86,9 +86,9 @@ class ArchiveDataset(Data):
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
-        """The labels, with the least corrupted images in place of clean images. These only serve to choose
-        the normalisation of a checkpoint; no accuracy is measured on them. Raises RbError for a damaged
-        file."""
+        """The labels, with the least corrupted images in place of clean images, only to choose the
+        normalisation of a checkpoint; no accuracy is measured on them. Raises RbError if a file is
+        damaged."""
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
         try:

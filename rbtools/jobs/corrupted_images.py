@@ -364,8 +364,7 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
 
 
 def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: Run) -> str:
-    """Draw the images of `corrupted_images` into a PNG file. Returns a line about the file. Raises
-    RbError."""
+    """Draw the images of `corrupted_images` into a PNG file. Returns a line about the file."""
     from PIL import Image, ImageDraw
 
     sheet = corrupted_images(corruptions, severities, run)

@@ -105,7 +105,7 @@ def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
 
 
 def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict on a file with the claim `saved`; `claim` is the record's entry or, without one,
+    """The verdict on a file with the claim `saved`. `claim` is the record's entry; without one, it is
     `saved`."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}

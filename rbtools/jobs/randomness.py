@@ -66,7 +66,7 @@ def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
     reported. Raises RbError for an evaluation that has no such means, and as `found`."""
     draws = draws_of(inputs)
     changed = by_draws(evaluation, draws) if draws else evaluation
-    if tell and changed is not evaluation:  # not for rb-pr
+    if tell and changed is not evaluation:  # rb-pr is unchanged
         arch, said = inputs.record["arch"], found(inputs).sentence(draws, eot_of(changed))
         inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {said}")
     return changed

@@ -216,8 +216,7 @@ class _Estimate:
         return self._estimated(parts, confidence, of_sample) | self._cost(screened, of_sample) | bits
 
     def _order(self, left: np.ndarray, margins: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
-        """The places in the split and the strata (S,) of the first phase's survivors, in the sample's
-        order."""
+        """The places in the split and the strata (S,) of the survivors, in the order of the sample."""
         data = self.inputs.data
         numbers = data.order(data.load().labels)[: self.n][torch.from_numpy(left)]
         keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
@@ -225,9 +224,8 @@ class _Estimate:
         return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
 
     def _answers(self, order: indices.Indices, stands: np.ndarray) -> Entry:
-        """One bit for each image, which is 1 if the image survives both phases. The expensive attack must
-        have run on all survivors of the first phase, in the order `order`. `stands` (N,) is 1 for each
-        survivor that also survives the expensive attack."""
+        """One bit for each image, which is 1 if the image survives both phases. `stands` (N,) is 1 for each
+        survivor of the first phase, all in the order `order`, that also survives the expensive attack."""
         data = self.inputs.data
         right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])
         examples = stored_results.examples_digest(self.inputs.fields, data.protocol())

@@ -112,8 +112,7 @@ def stored_value(inputs: Inputs, spec: Spec) -> float | None:
 
 
 def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    """The entries, or the only entry with the name of `--as`. Raises RbError for `--as` and several
-    entries."""
+    """The entries, or a single entry with the name of `--as`. Raises RbError if there are several."""
     if run.name_as is None:
         return entries
     if len(entries) != 1:

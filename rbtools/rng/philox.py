@@ -72,8 +72,7 @@ class Philox:
         half; element [i, j, 1] contains words 2 and 3.
 
         A round maps (c0, c1, c2, c3) to (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)).
-        Once per round, a mask removes the bits above each low half and the bits that the arithmetic shift
-        adds.
+        Once per round, a mask removes the bits above each low half, which the arithmetic shift also sets.
         """
         self._allocate((len(c0), len(c2)))
         first, third = self._outer_rounds(c0.view(-1, 1), c1, c2.view(1, -1), c3.view(-1, 1))

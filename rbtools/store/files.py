@@ -29,11 +29,9 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
-    """Yields a stream, whose content appears at `path` if the block ends without an exception.
-
-    The `name` of the stream is the name of the temporary file. Raises RbError, with the system's reason and
-    the hint, if the file cannot be written.
-    """
+    """Yields a stream, whose content appears at `path` if the block ends without an exception. The `name` of
+    the stream is that of the temporary file. Raises RbError, with the system's reason and the hint, if the
+    file cannot be written."""
     aside = f"{path.parent}/{ASIDE}{uuid.uuid4().hex}"
     try:
         os.makedirs(path.parent, exist_ok=True)
@@ -85,11 +83,8 @@ def _is_descriptor(path: Path) -> bool:
 
 
 def write_all(target: Path, documents: Iterable[tuple[str, bytes]], *, hint: str = _HINT) -> None:
-    """Write several files, given as (path relative to `target`, content). An empty path means `target`
-    itself.
-
-    Raises RbError if a file cannot be written.
-    """
+    """Write files, given as (path relative to `target`, content); an empty path means `target` itself. Raises
+    RbError if a file cannot be written."""
     for below, content in documents:
         path = target / below if below else target
         if path.is_dir():
