@@ -153,7 +153,7 @@ def _refuse_together(run: Run) -> None:
         return
     for option, wrong in (
         (f"--engine {run.placement.engine}", run.placement.engine != LOCAL),
-        ("--jobs", run.placement.has_workers),
+        ("--jobs", run.placement.jobs != 1),
     ):
         if wrong:
             raise UsageError(

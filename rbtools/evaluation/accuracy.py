@@ -1,4 +1,4 @@
-"""Accuracy on unchanged, attacked and corrupted images, which is the result that most tools compute."""
+"""Accuracy on unchanged, attacked and corrupted images."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class Accuracy(Spec):
         detail = {"rows": "label, logits"} if self.detail else {}
         return detail | ({"mean_of_draws": self.draws} if self.draws else {})
 
-    def about(self) -> Entry:
-        """The settings without `draws`."""
+    def about(self) -> Entry:  # the settings without `draws`
         raise NotImplementedError
 
     def settings(self) -> Entry:
@@ -64,16 +63,14 @@ class Accuracy(Spec):
         return Outcome(self.judged(batch, batch.logits(images)), totals)
 
     def judged(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The rows of a batch's examples, (N,) or (N, 1 + K), computed from their logits (N, K)."""
+        """The rows of a batch's examples, (N,) or (N, 1 + K), from their logits (N, K)."""
         if self.detail:
             return torch.cat([batch.labels[:, None].float(), logits], dim=1)
         return logits.argmax(1).eq(batch.labels).int()
 
     def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
-        """The number of passes of the randomised model that classify each image correctly. As many passes run
-        at once as fit into a batch. If each image has to go through the model separately, because some random
-        numbers belong to the batch, one pass runs at a time, since a larger batch would not be faster.
-        """
+        """The number of passes of the randomised model that classify each image correctly. As many passes as
+        fit into a batch run at once, but only one if each image goes through the model separately."""
         batch, count = replace(batch, images=images), len(batch.ids)
         alone = getattr(batch.model, "one_by_one", False)
         size = 1 if alone else batch_size(batch.ids.device, images.shape[1:])
@@ -88,18 +85,15 @@ class Accuracy(Spec):
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         if self.draws:
             shares, n = rows / self.draws, len(rows)
-            # the standard error by the draws alone, for these images
+            # the standard error for these images, which only the random passes cause
             error = float(np.sqrt((shares * (1 - shares)).sum() / max(self.draws - 1, 1)) / n)
             mean = estimate.pr_d(rows.astype(int).tolist(), self.draws).entry()
             return {**mean, "draws_error": round(error, 6)}
         return share(self.correct(rows)) | ({"detail": diagnostics.of_rows(rows)} if self.detail else {})
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each image is classified correctly: bool (n,). The majority of passes decides."""
-        if self.detail:
-            right: np.ndarray = rows[:, 1:].argmax(1) == rows[:, 0]
-            return right
-        return rows > self.draws / 2
+        # the majority of the passes decides
+        return rows[:, 1:].argmax(1) == rows[:, 0] if self.detail else rows > self.draws / 2
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.draws else self.correct(rows)
@@ -154,18 +148,14 @@ def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
 
 
 def attack_settings(method: Any, **more: object) -> Entry:
-    """The settings of an attack in an entry: its name and configuration, with the norm and step size in
-    use."""
+    """The attack's name and configuration in an entry, with the norm and step size in use."""
     return {"attack": method.name, **more, **method.said()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked(Accuracy):
-    """Accuracy under an attack at one eps.
-
-    `ladder` contains the smaller eps at which the attack ran before; an example that is broken at a smaller
-    eps also counts as broken at this eps.
-    """
+    """Accuracy under an attack at one eps. An example that is broken at a smaller eps, in `ladder`, also
+    counts as broken at this eps."""
 
     method: Any
     ladder: tuple[float, ...] = ()
@@ -185,7 +175,6 @@ class Attacked(Accuracy):
 
     @property
     def needs(self) -> tuple[Spec, ...]:
-        """The same accuracy at the next smaller eps of the ladder."""
         if not self.ladder:
             return ()
         return (replace(self, method=replace(self.method, eps=self.ladder[-1]), ladder=self.ladder[:-1]),)
@@ -194,7 +183,7 @@ class Attacked(Accuracy):
         return metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
 
     def column(self) -> Entry:
-        # Means over draws were of one draw after the other, and broke an example by the mean.
+        # earlier versions computed the mean over passes differently
         mean = {"eot_version": 2} if self.method.draws_each > 1 else {}
         key = method_key("attack", "attack", self.method)
         return {**key, **self._ladder(), **self.kept(), **mean}
@@ -204,8 +193,7 @@ class Attacked(Accuracy):
 
     @classmethod
     def reading(cls, specs: Sequence[Self]) -> Entry:
-        # Earlier versions called ensembles of other attacks aa, like AutoAttack: their entries are computed
-        # again.
+        # earlier versions named every ensemble of attacks aa: such entries are computed again
         named = getattr(specs[0].method, "attacks", "") and not specs[0].draws
         return {"metric": specs[0].name()} if named else {}
 
@@ -221,8 +209,7 @@ class Attacked(Accuracy):
 
     @classmethod
     def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
-        """Measures smaller eps first, because with a ladder the examples that a smaller eps breaks need not
-        be attacked at a larger eps."""
+        """Measure smaller eps first: with a ladder, the examples that they break are not attacked again."""
         found: dict[Spec, Outcome] = {}
         results: dict[Spec, attacking.AttackResult] = {}
         for spec in sorted(specs, key=lambda spec: float(spec.method.eps)):
@@ -246,10 +233,8 @@ class Attacked(Accuracy):
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
         if "eps" not in entry or metric_name.of_other_network(entry["metric"]):
             return None
-        method, ladder = (
-            rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient),
-            entry.get("ladder", []),
-        )
+        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        ladder = entry.get("ladder", [])
         if method is None or not isinstance(ladder, list) or not all(map(is_number, ladder)):
             return None
         return cls(method=method, ladder=tuple(ladder), **kept_of(entry))
@@ -266,8 +251,7 @@ def attacked(
     """Accuracy under one attack at any number of eps, and clean accuracy.
 
     With `ladder`, smaller eps are measured first, and the examples that they break are not attacked at larger
-    eps. With `detail`, the logits of each example are kept. `save` is a folder for the adversarial images.
-    With `png`, the images are also saved as PNG files.
+    eps. With `detail`, the logits of each example are kept. `save` and `png` are those of `Evaluation`.
     """
 
     def spec(e: float) -> Attacked:
@@ -338,10 +322,11 @@ def corrupted(
 def mean_over(
     correct: Mapping[tuple[str, int], np.ndarray], parts: Sequence[Mapping[str, Any]]
 ) -> intervals.Interval | None:
-    """The interval of the mean of accuracies under corruptions. `correct` maps (corruption, severity) to the
-    images (n,) that count as correct. Returns None if `correct` lacks a corruption or a severity. The images
-    are the sampling units: the share of corruptions under which an image is classified correctly is one
-    observation. Correlation between corruptions therefore does not affect the interval.
+    """The interval of the mean of accuracies under corruptions, or None if `correct` lacks a part.
+
+    `correct` maps (corruption, severity) to the images (n,) that count as correct. The images are the
+    sampling units: the share of corruptions under which an image is classified correctly is one observation.
+    Correlation between corruptions therefore does not affect the interval.
     """
     rows = [correct.get((part["corruption"], part["severity"]), ()) for part in parts]
     if any(len(row) != part["n"] for row, part in zip(rows, parts, strict=True)):

@@ -1,6 +1,4 @@
-"""Attacks the examples of a batch. An attack only proposes images; the exact model decides in float32, inside
-the budget, whether an example is broken.
-"""
+"""Attacks the examples of a batch. The exact model decides in float32 whether an example is broken."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AttackResult(NamedTuple):
-    """Result of an attack on the examples of a batch.
+    """The result of an attack on the examples of a batch.
 
     `survived` is bool (N,), true if an example is classified correctly both unchanged and under the attack.
     `images` are the perturbed images (N, C, H, W), and `logits` are their logits, float32 (N, K). `totals`
@@ -44,14 +42,14 @@ def run_attack(
     """Attack the examples that are classified correctly. With `still_correct` (N,), attack only those for
     which it is true.
 
-    A misclassified clean example counts as broken and is not attacked. Before they are classified, the images
-    that the attack returns are projected onto the budget, the box and the attack's lattice. A faulty attack
-    therefore cannot report a false success. The fast model never decides whether an example is broken. An
-    example that the fast model misclassifies stays in the attack until the exact model also misclassifies it;
-    on a GPU, the exact model is run every few steps. If the two models still disagree at the end, the example
-    is attacked again on the exact model, unless `iterate` is "last", which evaluates only the last iterate.
-    `previous` is the result at a smaller eps; its images are kept for the examples that are not attacked
-    here. `on` is another model to attack, whose adversarial examples are evaluated on the model of the batch.
+    A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
+    projected onto the budget, the box and the attack's lattice before they are classified. A faulty attack
+    therefore cannot report a false success. An example that the fast model misclassifies stays in the attack
+    until the exact model also misclassifies it; on a GPU, the exact model is run every few steps. If the two
+    models still disagree at the end, the example is attacked again on the exact model, unless `iterate` is
+    "last", which evaluates only the last iterate. `previous` is the result at a smaller eps; its images are
+    kept for the examples that are not attacked here. `on` is another model to attack, whose adversarial
+    examples are evaluated on the model of the batch.
     """
     from rbtools.evaluation.fast_model import is_float32
 
@@ -65,8 +63,8 @@ def run_attack(
         exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
         network = on or (batch.model if exact else batch.fast_model)
         points, outputs = _attempt(left, method, network, totals)
-        # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to
-        # find where they do not would cost as much as the step.
+        # A single step uses no decision of the fast model. In float32, both models decide alike, and a pass
+        # that finds differences would cost as much as the step.
         confirmed = method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
         if not exact and not confirmed:
             _repeat_unconfirmed(left, method, points, outputs, totals)
@@ -78,16 +76,10 @@ def run_attack(
 
 
 def _repeat_unconfirmed(
-    batch: Batch,
-    method: Attack,
-    images: Tensor,
-    logits: Tensor,
-    totals: dict[str, float],
+    batch: Batch, method: Attack, images: Tensor, logits: Tensor, totals: dict[str, float]
 ) -> None:
-    """Attack again, on the exact model, the examples that only the fast model misclassifies at the end of the
-    attack. `images` are the perturbed images (N, C, H, W), and `logits` are the exact model's logits (N, K)
-    on these images. `images` and `logits` are changed in place.
-    """
+    """Attack again, on the exact model, the examples that only the fast model misclassifies at the end.
+    `images` (N, C, H, W) and the exact model's `logits` (N, K) are changed in place."""
     still_correct = logits.argmax(1) == batch.labels
     unconfirmed = torch.zeros_like(still_correct)
     if still_correct.any():
@@ -106,11 +98,10 @@ def searched(
 ) -> tuple[Tensor, Mapping[str, Tensor], CountingModel]:
     """Attack all examples. Returns the images (N, C, H, W), inside the budget; the other results of the
     attack; and the model that counted the passes. Raises RbError if the attack returns images of another
-    shape, or values that are not finite.
-    """
+    shape, or values that are not finite."""
     from rbtools.evaluation.fast_model import CountingModel
 
-    # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
+    # AutoAttack's own code samples random numbers for the whole batch, which is therefore not divided.
     counting = CountingModel(model, None if method.batch_dependent else batch.chunk_size, decides)
     counting.begin(len(batch.ids) * method.draws_each)
     counting.watch = batch.watch
@@ -156,7 +147,7 @@ def _attempt(
 
 
 def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:
-    """The images of an attack that attacks all examples of the batch, and sums over the examples."""
+    """The images of an attack on all examples of the batch, and sums over the examples."""
     totals: dict[str, float] = {}
     if method.eps == 0:
         return batch.images, totals

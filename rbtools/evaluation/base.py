@@ -1,6 +1,6 @@
-"""The parts of an evaluation: batches of examples, and the outcomes of a spec in the store.
+"""The parts of an evaluation: batches of examples, and the stored outcomes of one spec.
 
-Torch is imported only when a batch is measured; stored outcomes are read without torch.
+Torch is imported only when a batch is measured.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 # each kind of device and size of image.
 BATCH = {"cpu": 128, "cuda": 2048}
 # Images that go through the model at once: fewer than a batch, so that chunks stay full as examples drop out.
-# On an H200 PR of 2,000 images took 1.27 s, and 1.35 with batch=512.
+# On an H200, the PR of 2,000 images took 1.27 s, and 1.35 s with batches of 512.
 CHUNK = {"cpu": 64, "cuda": 1024}
-# If an attack draws for the whole batch (AutoAttack's own code), batches have the same size everywhere.
+# The batch size on all devices if an attack samples for the whole batch, as AutoAttack's own code does.
 REFERENCE_BATCH = 128
-# The overhead of a call does not depend on the size of the images: 8x8 pixels take half the time each in
-# batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
-# AMD EPYC).
+# The overhead of a call does not depend on the size of the images. An image of 8x8 pixels takes 0.11 ms
+# (float32) or 0.07 ms (bf16) in batches of 64, and 0.065 or 0.037 ms in batches of 512 (AMD EPYC).
 _PIXELS, _MOST = 32 * 32, 4
 VERSION = 2  # version of the computation of outcomes
 _SECONDS_BETWEEN_WRITES = 2.0
@@ -62,9 +61,9 @@ class Batch:
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `ids` are the positions of the
     examples in their split, int64 (N,), which determine their random numbers. `model` is the exact model,
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
-    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw` is None
-    except for a randomised model. `draw` is then the number of the random pass, or one number for each
-    example (N,). `watch` is called with the progress of an attack on the batch, as text.
+    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
+    randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
+    called with the progress of an attack on the batch, as text.
     """
 
     model: nn.Module
@@ -87,8 +86,7 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if a logit is not
-        finite."""
+        """Logits (N, K) in float32, `chunk_size` images at a time. Raises RbError for NaN or infinity."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
             first = int((~torch.isfinite(logits)).any(1).nonzero()[0])
@@ -99,7 +97,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """The logits as in `logits`, without the check for finite values, which would wait for the GPU."""
+        """As `logits`, without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             parts = images.split(self.chunk_size)
             if self.draw is None:
@@ -134,24 +132,21 @@ class Batch:
         return self.clean_logits.argmax(1).eq(self.labels)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        """The batch of some of the examples. `rows` is a mask, positions, or a slice."""
+        """Some of the examples, by a mask, positions, or a slice."""
         draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
         images, labels, ids = self.images[rows], self.labels[rows], self.ids[rows]
         return replace(self, images=images, labels=labels, ids=ids, draw=draw, precomputed={})
 
 
 class Outcome(NamedTuple):
-    """Result of a spec on a batch. `values` are outcomes (N,) or rows (N, R). `totals` are sums over the
-    examples; if `totals` does not contain "seconds", the seconds of the batch are used. `images` are the
-    perturbed images (N, C, H, W) to save.
-    """
+    """The result of a spec on a batch: outcomes or rows (`values`, (N,) or (N, R)), sums over the examples
+    (`totals`, which may contain the "seconds"), and perturbed images (N, C, H, W) to save."""
 
     values: Tensor
     totals: Mapping[str, float] = {}
     images: Tensor | None = None
 
     def stored(self) -> np.ndarray:
-        """The outcomes as an array of the type that is stored."""
         return self.values.cpu().numpy().astype(np.int32 if self.values.dim() == 1 else np.float32)
 
 
@@ -189,7 +184,7 @@ class OutcomeRows(NamedTuple):
 
     @classmethod
     def decoded(cls, data: bytes) -> OutcomeRows | None:
-        """Decode stored outcomes. Returns None if the data are damaged."""
+        """The outcomes from stored bytes, or None if the bytes are damaged."""
         try:
             line, _, body = data.partition(b"\n")
             head = orjson.loads(line)
@@ -204,11 +199,9 @@ class OutcomeRows(NamedTuple):
 
 
 class Outcomes:
-    """The outcomes of one spec for the first examples in the fixed order. `known` contains these outcomes.
-    Every write to the store contains all rows, so an interrupted run loses at most the last seconds of work.
-    With `anew`, stored outcomes are not used. Stored outcomes are replaced only if more examples are
-    measured.
-    """
+    """The outcomes of one spec for the first examples in the fixed order. Every write to the store contains
+    all rows, so an interrupted run loses at most the last seconds of work. With `anew`, stored outcomes are
+    not used, and are replaced only if more examples are measured."""
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
         self._store, self.key = store, key
@@ -224,7 +217,6 @@ class Outcomes:
 
     @property
     def totals(self) -> Mapping[str, float]:
-        """Sums over the examples."""
         return self.known.totals
 
     def extend(self, more: OutcomeRows) -> None:
@@ -234,11 +226,10 @@ class Outcomes:
             self.keep()
 
     def keep(self) -> None:
-        """Write the outcomes to the store if there are new ones."""
+        """Write the outcomes to the store if some are new."""
         if len(self) > self._kept:
             self._store.keep_outcomes(self.key, self.known.encoded())
             self._kept, self._written = len(self), time.monotonic()
 
     def values(self, n: int) -> np.ndarray:
-        """The outcomes of the first n examples."""
         return self.known.values[:n]

@@ -12,20 +12,20 @@ from rbtools.evaluation.probabilistic import Noisy
 from rbtools.evaluation.spec import Evaluation
 from rbtools.lazy import torch
 
-LOOKED = 3  # version of what passes find of a model, for the keys of both
-IMAGES = 8  # of the passes that look for randomness
-PIXELS = 64 * 32 * 32  # of the images of the passes that permute, shift and cut a whole batch
+LOOKED = 3  # version of the checks of a model, for keys in the store
+IMAGES = 8  # the number of images on which a model is tested for random numbers
+PIXELS = 64 * 32 * 32  # the pixels of a batch on which a model is tested for dependence on the batch
 _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward pass draws random numbers"}
 
 
 class Randomness(NamedTuple):
-    """What is random in a model.
+    """The randomness of a model.
 
     `kind` is "none", "dropout" or "noise". `numbers` is "example" if the random numbers can belong to the
-    examples in a batch of any size, "one by one" if they can belong to them only when every image goes
-    through the model separately, and "uncontrolled" otherwise, for example if the model has its own
-    generator. `batch` is true if the logits of an image depend on the other images of the batch, or on its
-    position in the batch. `changes` is true if a pass changes the model's parameters or buffers.
+    examples in a batch of any size, "one by one" if this is possible only when every image goes through the
+    model separately, and "uncontrolled" otherwise, for example if the model has its own generator. `batch` is
+    true if the logits of an image depend on the other images of the batch, or on its position in the batch.
+    `changes` is true if a pass changes the model's parameters or buffers.
     """
 
     kind: str = "none"
@@ -39,7 +39,7 @@ class Randomness(NamedTuple):
         return self.kind != "none"
 
     def sentence(self, draws: int, eot: int | None) -> str:
-        """A sentence, without its subject, about how a randomised model is evaluated. `eot` is the number of
+        """A sentence, without its subject, about the evaluation of a randomised model. `eot` is the number of
         random passes over which an attack averages its gradients."""
         of_attacks = {
             None: "",
@@ -56,7 +56,7 @@ class Randomness(NamedTuple):
         return f"is randomised: {_WORDS[self.kind]}. {verdicts}{means}.{single}"
 
     def checked(self) -> Randomness:
-        """Returns this object. Raises RbError if the result for an image depends on other images."""
+        """This object. Raises RbError if the result for an image depends on other images."""
         if self.batch:
             raise RbError(
                 "The model is in train mode, takes statistics over the batch, or adds noise of a fixed seed:"
@@ -73,15 +73,13 @@ class Randomness(NamedTuple):
 
 
 def batch_of_look(images: Any, most: int) -> int:
-    """The number of images (N, C, H, W), at most `most`, on which a model is tested for randomness: one
-    batch, or fewer if the images are large."""
+    """The number of images (N, C, H, W), at most `most`, on which a model is tested for randomness."""
     small = max(2 * IMAGES, PIXELS // (images.shape[2] * images.shape[3]))
     return int(min(most, small, default_chunk_size(torch.device("cpu"), images.shape[1:])))
 
 
 def eot_of(evaluation: Evaluation) -> int | None:
-    """The number of random passes over which an attack averages its gradients. Returns None if there is no
-    attack."""
+    """The number of random passes over which an attack averages its gradients, or None without an attack."""
     return next((spec.method.draws_each for spec in evaluation.specs if isinstance(spec, Attacked)), None)
 
 
@@ -89,7 +87,7 @@ def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
     """The evaluation in which means over random passes replace the result of one pass. Raises RbError if the
     evaluation has no such means."""
     if all(isinstance(spec, Noisy) for spec in evaluation.specs):
-        return evaluation  # each copy has a draw of the model
+        return evaluation  # each noisy copy already has its own random pass
     every = evaluation.every
     if not all(type(spec) in (Clean, Attacked, Corrupted) for spec in every):
         raise RbError(
@@ -100,8 +98,6 @@ def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
         raise RbError("--detail and --save-adv are of one pass, and this model is randomised: omit them.")
     if any(spec.needs for spec in every):
         raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
-    specs, along = (
-        tuple(replace(spec, draws=draws) for spec in part) for part in (evaluation.specs, evaluation.along)
-    )
-    title = f"{evaluation.title}, {draws} draws"
-    return replace(evaluation, title=title, specs=specs, along=along)
+    specs = tuple(replace(spec, draws=draws) for spec in evaluation.specs)
+    along = tuple(replace(spec, draws=draws) for spec in evaluation.along)
+    return replace(evaluation, title=f"{evaluation.title}, {draws} draws", specs=specs, along=along)

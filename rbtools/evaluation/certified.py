@@ -1,7 +1,5 @@
-"""Certified accuracy (`rb-certify`). The smoothed classifier returns the class that is most probable under
-noise. Certified accuracy is the share of images for which the smoothed classifier provably returns the label
-in the whole L2 ball.
-"""
+"""Certified accuracy (`rb-certify`): the share of images whose label the smoothed classifier, which returns
+the most probable class under noise, provably returns in the whole L2 ball."""
 
 from __future__ import annotations
 
@@ -47,10 +45,7 @@ class Smoothed(Spec):
     eps: float = param(0.0, "The L2 radius, for pixels in [0, 1].", check="non-negative")
     each_image: bool = False
     radii: tuple[float, ...] = field(default=(), compare=False)
-
-    @property
-    def copies(self) -> int:
-        return smoothing.BLOCK
+    copies = smoothing.BLOCK
 
     @property
     def questions(self) -> tuple[float, ...]:
@@ -118,25 +113,18 @@ class Smoothed(Spec):
         return Outcome(rows.float(), {"forward": copies, "backward": 0.0, "draws": drawn})
 
     def certified(self, rows: np.ndarray) -> np.ndarray:
-        """The certified radius (n,) of each image, or NaN if the classifier abstains.
-
-        With `adaptive`, the radius is the largest of `questions` that is certified.
-        """
+        """The certified radius (n,) of each image (one of `questions` with `adaptive`), or NaN."""
         return self.method.certified(rows, self.questions)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each image (n,) is certified at the radius. An image whose radius is NaN is not
-        certified."""
-        correct: np.ndarray = (rows[:, 1] == 1) & (self.certified(rows) >= self.eps)
-        return correct
+        """Whether each image (n,) is certified at the radius. NaN counts as not certified."""
+        return (rows[:, 1] == 1) & (self.certified(rows) >= self.eps)
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         right, certified = rows[:, 1] == 1, self.certified(rows)
         counted = np.where(right & ~np.isnan(certified), certified, 0.0)
-        summary = {
-            "abstained": int(np.isnan(certified).sum()),
-            "mean_radius": round(float(counted.mean()), 6),
-        }
+        abstained = int(np.isnan(certified).sum())
+        summary = {"abstained": abstained, "mean_radius": round(float(counted.mean()), 6)}
         drawn = {"draws_spent": int(totals.get("draws", 0))} if self.method.adaptive else {}
         detail = {}
         if self.each_image:
@@ -156,8 +144,7 @@ class Smoothed(Spec):
 def certified(
     method: Smooth, eps: Sequence[float], warn: Callable[[str], object], *, each_image: bool = False
 ) -> Evaluation:
-    """Certified accuracy at these radii, and clean accuracy. If there are too few samples to certify some of
-    the radii, `warn` is called with a sentence about them."""
+    """Certified accuracy at these radii, and clean accuracy. `warn` reports radii that need more samples."""
     short = smoothing.too_few(tuple(eps), method.samples, method.sigma, method.alpha)
     if short is not None:
         warn(short)

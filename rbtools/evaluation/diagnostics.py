@@ -10,9 +10,8 @@ from rbtools.lazy import np
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
 
-# Above this share of examples with zero gradient a warning is given: the gradients may be masked.
+# Larger shares of examples with zero gradient, or of examples that only Square breaks, cause a warning.
 _MOST_ZERO_GRADIENTS = 0.01
-# Above this share of examples that only Square breaks a warning is given.
 _MOST_BROKEN_BY_SQUARE = 0.002
 _DIGITS = 5
 
@@ -25,24 +24,21 @@ def of_attack(method: Attack, totals: Mapping[str, float], n: int) -> dict[str, 
     attack broke. `warnings` is a list of sentences.
     """
     fields: dict[str, Any] = {}
-    broken_by = _broken_by(method, totals)
-    if broken_by:
+    if broken_by := _broken_by(method, totals):
         fields["broken_by"] = broken_by
     losses = [name.partition(".")[2] for name in totals if name.startswith("loss.")]
     if losses:
         fields["loss"] = losses[0]
-    count = totals.get("distances", 0.0)
-    if count:
+    if count := totals.get("distances", 0.0):
         fields["distance"] = {"mean": round(totals["distance"] / count, 6), "n": int(count)}
     warnings = [*_other_loss(method, losses), *_vanishing(totals), *_square(broken_by, n)]
     return {**fields, **({"warnings": warnings} if warnings else {})}
 
 
 def _other_loss(method: Attack, losses: list[str]) -> list[str]:
-    named = method.loss
-    if not losses or losses[0] == named:
+    if not losses or losses[0] == method.loss:
         return []
-    return [f"The model has too few classes for the loss {named}: {losses[0]} stands in for it."]
+    return [f"The model has too few classes for the loss {method.loss}: {losses[0]} stands in for it."]
 
 
 def _vanishing(totals: Mapping[str, float]) -> list[str]:
@@ -57,10 +53,8 @@ def _vanishing(totals: Mapping[str, float]) -> list[str]:
 
 def _broken_by(method: Attack, totals: Mapping[str, float]) -> dict[str, int]:
     counts = {name: value for name, value in totals.items() if name.startswith("broken_by.")}
-    if not counts:
-        return {}
-    names = [part.name for part in method.parts]
-    broken_by: dict[str, int] = dict.fromkeys(names, 0)
+    names = [part.name for part in method.parts] if counts else []
+    broken_by = dict.fromkeys(names, 0)
     for name, value in counts.items():
         number = int(name.partition(".")[2])
         if number >= 0:
@@ -95,11 +89,13 @@ def of_rows(rows: np.ndarray) -> dict[str, Any]:
     predicted = logits.argmax(1)
     right = predicted == labels
     largest = probabilities.max(1)
-    confidence: dict[str, Any] = {"prediction": [_mean(largest[right]), _mean(largest[~right])]}
     confusion = np.zeros((classes, classes), int)
     np.add.at(confusion, (labels, predicted), 1)
-    confidence["label"] = _by(labels, probabilities)
-    confidence["argmax"] = _by(predicted, probabilities)
+    confidence = {
+        "prediction": [_mean(largest[right]), _mean(largest[~right])],
+        "label": _by(labels, probabilities),
+        "argmax": _by(predicted, probabilities),
+    }
     images = {"label": confusion.sum(1).tolist(), "argmax": confusion.sum(0).tolist()}
     return {"confidence": confidence, "confusion": confusion.tolist(), "images": images}
 
@@ -114,5 +110,4 @@ def _by(classes: np.ndarray, probabilities: np.ndarray) -> list[list[float]]:
     sums = np.zeros((count, count))
     np.add.at(sums, classes, probabilities)
     means = sums / np.maximum(np.bincount(classes, minlength=count), 1)[:, None]
-    rows: list[list[float]] = np.round(means, _DIGITS).tolist()
-    return rows
+    return np.round(means, _DIGITS).tolist()

@@ -1,5 +1,4 @@
-"""Robust accuracy at every eps, computed from one search for the nearest adversarial examples: `rb-attack
-curve`."""
+"""Robust accuracy at every eps, from one search for the nearest adversarial examples: `rb-attack curve`."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from rbtools.registry import param
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
-# Of a distance between 8-bit images: rounding must not put one of whole steps above the eps of as many.
+# Relative slack for 8-bit images: rounding must not put a distance of k steps of 1/255 above eps = k/255.
 _SLACK = 1e-5
 
 
@@ -28,23 +27,19 @@ class Nearest(Spec):
     None, the value is the median of these distances.
 
     A row (1,) is the distance of the nearest adversarial example. The distance is 0 for an example that is
-    misclassified without an attack, and infinite if the attack finds no adversarial example. The adversarial
-    example at that distance is misclassified by the float32 model and lies in every larger ball, so the
-    accuracy at eps is the share of distances above eps. `farthest` is the largest eps of the area under the
-    curve, for pixels in [0, 1].
+    misclassified without an attack, and infinite if the attack finds no adversarial example. The accuracy at
+    eps is the share of distances above eps. `farthest` is the largest eps of the area under the curve, for
+    pixels in [0, 1].
     """
 
     method: Any
     eps: float | None = param(None, "The distance, for pixels in [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
+    searches = True
 
     @property
     def random(self) -> bool:
         return bool(self.method.random)
-
-    @property
-    def searches(self) -> bool:
-        return True
 
     def name(self) -> str:
         if self.eps is None:
@@ -68,11 +63,8 @@ class Nearest(Spec):
         return {**settings, "eps": self.eps}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each example is classified correctly within `eps`. If `eps` is None, this is true if the
-        search finds no adversarial example."""
         distances = rows[:, 0].astype(np.float64)
-        correct: np.ndarray = distances > self.eps if self.eps is not None else np.isinf(distances)
-        return correct
+        return np.isinf(distances) if self.eps is None else distances > self.eps
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.eps is None else self.correct(rows)
@@ -109,7 +101,7 @@ class Nearest(Spec):
 
 
 def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
-    """The median and other quantiles of the distances, and the area under the curve up to the largest eps."""
+    """The median and other quantiles of the distances, and the area under the curve up to `farthest`."""
     sizes = np.quantile(distances, _QUANTILES, method="inverted_cdf")
     quantiles = {
         f"{share:g}": round(float(size), _DIGITS) if np.isfinite(size) else None
@@ -142,19 +134,16 @@ def optimality(
     for spec, value in zip(specs, values, strict=True):
         entry = {"metric": f"optimality.{spec.method.stem}", **spec.settings(), "best": best}
         of_search = by_name[spec.name()]
-        shared = [name for name in of_search if schema.role(name) != "result" and name not in _OF_SEARCH]
+        own = ("reason", "passes")  # also results of one search
+        shared = [name for name in of_search if schema.role(name) != "result" and name not in own]
         entry |= {name: of_search[name] for name in shared if name not in entry}
         reason = {} if value is not None else {"reason": "no image is reached by any attack"}
         made.append({**entry, "value": value, **reason})
     return made
 
 
-_OF_SEARCH = ("reason", "passes")  # what else is of one search alone
-
-
 def local_optimality(distances: np.ndarray) -> list[float | None]:
-    """The local optimality of A attacks from distances (N, A), which are 0 for clean errors. Returns None if
-    the local optimality is undefined."""
+    """The local optimality of A attacks, or None, from distances (N, A), which are 0 for clean errors."""
     best = distances.min(1)
     reached = best[np.isfinite(best)]
     farthest = reached.max() if len(reached) else 0.0

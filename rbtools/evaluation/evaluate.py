@@ -1,7 +1,4 @@
-"""`evaluate` determines which images a model classifies correctly under a task, and computes metrics from the
-result. An `Evaluator` has a model, images and settings, and measures the tiles that `tiles.complete`
-requests.
-"""
+"""Evaluates a model on images: `evaluate` for models in memory, and `Evaluator`, which measures tiles."""
 
 from __future__ import annotations
 
@@ -161,7 +158,7 @@ class Evaluator:
         self.labels = examples.labels.to(device)
         self.size = together(specs, device, self.shape)
         chunk = default_chunk_size(device, self.shape) if settings.batch is None else settings.batch
-        self.chunk = min(chunk, self.size * _copies(specs))
+        self.chunk = min(chunk, self.size * max(spec.copies for spec in specs))
         self.place = environment(device)
 
     @cached_property
@@ -189,7 +186,7 @@ class Evaluator:
         watch: Callable[[str], None] | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
     ) -> dict[int, OutcomeRows]:
-        """Measures the outcomes that a tile lacks. Returns each spec's outcomes by its position in `specs`.
+        """Measure the outcomes that a tile lacks. Returns each spec's outcomes by its position in `specs`.
 
         `watch` is called with a text on the progress. If an outcome has images, `save` is called with the
         spec, the ids of the examples and the outcome. Raises RbError if a single image needs too much memory.
@@ -218,12 +215,12 @@ class Evaluator:
         return parts
 
     def prefetch(self, tile: Tile) -> None:
-        """If images are streamed, start to read the images of the next tile."""
+        """Start to read the images of the next tile, if images are streamed."""
         stop = tile.examples.stop
         streaming.prefetch(self.pixels, self.examples.order[stop : stop + len(tile.examples)])
 
     def _known(self, tile: Tile, parts: Mapping[int, OutcomeRows], begin: int) -> dict[Any, Tensor]:
-        """For each spec that has them, the outcomes of the tile's examples from the position `begin` on."""
+        """The outcomes of the tile's examples from the position `begin` on, by spec, if they are complete."""
         known = {}
         for i, spec in enumerate(self.specs):
             stored = tile.known.get(i, np.empty(0, np.int32))[begin - tile.examples.start :]
@@ -281,17 +278,12 @@ def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
     """The number of images (C, H, W) that are attacked together; only the `type` of the device matters."""
     if any(spec.batch_dependent for spec in specs):
         return REFERENCE_BATCH
-    return max(batch_size(device, shape) // _copies(specs), 1)
-
-
-def _copies(specs: Sequence[Spec]) -> int:
-    """The number of copies of each image that go through the network together."""
-    return max(spec.copies for spec in specs)
+    return max(batch_size(device, shape) // max(spec.copies for spec in specs), 1)
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
-    """The batch with half the chunk size. Raises `error` unless it is an out-of-memory error, and RbError if
-    a chunk already is a single image."""
+    """Halves the chunk size if memory ran out; otherwise raises `error`. Raises RbError for a single
+    image."""
     if not out_of_memory(error):
         raise error
     if batch.chunk_size == 1:
@@ -305,7 +297,7 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
 
 
 class StatusLine:
-    """The status line, which shows the number of finished images, the speed, and the accuracies so far."""
+    """The status line: the number of finished images, the speed, and the accuracies so far."""
 
     def __init__(
         self,
@@ -322,7 +314,6 @@ class StatusLine:
         self.said = ""
 
     def inside(self, words: str) -> None:
-        """Show the progress of the work on a tile."""
         self.report.progress(f"{self.said} · {words}")
 
     def __call__(self, done: int) -> None:

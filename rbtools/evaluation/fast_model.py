@@ -1,6 +1,6 @@
 """The models that attacks run on: a fast copy with the same function, and a wrapper that counts passes.
 
-Whether an example is broken is always decided by the exact model, in float32.
+The exact model, in float32, always decides whether an example is broken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROBES = 2
 class FastModel(NamedTuple):
     """The model for attacks, with the names of the preparation steps as records contain them.
 
-    `refusal` is the reason why there is no fast copy. `remark` is a sentence on why a step was left out.
+    `refusal` is the reason why there is no fast copy. `remark` is the reason why a step was omitted.
     """
 
     model: nn.Module
@@ -33,20 +33,16 @@ class FastModel(NamedTuple):
     remark: str | None = None
 
 
-def make_fast_model(
-    model: nn.Module,
-    precision: str,
-    shape: tuple[int, int, int],
-) -> FastModel:
+def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int]) -> FastModel:
     """A copy of the model in the given precision, in channels-last format, with BatchNorm folded into the
     convolutions before it. On a GPU in bfloat16, the convolution kernels also compute ReLU (models/fused.py).
 
     `model` is in eval mode and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K); it is not
-    changed. The copy has the same inputs and returns float32 logits. With "bf16", the network computes in
-    bfloat16, but the normalisation does not, because bfloat16 cannot represent steps of 1/255. BatchNorm is
-    not folded if the network cannot be traced, or if the folded copy returns other logits. If the model
-    contains a program or its copy fails, attacks run on the model itself, and `refusal` is the reason.
-    The copy of a defended network has the same defence stages, which compute in float32.
+    changed. The copy returns float32 logits. With "bf16", the normalisation still computes in float32,
+    because bfloat16 cannot represent steps of 1/255. BatchNorm is not folded if the network cannot be traced,
+    or if the folded copy returns other logits. If the model contains a program or its copy fails, attacks run
+    on the model itself, and `refusal` is the reason. The copy of a defended network has the same defence
+    stages, which compute in float32.
     """
     if isinstance(model, Defended):
         inner = make_fast_model(model.model, precision, shape)
@@ -83,7 +79,6 @@ def make_fast_model(
 
 
 def is_float32(model: nn.Module) -> bool:
-    """Whether all parameters of a network are float32."""
     return all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
@@ -103,7 +98,7 @@ class _Fast(nn.Module):
 
 
 def _normalization(model: nn.Module) -> nn.Module:
-    """The layers of the model before its network, as a separate module."""
+    """The layers of the model before its network."""
     if not isinstance(model, Preprocessed):
         return nn.Identity()
     alone = copy.copy(model)
@@ -124,8 +119,7 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
 
 def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
     """The network with BatchNorm folded into its convolutions, or None if it has no BatchNorm. Raises
-    ValueError if folding changes the logits, and any error that tracing the network raises.
-    """
+    ValueError if folding changes the logits, and any error that tracing the network raises."""
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
     probe = _probe(network, shape)
@@ -156,7 +150,7 @@ class CountingModel(nn.Module, Network):
         super().__init__()
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
         self.forwards = self.backwards = 0
-        self.watch: Callable[[str], None] | None = None  # takes in words how far the attack is
+        self.watch: Callable[[str], None] | None = None  # called with the progress, as text
         self._stage = ""
         self._left = 0
         self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
@@ -174,8 +168,7 @@ class CountingModel(nn.Module, Network):
             return self._in_pieces(self.model, images)
         inputs = images.view_as(images)
         inputs.register_hook(self._seen)
-        logits: Tensor = self.model(inputs)
-        return logits
+        return self.model(inputs)
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         """Whether each point is classified correctly by the copy or by the exact model: bool (N,)."""
@@ -216,5 +209,4 @@ class CountingModel(nn.Module, Network):
 
     @property
     def zero_gradients(self) -> int:
-        """The number of examples whose gradient was zero in their first backward pass."""
         return int(torch.stack(self._zeros).sum()) if self._zeros else 0

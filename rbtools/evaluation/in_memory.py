@@ -43,8 +43,7 @@ _TASKS = (
 
 
 class GivenData(NamedTuple):
-    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); and the fingerprint of named
-    data."""
+    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); the fingerprint of named data."""
 
     images: Tensor | Streamed
     labels: Tensor
@@ -52,11 +51,11 @@ class GivenData(NamedTuple):
 
 
 def data_of(given: Any, *, kept: bool) -> GivenData:
-    """The images and labels of `given`: (images, labels), a Dataset or DataLoader of such pairs, or the name
-    of a data set.
+    """The images and labels of (images, labels), of a Dataset or DataLoader of such pairs, or of a named data
+    set.
 
-    `kept` is true if results are kept in a store; the order of the images must then be the same every time.
-    Raises RbError if the images or labels have another form.
+    With `kept`, results are stored, and the order of the images must be the same every time. Raises RbError
+    if the images or labels have another form.
     """
     if isinstance(given, str):
         from rbtools.execution.run import Run
@@ -69,8 +68,7 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
 
 
 def task_of(given: Any) -> Evaluation:
-    """The evaluation for an attack, corruption, noise or other object. Raises RbError for any other
-    object."""
+    """The evaluation for an attack, corruption, noise or other task. Raises RbError for any other object."""
     method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if isinstance(given, Evaluation):
         return given
@@ -108,7 +106,7 @@ def _check_radius(method: Any, radius: float) -> None:
 
 
 def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
-    """The model as a module, and the device of the model. Raises RbError if `given` is not a usable model."""
+    """The model as a module, and its device. Raises RbError if `given` is not a usable model."""
     with in_eval_mode(given, warn=True):
         check_input.check_model(given)
         network = given if isinstance(given, nn.Module) else _Function(given)
@@ -127,8 +125,7 @@ def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch
 
 @contextlib.contextmanager
 def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
-    """Put a module that is in train mode into eval mode inside the `with` block, as commands do, because some
-    layers compute something else in train mode. The mode of each submodule is restored afterwards."""
+    """Put a module that is in train mode into eval mode inside the `with` block."""
     layer = check_input.layer_in_train_mode(given)
     if layer is None:
         yield
@@ -146,9 +143,8 @@ def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
 def looked_at(
     network: nn.Module, data: GivenData, order: Tensor, place: torch.device, cache: Cache
 ) -> Randomness:
-    """What is random in a network, determined on the first images. Warns, as commands do, if the outputs or
-    the normalisation look wrong. If this check raises an error, the error is ignored. Raises RbError for the
-    same models as `Randomness.checked`."""
+    """The randomness of a network, determined on the first images. Warns if the outputs or the normalisation
+    look wrong. Raises RbError for the same models as `Randomness.checked`."""
     first = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
     found = cache.found(
         "randomness", {}, lambda: randomised.look(network, check_input.floats(first))._asdict()
@@ -169,20 +165,16 @@ def looked_at(
 
 
 class _Function(nn.Module):
-    """A module that calls a function."""
-
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.function(images)
-        return logits
+        return self.function(images)
 
 
 class Cache:
-    """Stores what was found about a model and its data under a hash of both. Without a store, nothing is
-    kept."""
+    """Stores results about a model and its data under a hash of both. Without a store, nothing is kept."""
 
     def __init__(self, store: Any, model: Any, data: GivenData) -> None:
         self.store = store if isinstance(store, Store) else Store(store)
@@ -192,7 +184,6 @@ class Cache:
             self.fields |= {"model": weights_hash(model), "data": content}
 
     def outcomes(self, spec: Spec, settings: Settings, n: int, *, anew: bool) -> Outcomes:
-        """The stored outcomes of a spec."""
         arithmetic = {"precision": settings.precision if spec.searches else "fp32"}
         seed = {"seed": settings.seed} if spec.random else {}
         whole = {"n": n} if spec.batch_dependent else {}
@@ -220,8 +211,7 @@ class KeptImages:
         self.parts.setdefault(spec, []).append((ids.cpu(), outcome.images.cpu()))
 
     def of(self, spec: Any) -> Tensor | None:
-        """The images (n, C, H, W), ordered by their position in the data. Returns None if there are no
-        images."""
+        """The images (n, C, H, W), ordered by their position in the data, or None."""
         if spec not in self.parts:
             return None
         ids, images = zip(*self.parts[spec], strict=True)
@@ -259,7 +249,6 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        """The result as an HTML table for notebooks."""
         low, high = self.ci95
         rows = {
             "metric": self.metric,

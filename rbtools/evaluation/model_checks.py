@@ -1,7 +1,6 @@
 """Checks a user's model on its first images before long computations begin.
 
-The checks find the usual errors in a checkpoint: a wrong normalisation, another order of classes, or a
-softmax at the end. (Train mode and randomness are checked in jobs/randomness.py.)
+The checks find a wrong normalisation, another order of classes, and a softmax at the end.
 """
 
 from __future__ import annotations
@@ -34,12 +33,10 @@ NAMED = ("given", "--normalize")  # sources of a normalisation that the user nam
 def check_outputs(
     model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: Run
 ) -> dict[str, Any] | None:
-    """Check the model on its first images and print the result. Returns the result for the record.
+    """Check the model on its first images, print the accuracy, and return the result for the record.
 
-    Returns None for a network trained by rb-train.
-
-    The inputs of the model are images (N, C, H, W) in [0, 1]. Raises RbError if the model returns no logits
-    (N, classes).
+    Returns None for a network trained by rb-train. The inputs of the model are images (N, C, H, W) in [0, 1].
+    Raises RbError if the model returns no logits (N, classes).
     """
     if "checkpoint_file" not in record:
         return None
@@ -48,18 +45,18 @@ def check_outputs(
     images = dataset.images[ids].to(device).float().div(255)
     labels = dataset.labels[ids].to(device)
     logits = _logits(model, images, data.about.classes)
-    with optional():  # it may take batches of one size alone
+    with optional():  # the network may accept only batches of one size
         _logits(model, images[:1], data.about.classes)
     accuracy, chance = _share(logits, labels), 1 / data.about.classes
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
     run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
-    near_chance = _near_chance(accuracy, chance, len(ids))
+    deviation = math.sqrt(chance * (1 - chance) / len(ids))
     other = _other_normalisation(model, record, data, images, labels)
     order = _other_order(logits, labels, data)
     if order and other and other.right >= order.right:
         order = None
-    if near_chance:
+    if chance < 1 and accuracy <= chance + 2 * deviation:
         warnings.append(
             f"clean accuracy {accuracy:.4f} on {len(ids)} images is near chance ({chance:.4g}): perhaps the"
             f" normalisation or the class order is wrong; {order or other or _what_to_try(record)}"
@@ -76,7 +73,7 @@ def check_outputs(
 
 
 def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
-    """Returns a sentence for each problem in the outputs and the normalisation of a network in memory.
+    """A sentence for each problem in the outputs and the normalisation of a network in memory.
 
     The images (N, C, H, W) are in [0, 1], the labels have the shape (N,), and the network is in eval mode.
     Errors that the network raises are not caught.
@@ -103,7 +100,7 @@ def _share(logits: Tensor, labels: Tensor) -> float:
 
 
 def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: Run) -> None:
-    """Print the results of the checks that entries contain, whether computed now or earlier."""
+    """Print the results of the checks that entries contain."""
     for entry in entries:
         if "sanity" in entry:
             run.report.notify(_line(record, entry["sanity"]))
@@ -123,33 +120,26 @@ def _name(record: Mapping[str, Any]) -> str:
 def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
     from rbtools.rng.foreign import ExampleNumbers
 
-    # the same numbers each time, where the model is randomised
+    # a randomised model gets the same random numbers each time
     with torch.no_grad(), ExampleNumbers(0, "check", torch.arange(len(images), device=images.device), 0):
         logits: Tensor = model(images)
     check_input.check_shape(logits, len(images), classes)
     return logits.float()
 
 
-def _near_chance(accuracy: float, chance: float, n: int) -> bool:
-    """Whether the accuracy is within two standard deviations of the accuracy of guessing."""
-    return chance < 1 and accuracy <= chance + 2 * math.sqrt(chance * (1 - chance) / n)
-
-
 def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
-    warnings = []
     sums = logits.sum(1)
     if logits.shape[1] > 1 and float(logits.min()) >= 0 and float((sums - 1).abs().max()) < 1e-3:
-        warnings.append(
+        return [
             "it ends in a softmax: attacks need logits, and a softmax hides the gradient from them, so robust"
             " accuracies come out too high. Leave the last layer out"
-        )
-    return warnings
+        ]
+    return []
 
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation or class order, and the number of images, of `n`, that it classifies
-    correctly."""
+    """Another normalisation or class order, and the number of correct images, of `n`, that it achieves."""
 
     shown: str
     right: int
@@ -162,10 +152,8 @@ class _Other:
 def _other_normalisation(
     model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
 ) -> _Other | None:
-    """The normalisation with which significantly more images are classified correctly. Returns None if no
-    normalisation is better, or if the file specifies its own normalisation. Each normalisation is tried on a
-    few images, and on all images if it is better on the few.
-    """
+    """The normalisation with which significantly more images are classified correctly, or None. Each
+    normalisation is tried on a few images, and on all images if it is better on the few."""
     from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Known, Preprocessed, behind, kinds
     from rbtools.models.trial import beats
@@ -176,7 +164,7 @@ def _other_normalisation(
     inner: Any = model.network if randomised else model
     model = without_stages(inner)
     bare = model.network if isinstance(model, Preprocessed) else model
-    deviations = 4 if randomised else 2  # a randomised model differs between any two of the tries
+    deviations = 4 if randomised else 2  # the accuracy of a randomised model varies
     pairs = normalizations(data)
 
     def right(pair: Known, n: int) -> Tensor:
@@ -201,8 +189,7 @@ def _other_normalisation(
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
-    """A class map that permutes the classes, with which many more images are classified correctly, or
-    None."""
+    """A class map that permutes the classes, with which many more images are correct, or None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None
@@ -213,7 +200,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
     now, mapped = int(counts.diagonal().sum()), int(counts.max(1).values.sum())
     moved = [place for place, index in enumerate(order) if place != index]
     changed = int(counts[moved, moved].sum()) + int(counts[moved].max(1).values.sum()) if moved else 0
-    much = max(MUCH * len(labels), 2 * math.sqrt(changed))  # of which the latter is chance
+    much = max(MUCH * len(labels), 2 * math.sqrt(changed))  # the second number is for chance
     if sorted(order) != list(range(classes)) or mapped - now < much:
         return None
     pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
@@ -221,7 +208,6 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
 
 
 def _source(record: Mapping[str, Any]) -> Any:
-    """The source of the normalisation of a user's file, such as "--normalize"."""
     recognised = record.get("recognised")
     return recognised.get("normalize_from") if isinstance(recognised, dict) else "given"
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rbtools.probabilistic.distributions import Noise
 
 # A decision of the fast model is accepted if its margin is larger than this multiple of the largest margin
-# error among the first copies, which both models evaluate: some 5 or 6 standard deviations of the error. On a
-# ResNet-18 in bf16 float32 then decides 4 % of the copies.
+# error among the first copies, which both models evaluate: 5 or 6 standard deviations of the error. For a
+# ResNet-18 in bf16, the float32 model then decides 4 % of the copies.
 _SAFETY = 2.0
 _COMPARED = 64
 
@@ -34,7 +34,7 @@ _COMPARED = 64
 class Noisy(Spec):
     """PR_D at one radius or, with `rho`, ProbAcc at this tolerated failure rate, from the same rows.
 
-    A row is the number of noisy copies of an example that are classified correctly, or -1 if it is excluded.
+    A row is the number of correctly classified noisy copies of an example, or -1 for an excluded example.
     """
 
     noise: Noise
@@ -47,15 +47,11 @@ class Noisy(Spec):
         "An image passes if PR >= 1 - rho (at-least) or if PR > 1 - rho (above).",
         choices=("at-least", "above"),
     )
-    confidence: float = param(0.95, "Of the interval.", bounds="(0, 1)")
-
-    @property
-    def searches(self) -> bool:
-        return True
+    confidence: float = param(0.95, "The confidence of the interval.", bounds="(0, 1)")
+    searches = True
 
     @property
     def read(self) -> Estimator:
-        """The settings of the estimate."""
         return _estimator([self])
 
     def name(self) -> str:
@@ -80,7 +76,7 @@ class Noisy(Spec):
         return {}
 
     def rules(self) -> list[sequential.Rule]:
-        """The rules by which the sampling of an example stops, one rule for each tolerated rate."""
+        """The rules by which the sampling of an example stops, one for each tolerated rate."""
         return []
 
     def settings(self) -> Entry:
@@ -100,18 +96,14 @@ class Noisy(Spec):
         return estimate.findings(rows, self.read, self.samples, self.rho)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each example is classified correctly in every copy."""
-        correct: np.ndarray = rows == self.samples
-        return correct
+        return rows == self.samples
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         if self.rho is None:
             return None  # PR_D is a mean over copies
-        passed: np.ndarray = (rows >= 0) & (self.samples - rows <= self.read.allowed(self.samples, self.rho))
-        return passed
+        return (rows >= 0) & (self.samples - rows <= self.read.allowed(self.samples, self.rho))
 
     def of_copies(self, copies: Copies) -> Outcome:
-        """The rows of a batch, computed from the counts of its copies."""
         return Outcome(copies.right, copies.totals)
 
     @classmethod
@@ -136,8 +128,6 @@ class Noisy(Spec):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """The spec of an entry. Returns None for an entry of another kind, and if only one of entry and class
-        has a stopping rule."""
         if "gamma" not in entry or "particles" in entry or ("stopping" in entry) != issubclass(cls, Decided):
             return None
         noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
@@ -151,14 +141,13 @@ class Noisy(Spec):
 
     @classmethod
     def rule_of(cls, entry: Mapping[str, Any]) -> Entry:
-        """The fields that determine when sampling stops."""
         return {}
 
 
 def _estimator(specs: Sequence[Noisy]) -> Estimator:
     """The settings of the estimate that these specs share; they differ only in the tolerated rate."""
     last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
-    rated = next((spec for spec in specs if spec.rho is not None), last)  # no entry of PR_D says `passes`
+    rated = next((spec for spec in specs if spec.rho is not None), last)  # entries of PR_D lack `passes`
     return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)
 
 
@@ -178,7 +167,6 @@ class Decided(Noisy):
 
     @property
     def decided(self) -> tuple[float, ...]:
-        """The rates that the rows decide."""
         return self.rates or (self.rho,)
 
     @classmethod
@@ -213,8 +201,7 @@ class Decided(Noisy):
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         right, drawn, decision = rows[:, 0], rows[:, 1], rows[:, 2 + self.decided.index(self.rho)]
         most = [self.read.allowed(int(draws), self.rho) for draws in drawn]
-        passed: np.ndarray = (right >= 0) & np.where(decision < 0, drawn - right <= most, decision == 1)
-        return passed
+        return (right >= 0) & np.where(decision < 0, drawn - right <= most, decision == 1)
 
     def of_copies(self, copies: Copies) -> Outcome:
         rows = torch.cat([copies.right[:, None], copies.drawn[:, None], copies.decisions], dim=1)
@@ -238,9 +225,8 @@ def noisy(
     """Probabilistic robustness at some radii, which use the same noise samples, and clean accuracy.
 
     With `only_passing`, only ProbAcc is computed, so sampling may stop early; with `adaptive`, the sequential
-    test decides when it stops. If the estimator's denominator is "both", PR_D over all images is added to the
-    entries over the images classified correctly without noise, using the same samples. With `only_passing`,
-    there is nothing to add.
+    test decides when it stops. Otherwise, if the estimator's denominator is "both", PR_D over all images is
+    added to the entries over the images classified correctly without noise.
     """
     given: dict[str, Any] = {"noise": noise, "samples": samples, "passes": read.passes}
     given["confidence"] = read.confidence
@@ -282,7 +268,7 @@ def sample_copies(
     rules: Sequence[sequential.Rule] = (),
     everyone: bool = False,
 ) -> list[Copies]:
-    """Counts at each radius the noisy copies, of `samples` for each example, that are classified correctly.
+    """Count at each radius the noisy copies, of `samples` for each example, that are classified correctly.
 
     All radii use the same unit samples, scaled by the radius. Curves over the radius are therefore smooth,
     and each unit sample is computed only once. With rules, an example is sampled at a radius until all rules
@@ -316,7 +302,7 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
             return
         if not len(rows):
             return
-        # With few examples several draws of each form a batch.
+        # with few examples, several copies of each form a batch
         block = min(samples - draw, max(1, batch_size(rows.device, shape) // len(rows)))
         mine = draws if len(rows) == len(everybody) else draws.take(rows)
         units = torch.stack([noise.unit(mine, shape, draw + i) for i in range(block)])
@@ -327,8 +313,7 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
 
 class _Unsure(NamedTuple):
     """A block of copies `noisy` (N, C, H, W). `copies`, bool (N,), marks the copies that the exact model has
-    to decide. `rows`, int64 (N,), are the positions of the copied examples in the batch.
-    """
+    to decide. `rows`, int64 (N,), are the positions of the copied examples in the batch."""
 
     noisy: Tensor
     copies: Tensor
@@ -336,8 +321,6 @@ class _Unsure(NamedTuple):
 
 
 class _Radius:
-    """The state of sampling at one radius."""
-
     def __init__(self, batch: Batch, gamma: float, rules: Sequence[sequential.Rule]) -> None:
         self.batch, self.gamma = batch, gamma
         self.rules = [[torch.as_tensor(table, device=batch.ids.device) for table in rule] for rule in rules]
@@ -362,7 +345,7 @@ class _Radius:
                 return
         block = len(units)
         copied = self.batch if whole and block == 1 else self.batch.take(rows.repeat(block))
-        if copied.draw is not None:  # a randomised model has a draw of its own for each copy
+        if copied.draw is not None:  # a randomised model has its own random pass for each copy
             numbers = torch.arange(first, first + block, device=rows.device)
             copied = replace(copied, draw=numbers.repeat_interleave(len(rows)))
         noisy = noise.apply(copied.images, units.flatten(0, 1), self.gamma)
@@ -386,7 +369,7 @@ class _Radius:
         number = torch.arange(1, block + 1, device=rows.device)[:, None]
         drawn = self.drawn[rows] + number
         failed = (self.drawn - self.right)[rows] + (~right).cumsum(0)
-        last = torch.zeros_like(rows)  # the draw of this block at which the last rule decided
+        last = torch.zeros_like(rows)  # the sample of this block at which the last rule decided
         for place, (passes, fails) in enumerate(self.rules):
             here = failed.clamp(max=len(passes) - 1)
             passed, lost = drawn >= passes[here], drawn <= fails[here]
@@ -401,8 +384,7 @@ class _Radius:
         return number <= (last + 1)
 
     def _settle(self) -> None:
-        """Classify the copies that the exact model has to decide and add them to the counts. Data are read
-        from the device only once."""
+        """Count the copies that the exact model has to decide. Data are read from the device only once."""
         left, self.unsure = self.unsure, []
         if not left:
             return
@@ -417,8 +399,7 @@ class _Radius:
             self.right.index_add_(0, rows, self.classifier.confirm(self.batch.take(rows), noisy).long())
 
     def copies(self, chosen: Tensor) -> Copies:
-        """The counts and decisions for all examples of the batch; they are -1 for examples that were not
-        sampled."""
+        """The counts and decisions for all examples of the batch; -1 for examples that were not sampled."""
         self._settle()
         right = torch.full_like(chosen, -1, dtype=torch.int64)
         drawn = torch.zeros_like(right)
@@ -444,18 +425,14 @@ class _Classifier:
         return right
 
     def search(self, batch: Batch, noisy: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns whether each copy is classified correctly, and whether the exact model has to decide it:
-        bool (N,) each.
-
-        The exact model has to decide the copies whose margin by the fast model is small. The exact model also
-        has to decide the copies whose logits are not finite, for which `confirm` raises RbError.
-        """
+        """Whether each copy is classified correctly, and whether the exact model has to decide, because the
+        fast model's margin is small or not finite: bool (N,) each."""
         self.seen += len(noisy)
         if batch.fast_model is batch.model:
             logits = batch.unchecked_logits(noisy)
             return logits.argmax(1).eq(batch.labels), ~logits.isfinite().all(1)
         margins = margin(batch.outputs(batch.fast_model, noisy), batch.labels)
-        if self.error is None:  # the largest of the first copies, which the model evaluates, too
+        if self.error is None:  # the largest error of the first copies
             first = batch.take(slice(0, _COMPARED))
             exact = margin(first.logits(noisy[:_COMPARED]), first.labels)
             self.error = (margins[:_COMPARED] - exact).abs().max()
@@ -468,13 +445,10 @@ class _Classifier:
         return batch.correct(noisy)
 
     def totals(self) -> dict[str, float]:
-        """The number of copies, the number of copies that the exact model decided, and the number of forward
-        passes."""
         exact = {"confirmed": float(self.confirmed)} if self.error is not None else {}
         return {"forward": float(self.seen + self.confirmed), "backward": 0.0, "copies": self.seen, **exact}
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logit of the label minus the largest other logit, float32 (N,). The margin is positive if the
-    prediction is correct."""
+    """The logit of the label minus the largest other logit, float32 (N,)."""
     return of_class(logits.float(), labels) - best_other(logits.float(), labels)

@@ -1,9 +1,8 @@
-"""Randomised models: finds out whether a model is randomised, and controls its random numbers for each
-example.
+"""Finds out whether a model is randomised, and controls its random numbers for each example.
 
-The model is run twice on the same images, more often if it uses random numbers, and on some of the images in
-another batch: on a few images, and on a permuted half of a batch. A model whose logits differ between passes
-of the same batch is randomised. A model whose logits differ only in another batch depends on the batch.
+The model is run several times on the same images, and on some of the images in another batch. A model whose
+logits differ between passes of the same batch is randomised. A model whose logits differ only in another
+batch depends on the batch.
 """
 
 from __future__ import annotations
@@ -21,19 +20,15 @@ from rbtools.rng.foreign import ExampleNumbers, states
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
 _FEW = 2  # images of the other batch
-_PASSES = 32  # further ones of a model that draws random numbers: a coin for the batch may fall alike
-_UNSEEN = 8  # further passes of few images of any model: it may have a generator of its own
-_CHECKS = 6  # passes whose numbers should be those of each example
+_PASSES = 32  # further passes of a model that uses random numbers: a single number may repeat by chance
+_UNSEEN = 8  # further passes of a few images: any model may have its own generator
+_CHECKS = 6  # passes that check that the random numbers belong to the examples
 
 Passed = Callable[[Tensor], Tensor]
 
 
 class RandomisedModel(nn.Module):
-    """A randomised model.
-
-    Inside `ExampleNumbers`, its random numbers belong to the examples. With `one_by_one`, every image goes
-    through the model separately.
-    """
+    """A randomised model. With `one_by_one`, every image goes through the model separately."""
 
     randomised = True
 
@@ -44,8 +39,7 @@ class RandomisedModel(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         numbers = ExampleNumbers.active[-1] if ExampleNumbers.active else None
         if numbers is None or not self.one_by_one or not len(images):
-            logits: Tensor = self.network(images)
-            return logits
+            return self.network(images)
         parts = []
         for i in range(len(images)):
             with numbers.row(i):
@@ -59,7 +53,7 @@ def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
 
 
 def look(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model. Errors in a pass count as "nothing"."""
+    """The randomness of a model. Errors in a pass count as "nothing is random"."""
     found = Randomness()
     try:
         found = randomness_of(model, images)
@@ -70,9 +64,8 @@ def look(model: nn.Module, images: Tensor) -> Randomness:
 
 
 def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model, determined by passes of two or more images (N, C, H, W). If the logits are
-    not finite, the result is "nothing", because the evaluation reports this problem.
-    """
+    """The randomness of a model, determined by passes of two or more images (N, C, H, W). Logits that are not
+    finite count as "nothing is random", because the evaluation reports this problem."""
     state = {name: value.clone() for name, value in model.state_dict().items()}
 
     batch, images = images, images[:IMAGES]
@@ -136,8 +129,7 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
 
 
 def _of_place(again: Passed, images: Tensor, differ: Callable[[Tensor, Tensor], bool]) -> bool:
-    """Whether the logits of half of the images change when this half goes through the model separately, in
-    another order."""
+    """Whether the logits of half of the images change when this half is a batch in another order."""
     whole = again(images)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     half = order[: (len(images) + 1) // 2].to(images.device)

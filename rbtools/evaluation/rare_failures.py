@@ -1,4 +1,4 @@
-"""Rare failures: the probability that noise breaks an example, estimated by multilevel splitting."""
+"""The probability that noise breaks an example, estimated by multilevel splitting."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ class RareFailure(Spec):
         return splitting.findings(rows, self.confidence)
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        """True for each example that is broken in no run."""
-        correct: np.ndarray = np.all(np.isneginf(rows[:, 1:]), axis=1)
-        return correct
+        return np.all(np.isneginf(rows[:, 1:]), axis=1)
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         return None
@@ -73,8 +71,7 @@ class RareFailure(Spec):
         return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
 
     def _example(self, batch: Batch) -> tuple[Tensor, int]:
-        """The logarithms of the failure probability of one example (runs,), and the number of forward
-        passes."""
+        """The logarithms of one example's failure probability (runs,), and the number of forward passes."""
         shape = tuple(batch.images.shape[1:])
         seen = 0
 
@@ -113,7 +110,6 @@ class RareFailure(Spec):
 def rare_failures(
     noise: Noise, gammas: Sequence[float], split: splitting.Splitting, confidence: float = 0.95
 ) -> Evaluation:
-    """The failure probability of each example at some radii, and clean accuracy. The examples are processed
-    one after the other."""
+    """The failure probability of each example at some radii, and clean accuracy."""
     specs = [RareFailure(noise=noise, gamma=one, split=split, confidence=confidence) for one in gammas]
     return Evaluation(title=f"rare failures under {noise.name} noise", specs=tuple(specs), along=(Clean(),))

@@ -19,22 +19,16 @@ from rbtools.records import metric_name
 
 @dataclass(frozen=True, kw_only=True)
 class RobustLoss(Spec):
-    """The mean cross-entropy (`what` is "loss") or the share of misclassified images (`what` is "error") at
-    the last iterate of an attack on every image.
-
-    A row is the cross-entropy, and 1 if the last iterate is classified correctly.
-    """
+    """The mean cross-entropy (`what` is "loss") or the share of misclassified images ("error") at the last
+    iterate of an attack on every image. A row is the cross-entropy, and 1 for a correct last iterate."""
 
     method: Any
     what: str
+    searches = True
 
     @property
     def random(self) -> bool:
         return bool(self.method.random)
-
-    @property
-    def searches(self) -> bool:
-        return True
 
     def name(self) -> str:
         attack = metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
@@ -51,8 +45,7 @@ class RobustLoss(Spec):
         return {**attack_settings(self.method), "attacked": "all"}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        correct: np.ndarray = rows[:, 1] > 0
-        return correct
+        return rows[:, 1] > 0
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         return None

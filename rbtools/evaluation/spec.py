@@ -1,8 +1,4 @@
-"""`Spec` is the description of one result, and `Evaluation` contains the specs that a tool computes together.
-
-This module imports torch only when a batch is measured. If all rows of an evaluation are stored, they are
-read without torch.
-"""
+"""`Spec` is the description of one result, and `Evaluation` contains specs that are computed together."""
 
 from __future__ import annotations
 
@@ -28,13 +24,11 @@ Summary = Callable[[Sequence[Any], Sequence[Entry], Sequence[Entry], RowsOf | No
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One result of a model on images. A spec has a row for each image, and an entry that is made of all
-    rows.
+    """One result of a model on images: a row for each image, and an entry that is made of all rows.
 
-    The fields are the settings. The settings determine the key in the store and the entry; two results with
-    equal settings answer the same question. `from_entry` returns the spec of an entry. Fields that entries do
-    not contain are ignored in comparisons. Several specs may use the same rows; such specs have the same
-    `column`.
+    The fields are the settings, which determine the key in the store and the entry. Two results with equal
+    settings answer the same question. Fields that entries do not contain are ignored in comparisons. Several
+    specs may use the same rows; such specs have the same `column`.
     """
 
     def __post_init__(self) -> None:
@@ -61,20 +55,18 @@ class Spec:
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the row of an image depends on the other images of its batch. In that case batches have the
-        same size on all devices, and one process computes all batches."""
+        """Whether the row of an image depends on the other images of its batch. Batches then have the same
+        size on all devices, and one process computes all batches."""
         return False
 
     @property
     def copies(self) -> int:
-        """The number of copies of an image that go through the network together; batches are smaller by this
-        factor."""
+        """The number of copies of an image in the network at once; batches are smaller by this factor."""
         return 1
 
     @property
     def needs(self) -> tuple[Spec, ...]:
-        """Specs whose rows have to be known before the rows of this spec are measured
-        (`Batch.precomputed`)."""
+        """Specs whose rows are measured before the rows of this spec (`Batch.precomputed`)."""
         return ()
 
     def name(self) -> str:
@@ -82,14 +74,12 @@ class Spec:
         raise NotImplementedError
 
     def column(self) -> Entry:
-        """The fields of the store key that determine the rows, other than model, data, arithmetic and
-        seed."""
+        """The fields of the store key that determine the rows, besides model, data, arithmetic and seed."""
         raise NotImplementedError
 
     @classmethod
     def reading(cls, specs: Sequence[Any]) -> Entry:
-        """The fields of the store key that, besides the rows, determine the entries of these specs, which
-        share one column."""
+        """The fields of the store key that determine the entries of these specs, besides their rows."""
         return {}
 
     def settings(self) -> Entry:
@@ -97,22 +87,19 @@ class Spec:
         raise NotImplementedError
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
-        """The fields of the entry that depend on the rows: value, n, interval and others. `rows` are (n,) or
-        (n, R). `totals` are sums over the images of these rows."""
+        """The fields of the entry that depend on the rows (n,) or (n, R): value, n, interval and others.
+        `totals` are sums over the images of these rows."""
         raise NotImplementedError
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
         """Whether each image is classified correctly: bool (n,)."""
-        correct: np.ndarray = rows > 0
-        return correct
+        return rows > 0
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
-        """Whether each image counts in the value: bool (n,). Returns None if the value is not a share of
-        images."""
+        """Whether each image counts in the value: bool (n,); None if the value is not a share of images."""
         return self.correct(rows)
 
     def rows(self, batch: Batch) -> Outcome:
-        """The rows of a batch."""
         raise NotImplementedError
 
     @classmethod
@@ -131,8 +118,8 @@ class Spec:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """The spec of an entry whose metric has no split. Returns None if the entry is of another kind or
-        lacks settings. With `lenient`, missing settings have their defaults."""
+        """The spec of an entry whose metric has no split, or None if the entry is of another kind or lacks
+        settings. With `lenient`, missing settings have their defaults."""
         raise NotImplementedError
 
 
@@ -161,13 +148,11 @@ class Evaluation:
     def summarize(
         self, entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None = None
     ) -> list[Entry]:
-        """Further entries, computed from the entries of the specs. `rows` is None before the rows are
-        measured."""
+        """Further entries, computed from the entries of the specs. `rows` is None before the measurement."""
         return [] if self.summary is None else self.summary(self.specs, entries, along, rows)
 
 
 def by_column(specs: Sequence[Spec]) -> list[tuple[Any, ...]]:
-    """The specs, grouped by the rows that they use."""
     groups: dict[str, list[Spec]] = {}
     for spec in specs:
         groups.setdefault(repr(spec.column()), []).append(spec)
@@ -186,8 +171,7 @@ def rows_of(specs: Sequence[Spec], batch: Batch) -> list[Outcome]:
 
 
 def method_key(kind: str, word: str, method: Any) -> Entry:
-    """The fields of the store key for a registered method: its name (under the key `word`), version and
-    configuration."""
+    """The fields of the store key for a registered method, whose name has the key `word`."""
     return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
 
 
@@ -200,10 +184,12 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
 def rebuilt(
     methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
 ) -> Any | None:
-    """The method called `name` with the settings of an entry. Returns None if no method has this name. A
-    field that can be derived from other fields (`derived` of the class) is derived from them if the result
+    """The method called `name` with the settings of an entry, or None if there is no such method. Raises
+    RbError if the method does not accept a setting.
+
+    A field that can be derived from other fields (`derived` of the class) is derived from them if the result
     agrees with the entry. With `lenient`, settings that the entry lacks have their defaults. `given` contains
-    values that replace those of the entry. Raises RbError if the method does not accept a setting.
+    values that replace those of the entry.
     """
     cls = methods.of_name(name)
     if cls is None:

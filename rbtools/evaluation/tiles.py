@@ -2,8 +2,7 @@
 
 Tiles are the fixed batches, so neither the number of workers nor an interruption changes a result. Outcomes
 are appended in order. A tile that is finished before the tiles in front of it is kept in the store as parts
-until it can be appended. Outcomes therefore equal those of a single process, and a run that was killed
-repeats only the unfinished tiles.
+until it can be appended. A run that was killed therefore repeats only the unfinished tiles.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ class Tile(NamedTuple):
     """Some consecutive examples, given by their places in the order of the evaluation.
 
     `lacks` contains, for each first missing example, the positions of the specs that lack this example and
-    all later ones. The most complete specs are first, since other specs may need their rows. A spec is never
-    measured twice on an example. `known` maps the position of each spec that has stored outcomes to its
-    outcomes from the tile's first example on.
+    all later ones. The most complete specs are first, since other specs may need their rows. `known` maps the
+    position of each spec that has stored outcomes to its outcomes from the tile's first example on.
     """
 
     examples: range
@@ -48,11 +46,8 @@ def _key(outcomes: Outcomes, begin: int, end: int) -> str:
 
 def missing_tiles(outcomes: Sequence[Outcomes], n: int, size: int) -> list[Tile]:
     """The tiles among the first n examples for which some outcomes are missing."""
-    return [
-        tile
-        for start in range(0, n, size)
-        if (tile := _tile(outcomes, range(start, min(start + size, n)))).lacks
-    ]
+    tiles = (_tile(outcomes, range(start, min(start + size, n))) for start in range(0, n, size))
+    return [tile for tile in tiles if tile.lacks]
 
 
 def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
@@ -71,7 +66,7 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
 
 def in_turn(units: Sequence[T], shard: tuple[int, int]) -> list[T]:
     """All units in the order in which shard (i, N) computes them: first the shard's own units, then the units
-    of the other shards, starting with the last one. Finished units are skipped by the caller."""
+    of the other shards, starting with the last one. The caller skips finished units."""
     number, of = shard
     others = [unit for place, unit in enumerate(units) if place % of != number - 1]
     return [*units[number - 1 :: of], *reversed(others)]
@@ -98,7 +93,7 @@ def complete(
     tiles, divided = missing_tiles(outcomes, n, size), shard[1] > 1
     left = deque(tiles)  # those that are not appended yet
     done: dict[range, Parts] = {}
-    # What a killed run had appended may still be there as parts.
+    # A killed run may have left parts whose outcomes it had already appended.
     appended = range(0, tiles[0].examples.start if tiles else 0, size)
     stored = [_key(one, begin, begin + size) for begin in appended for one in outcomes]
 
@@ -118,7 +113,7 @@ def complete(
         keys = tile.keys(outcomes)
         if not kept and (divided or tile is not left[0]):
             for i, key in keys.items():
-                store.keep_part(key, parts[i].encoded())
+                store.keep_state(key, parts[i].encoded(), sync=False)
             kept = True
         stored.extend(keys.values() if kept else ())
         done[tile.examples] = parts
@@ -139,7 +134,7 @@ def complete(
 
 
 def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
-    """The parts of a tile. Returns None if a part is missing or damaged."""
+    """The parts of a tile, or None if a part is missing or damaged."""
     parts: dict[int, OutcomeRows] = {}
     for i, key in keys.items():
         data = store.state(key)
@@ -151,7 +146,6 @@ def stored_parts(store: Store, keys: Mapping[int, str]) -> Parts | None:
 
 
 def _finished(store: Store, outcomes: Sequence[Outcomes], tiles: Sequence[Tile]) -> list[Outcomes] | None:
-    """The outcomes that another shard has computed in the meantime. Returns None if the outcomes are not
-    complete."""
+    """The outcomes that other shards have computed in the meantime, or None if these are incomplete."""
     found = [Outcomes(store, one.key) for one in outcomes]
     return found if all(len(one) >= tiles[-1].examples.stop for one in found) else None

@@ -1,5 +1,4 @@
-"""Runs work in this process, in other processes, or on a cluster. This package does not depend on attacks and
-losses."""
+"""Runs work in this process, in other processes, or on a cluster."""
 
 from rbtools.registry import Registry
 

@@ -21,11 +21,7 @@ _KEPT, _LARGE = 1 << 30, 32 << 20  # 32 MiB is the most that glibc accepts for _
 
 @contextlib.contextmanager
 def taken(run: Run, threads: int) -> Iterator[torch.device]:
-    """Yields the device of `--device` ("auto" is the first GPU, or the CPU if there is no GPU), with the
-    number of threads set.
-
-    Raises RbError if the device is unknown to torch or not available.
-    """
+    """Yields the device of `--device`, with the number of threads set. Raises RbError if it is not usable."""
     device = choose(run)
     if device.type != "cpu":
         with float32(device):
@@ -38,9 +34,8 @@ def taken(run: Run, threads: int) -> Iterator[torch.device]:
 
 @contextlib.contextmanager
 def float32(device: torch.device) -> Iterator[None]:
-    """Compute with float32 tensors in full float32 precision. By default, torch's convolutions on a GPU round
-    their inputs to TF32, which has 10 bits, and results would depend on the device. The settings are restored
-    at the end."""
+    """Compute with float32 tensors in full precision. By default, torch's convolutions on a GPU round their
+    inputs to TF32, which has 10 bits, so that results depend on the device."""
     if device.type != "cuda":
         yield
         return
@@ -56,11 +51,9 @@ def float32(device: torch.device) -> Iterator[None]:
 
 @cache
 def _keep_memory() -> None:
-    """Keep freed memory in the process, so that the next layer can use it. By default, glibc returns freed
-    memory to the system, which clears each page again. For a gradient of 512 images of 8x8 pixels, this
-    caused 15,000 page faults, which took a third of its time. The process keeps up to 1 GiB of freed memory.
-    Other C libraries have no such setting.
-    """
+    """Keep up to 1 GiB of freed memory in the process. By default, glibc returns freed memory to the system,
+    which clears each page again. For a gradient of 512 images of 8x8 pixels, this caused 15,000 page faults,
+    which took a third of its time."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, _LARGE)
@@ -68,8 +61,7 @@ def _keep_memory() -> None:
 
 
 def choose(run: Run) -> torch.device:
-    """The device of the run. Workers are assigned to the GPUs in turn. Raises RbError if the device cannot be
-    used."""
+    """The device of the run; "auto" prefers a GPU. Workers get the GPUs in turn. Raises RbError."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if run.placement.device == "auto" and not cards:
         return torch.device("cpu")
@@ -79,8 +71,7 @@ def choose(run: Run) -> torch.device:
 
 
 def named(name: str, other: str) -> torch.device:
-    """The device with this name. Raises RbError, whose message recommends `other`, if the device cannot be
-    used."""
+    """The device with this name. Raises RbError, which recommends `other`, if the device cannot be used."""
     try:
         # The device of a tensor has a number even if the GPU was named without one.
         return torch.empty(0, device=name).device
@@ -112,8 +103,7 @@ def _processor() -> str:
 
 
 def usable() -> bool:
-    """Whether this process can still use the GPU. After an illegal memory access, the process cannot use
-    it."""
+    """Whether this process can still use the GPU, which it cannot after an illegal memory access."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()
@@ -123,14 +113,12 @@ def usable() -> bool:
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether the error is an out-of-memory error of any device."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def mps_runs() -> bool:
-    """Whether NVIDIA's Multi-Process Service runs on this machine, according to the process number in its
-    folder."""
-    # the folder is NVIDIA's default
+    """Whether NVIDIA's Multi-Process Service runs on this machine."""
+    # the default folder contains a file with the number of the service's process
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"
     with contextlib.suppress(OSError, ValueError):
         number = int((Path(folder) / "nvidia-cuda-mps-control.pid").read_text("ascii"))

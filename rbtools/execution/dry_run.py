@@ -13,8 +13,7 @@ T = TypeVar("T")
 
 
 class Lacking(NamedTuple):
-    """Work that the store lacks: the title of the computation, and the number of its units ("tile",
-    "training")."""
+    """The title of a computation that the store lacks, and the number of its units ("tile", "training")."""
 
     title: str
     number: int
@@ -23,9 +22,9 @@ class Lacking(NamedTuple):
 
 @dataclass
 class DryRun:
-    """Collects what the store lacks for a run.
+    """Collects the work that the store lacks for a run.
 
-    `missing` maps keys to lacking work; results of several records may share a key. `waiting` contains the
+    `missing` maps keys to this work; results of several records may share a key. `waiting` contains the
     numbers of the jobs whose network is not trained yet; their evaluations count as missing.
     """
 
@@ -40,14 +39,12 @@ class DryRun:
         raise Pending("A dry run computes nothing.")
 
     def untrained(self) -> str:
-        """A name for the checkpoint that this job's network will have. No checkpoint in the store has this
-        name."""
+        """A name for the checkpoint that this job's network will have. The store has no file of this name."""
         self.waiting.add(self.job)
         return f"sha256:{digest({'untrained': self.job})}"
 
     def each(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """The results of calls. All calls are made, so that all missing work is in the report before Pending
-        is raised."""
+        """The results of calls. All calls are made before Pending is raised: the report is then complete."""
         found, missed = [], []
         for call in calls:
             try:
@@ -58,8 +55,7 @@ class DryRun:
             raise missed[0]
         return found
 
-    def _counts(self) -> dict[tuple[str, str], int]:
-        """Maps the title and the unit of missing work to the number of units."""
+    def _units_by_title(self) -> dict[tuple[str, str], int]:
         counts: dict[tuple[str, str], int] = {}
         for title, number, unit in filter(lambda one: one.number, self.missing.values()):
             counts[title, unit] = counts.get((title, unit), 0) + number
@@ -67,16 +63,15 @@ class DryRun:
 
     def event(self) -> dict[str, Any]:
         """The report as an event for programs."""
-        stages = [{"what": what, unit: count} for (what, unit), count in self._counts().items()]
+        stages = [{"what": what, unit: count} for (what, unit), count in self._units_by_title().items()]
         return {"event": "plan", "found": self.store.found, "missing": len(self.missing), "stages": stages}
 
     def words(self, records: int, stored: int, missing: int) -> list[str]:
         """The report as lines of text."""
         lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {stored} found in the store"]
         lines[0] += f", {missing} to compute." if missing else "."
-        lines += [
-            f"{what}: {_many(count, unit)} to compute." for (what, unit), count in self._counts().items()
-        ]
+        for (title, unit), count in self._units_by_title().items():
+            lines.append(f"{title}: {_many(count, unit)} to compute.")
         if self.waiting:
             lines.append(f"{_many(len(self.waiting), 'record')} would first be trained.")
         return lines

@@ -1,7 +1,4 @@
-"""Engines run calls in this process, in worker processes, or on a cluster. `submit` returns a Future.
-
-An engine is a subclass of `Engine` in its own module, with a line in `rbtools.execution.ENGINES`.
-"""
+"""Engines run calls in this process, in worker processes, or on a cluster (`rbtools.execution.ENGINES`)."""
 
 from __future__ import annotations
 
@@ -35,14 +32,13 @@ class JobFunction:
         raise NotImplementedError
 
     def reads(self, run: Run) -> tuple[str, ...]:
-        """The splits of the data set of `--dataset` that the work reads, whatever the record."""
+        """The splits of the data set of `--dataset` that the work reads for any record."""
         return ()
 
 
 class Call:
-    """Anything that an engine runs, as a value that can be sent to other processes. The call is made with the
-    run of the process that does the work. `arch` is the architecture, which determines the number of
-    threads."""
+    """Work that an engine runs, as a value that can be sent to other processes. The call gets the run of the
+    process that does the work. `arch` is the architecture, which determines the number of threads."""
 
     arch: Any
 
@@ -52,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Job(Call):
-    """The application of a function to a record."""
+    """A call that applies a function to a record."""
 
     function: JobFunction
     record: dict[str, Any]
@@ -81,8 +77,7 @@ class JobReport:
     `pending` is true if a dry run found work to do. `seconds` is the wall-clock time, and `stages` contains
     the times of its stages. `damaged` lists files of the store that could not be read. `trouble` is the
     reason why results could not be stored. `remarks` are messages of a worker, which has no terminal.
-    `interruption` is the exception that ended the job early with a partial result; the run ends after writing
-    this result.
+    `interruption` is the exception that ended the job early with a partial result.
     """
 
     result: Any = None
@@ -99,7 +94,7 @@ class JobReport:
     interruption: BaseException | None = None
 
     def value(self, run: Run) -> Any:
-        """Returns the result, after printing its remarks. Raises CallFailed if the call has failed."""
+        """Print the remarks, and return the result. Raises CallFailed if the call has failed."""
         for remark in self.remarks:
             run.report.notify(remark)
         for stage, seconds in self.stages.items():
@@ -110,8 +105,7 @@ class JobReport:
 
 
 class CallFailed(RbError):
-    """Raised if a call fails that a worker runs for a job. If the reason is a bug, `trace` is the
-    traceback."""
+    """Raised if a call of a worker fails. If the reason is a bug, `trace` is the traceback."""
 
     def __init__(self, problem: str, trace: str | None) -> None:
         super().__init__(problem)
@@ -119,8 +113,7 @@ class CallFailed(RbError):
 
 
 def run_job(call: Call, run: Run) -> JobReport:
-    """Run a call. For errors of users and their networks, the report contains a message; for other errors, it
-    also contains the traceback."""
+    """Run a call. The report contains a message for users' errors, and also the traceback for bugs."""
     report = JobReport()
     if run.report.notify is discard:
         run = run.changed(notify=report.remarks.append)
@@ -161,15 +154,15 @@ def run_job(call: Call, run: Run) -> JobReport:
 
 
 class Engine:
-    """Runs calls. Each call is passed the run of the process that executes it.
+    """Runs calls. Each call gets the run of the process that executes the call.
 
     An engine is a context manager. Leaving it stops running calls; finished work stays in the store.
-    Subclasses define `submit`, start their workers on entering and end them on leaving, and pass on messages
-    of workers with `post`. Subclasses also repeat the call of a lost worker.
+    Subclasses define `submit`, start their workers on entering and end them on leaving, pass on messages of
+    workers with `post`, and repeat the call of a lost worker.
 
-    A worker receives a pickled copy of the run. The callbacks of the run are not pickled and are set again in
-    the worker. `worker` is the number of the worker on its machine, which selects a GPU, and `jobs` is the
-    number of workers on that machine.
+    A worker receives a pickled copy of the run, without its callbacks, which the worker sets again. `worker`
+    is the number of the worker on its machine, which selects a GPU, and `jobs` is the number of workers on
+    that machine.
 
     `capacity` is the number of calls that can run at once; it is known after entering. `own_capacity` is true
     if the engine itself decides this number when `--jobs` is not given; `jobs` is then 0, but at least 1 in a
@@ -194,22 +187,20 @@ class Engine:
         return None
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Submit a call. The call runs as soon as a worker is free."""
+        """Run a call as soon as a worker is free."""
         raise NotImplementedError
 
     def post(self, tell: Callable[[Report], None]) -> None:
-        """Make the thread that calls `wait` call `tell` with the run's report. This method may be called
-        from any thread."""
+        """Make the thread that calls `wait` call `tell` with the run's report. Any thread may call `post`."""
         self._messages.append(tell)
         self.wake()
 
     def wake(self, _: object = None) -> None:
-        """Make `wait` return. This method may be called from any thread."""
+        """Make `wait` return. Any thread may call this method."""
         self._arrived.set()
 
     def wait(self) -> None:
-        """Wait for an event, at most half a second; then check whether the work should stop, and pass on
-        messages of workers."""
+        """Wait for an event, at most half a second; then check for cancellation, and pass on messages."""
         self._arrived.wait(_POLL_SECONDS)
         self._arrived.clear()
         self.run.report.check_cancelled()
@@ -220,9 +211,7 @@ class Engine:
         self, calls: Iterable[Call], check: Callable[[], None] = discard
     ) -> Iterator[tuple[int, JobReport]]:
         """Yields the number of each call and its report, in the order in which the calls end. While waiting,
-        it calls `wait` and `check`, which raise an exception if the work should stop. The next call is
-        requested when fewer calls are running than allowed.
-        """
+        `wait` and `check` are called, which raise an exception if the work should stop."""
         flying: dict[Future[JobReport], int] = {}
         most = 1 if self.in_process else _AHEAD * self.capacity
         waiting: Iterator[tuple[int, Call]] | None = iter(enumerate(calls))
@@ -259,13 +248,11 @@ class InProcess(Engine):
 
 
 def engine_for(functions: Sequence[JobFunction], run: Run, at_most: int | None = None) -> Engine:
-    """The engine that `run.placement.engine` and `run.placement.jobs` specify.
+    """The engine that `run.placement` specifies. Raises RbError if the engine does not exist.
 
     `at_most` is the number of jobs, if known. A single job needs no worker process, unless it is divided.
-    Raises RbError if the engine does not exist.
     """
     divided = any(function.divided for function in functions)
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):
         return InProcess(run)
-    engine: Engine = ENGINES.load(run.placement.engine)(run)
-    return engine
+    return ENGINES.load(run.placement.engine)(run)

@@ -11,11 +11,11 @@ from rbtools.execution.run import Run
 def once(
     run: Run, key: str, look_up: Callable[[], Any], compute: Callable[[], Any], *, title: str, unit: str
 ) -> Any:
-    """The result of `look_up`, or of `compute`. If `look_up` finds no result, `compute` is called while this
-    process holds the lease `key`, and stores the result.
+    """The result of `look_up`. If it is None, `compute` makes and stores it while this process holds the
+    lease `key`.
 
-    `title` and `unit` ("training") describe the work in a dry run, which raises Pending. One result is
-    counted, either as found or as computed (by any process).
+    `title` and `unit` ("training") describe the work in a dry run, which raises Pending. The result is
+    counted as found, or as computed (by any process).
     """
     result = look_up()
     if result is not None:

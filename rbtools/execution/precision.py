@@ -1,4 +1,4 @@
-"""The precision of attacks and training runs, chosen without torch, because it is part of store keys."""
+"""Chooses the precision of attacks and training runs without torch, because it is part of store keys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _LEAST_SIDE = 16
 
 
 def of_training(run: Run, shape: tuple[int, int, int]) -> str:
-    """The precision of a training run, "bf16" or "fp32", that `--precision` selects for images of this shape
-    (C, H, W)."""
+    """The precision of a training run, "bf16" or "fp32", on images of the shape (C, H, W)."""
     precision = resolve(run)
     if (
         run.settings.precision != "auto"
@@ -36,8 +35,7 @@ def resolve(run: Run) -> str:
 
 
 def chosen(precision: str, on_gpu: bool) -> str:
-    """The precision, "bf16" or "fp32", that "auto" selects on a GPU or on this processor. Other values are
-    returned unchanged."""
+    """The precision, "bf16" or "fp32", for "auto" on a GPU or on this processor; otherwise `precision`."""
     if precision != "auto":
         return precision
     return "bf16" if on_gpu or _cpu_has_bf16() else "fp32"

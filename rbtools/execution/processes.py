@@ -2,7 +2,7 @@
 
 For each worker, a thread of this process starts it and receives its messages. When a worker dies, its call is
 tried again. When its parent has ended, a worker ends itself. (A pool of `concurrent.futures` breaks if one
-worker dies, does not report how it died, and cannot pass on messages of a call before its result.)
+worker dies, and cannot pass on messages of a call before its result.)
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ class Processes(Engine):
     def __enter__(self) -> Processes:
         resource_tracker.ensure_running()  # here, because starting it unblocks SIGINT in the thread
         for number in range(self.capacity):
-            threading.Thread(target=self._serve, args=(number,), daemon=True).start()
+            threading.Thread(target=self._pass_calls_to_worker, args=(number,), daemon=True).start()
         return self
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Queue a call. The first free worker runs the call."""
         task = _Task(call, Future())
         self._tasks.put(task)
         return task.future
@@ -76,8 +75,7 @@ class Processes(Engine):
             if process.is_alive():
                 process.kill()
 
-    def _serve(self, number: int) -> None:
-        """Pass calls to one worker. If the worker dies, it is replaced."""
+    def _pass_calls_to_worker(self, number: int) -> None:
         # A process started by this thread inherits the mask: Ctrl-C reaches only its parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         worker: Worker | None = None
@@ -102,7 +100,7 @@ class Processes(Engine):
                 connection.close()
                 worker = None
                 if not self._ending.is_set():
-                    self._died(process, task)
+                    self._repeat_or_fail(process, task)
             except Exception as error:  # raised by pickle, for example for a lambda
                 connection.close()
                 worker = None
@@ -117,8 +115,7 @@ class Processes(Engine):
             report.event(message)
 
     def _start(self, number: int) -> Worker | None:
-        """Start a new worker. Returns the connection to the worker and its process. Returns None if the
-        engine is ending."""
+        """The connection to a new worker and its process, or None if the engine is ending."""
         context = multiprocessing.get_context("spawn")
         with self._starting:
             if self._ending.is_set():
@@ -132,8 +129,7 @@ class Processes(Engine):
             self._processes.add(process)
             return ours, process
 
-    def _died(self, process: SpawnProcess, task: _Task) -> None:
-        """Try the call of a dead worker again, or report that the call failed."""
+    def _repeat_or_fail(self, process: SpawnProcess, task: _Task) -> None:
         process.join(_SECONDS_TO_END)
         ending = _ending_in_words(process.exitcode)
         if task.tries < TRIES:
@@ -160,9 +156,7 @@ def _ending_in_words(code: int | None) -> str:
 
 
 def _work(run: Run, connection: Connection, number: int) -> None:
-    """The main function of a worker. The worker runs one call after another until the connection closes or
-    SIGTERM arrives.
-    """
+    """The main function of a worker: runs calls until the connection closes or SIGTERM arrives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _terminate)  # a job stores what it has finished
     threading.Thread(target=_end_with_parent, daemon=True).start()

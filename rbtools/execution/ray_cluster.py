@@ -25,10 +25,7 @@ _SECONDS_TO_START = 90.0  # seconds to start a cluster on a busy machine
 
 class NodeShare(NamedTuple):
     """The resources that one task needs on a node, and the number of such tasks that can run at once.
-
-    `threads` is the number of threads for a large network if --threads is not given. This number is the same
-    on every node, so that a result does not depend on the node.
-    """
+    `threads` is the same on every node, so that results do not depend on the node."""
 
     device: str
     gpus: float
@@ -48,11 +45,11 @@ class Membership:
         self._thread = threading.Thread(target=self._stay, daemon=True)
 
     def join(self) -> Any:
-        """Join the cluster and return the `ray` module.
+        """Join the cluster and return the `ray` module. Raises RbError.
 
-        Without an address, the cluster is one that already runs on this machine, or otherwise a new cluster
-        for this run. Ray waits minutes for an address that does not answer. The address is therefore probed
-        first, and joining has its own time limit. Raises RbError.
+        Without an address, the cluster is one that already runs on this machine, or a new cluster. The
+        address is tested first, and joining has a time limit, because Ray waits minutes for an address that
+        does not answer.
         """
         # A cluster that we start sends no usage statistics. Ray reads this when it is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -86,12 +83,10 @@ class Membership:
         return self._ray
 
     def leave(self, holder: object, seconds: float) -> None:
-        """Leave the cluster. If Ray needs more than `seconds`, the connection is closed by the end of the
-        process.
+        """Leave the cluster. After `seconds`, the end of the process closes the connection.
 
         `holder` stays alive until Ray has shut down: if one of its references is dropped earlier, Ray ends
-        the process with status 1. Python drops references when it ends normally, but not with `os._exit`,
-        with which an interrupted command ends.
+        the process with status 1. `os._exit`, with which an interrupted command ends, drops no references.
         """
         self._holder = holder
         self._leaving.set()
@@ -99,10 +94,8 @@ class Membership:
             self._thread.join(seconds)
 
     def _stay(self) -> None:
-        """Join the cluster, wait, and leave it. The steps run in a thread, because joining may hang and
-        because Ray replaces the handler of SIGTERM in the main thread. One thread does all three steps,
-        because the processes that Ray starts here end with the thread.
-        """
+        """Join the cluster, wait, and leave it. The main thread cannot do this, because joining may hang and
+        Ray replaces the handler of SIGTERM; the processes that Ray starts end with this thread."""
         try:
             self._ray.init(
                 address=self.address,
@@ -145,32 +138,24 @@ def _ask(address: str) -> None:
 
 def share(ray: ModuleType, run: Run) -> NodeShare:
     """The resources of a task. Raises RbError if no node of the cluster could ever run a task."""
+    place = run.placement
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
     cards = sum(int(node.get("GPU", 0)) for node in nodes)
-    if re.fullmatch(r"cuda:\d+", run.placement.device):
+    if re.fullmatch(r"cuda:\d+", place.device):
         raise UsageError(
-            f"--device {run.placement.device} names a GPU of one machine, but Ray chooses. Use --device cuda."
+            f"--device {place.device} names a GPU of one machine, but Ray chooses. Use --device cuda."
         )
-    if run.placement.device == "cuda" and not cards:
+    if place.device == "cuda" and not cards:
         raise RbError("The Ray cluster has no GPU. Use --device cpu or auto, or start nodes with GPUs.")
-    if not cores or (run.placement.threads or 1) > cores[-1]:
+    if not cores or (place.threads or 1) > cores[-1]:
         most = f"at most {cores[-1]}" if cores else "none"
         raise RbError(
-            f"A task takes {run.placement.threads or 1} cores of one node, but the nodes of the Ray cluster"
+            f"A task takes {place.threads or 1} cores of one node, but the nodes of the Ray cluster"
             f" have {most}. Use fewer --threads, or start larger nodes."
         )
-    if cards and run.placement.device in ("auto", "cuda"):
-        return NodeShare(
-            "cuda",
-            1 / run.placement.jobs_per_gpu,
-            run.placement.threads or 1,
-            cards * run.placement.jobs_per_gpu,
-        )
-    device = "cpu" if run.placement.device == "auto" else run.placement.device
-    return NodeShare(
-        device,
-        0.0,
-        run.placement.threads or cores[0],
-        sum(count // (run.placement.threads or 1) for count in cores),
-    )
+    if cards and place.device in ("auto", "cuda"):
+        return NodeShare("cuda", 1 / place.jobs_per_gpu, place.threads or 1, cards * place.jobs_per_gpu)
+    device = "cpu" if place.device == "auto" else place.device
+    capacity = sum(count // (place.threads or 1) for count in cores)
+    return NodeShare(device, 0.0, place.threads or cores[0], capacity)

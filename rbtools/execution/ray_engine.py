@@ -1,8 +1,7 @@
 """The engine for a Ray cluster. Every call is a Ray task on a node that has access to the driver's store.
 
-Ray decides where a task runs. If a node is lost, Ray tries its task again, and the job continues from the
-results that the first try left in the store. A worker recognises the store by the file of a lease, which the
-driver holds during the run. No other folder with the same name contains this file.
+If a node is lost, Ray tries its task again, and the job continues from the results that the first try left in
+the store. The driver holds a lease during the run. A worker recognises the store by the file of this lease.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ _SECONDS_WHEN_DONE = 60.0  # on a busy machine
 
 
 class RunSpec(NamedTuple):
-    """The common part of all tasks. `folder` is the folder to which paths are relative. `mark` is the name of
-    a lease in the driver's store."""
+    """The common part of all tasks. Paths are relative to `folder`; `mark` is a lease in the store."""
 
     run: Run
     folder: str
@@ -39,11 +37,7 @@ class RunSpec(NamedTuple):
 
 
 class RayEngine(Engine):
-    """Runs calls on a Ray cluster.
-
-    Entering joins the cluster, and raises RbError if that fails. Leaving stops the tasks; their finished work
-    is in the store.
-    """
+    """Runs calls on a Ray cluster. Entering raises RbError if joining the cluster fails."""
 
     own_capacity = True
 
@@ -83,7 +77,6 @@ class RayEngine(Engine):
         self._held.close()
 
     def submit(self, call: Call) -> Future[JobReport]:
-        """Submit a call. Ray starts the call as soon as a node has the resources."""
         future: Future[JobReport] = Future()
         self._waiting.append((call, future))
         self._launch()
@@ -94,8 +87,7 @@ class RayEngine(Engine):
         super().wait()
 
     def _launch(self) -> None:
-        """Submit calls to Ray: at most `--jobs` at once or, without `--jobs`, all calls, because nodes may
-        join during the run."""
+        """Submit `--jobs` calls to Ray or, without `--jobs`, all calls, because nodes may join later."""
         for ref in [ref for ref, future in self._running.items() if future.done()]:
             del self._running[ref]
         while self._waiting and len(self._running) < (self.run.placement.jobs or 1 << 30):
@@ -112,7 +104,6 @@ class RayEngine(Engine):
 
 
 def _report(done: Future[JobReport]) -> JobReport:
-    """The report of a task. If the task failed, the report contains the reason."""
     try:
         return done.result()
     except Exception as error:
@@ -154,8 +145,7 @@ def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
 @lru_cache(maxsize=1)
 def _loaded(spec: bytes) -> RunSpec:
     """The specification of a run, cached because one process serves many tasks with the same store."""
-    loaded: RunSpec = pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
-    return loaded
+    return pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
 
 
 def sees(run: Run, mark: str | None) -> bool:

@@ -20,9 +20,8 @@ SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces whose networks are small: on
 def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:
     """The number of workers that `--jobs N|auto` specifies. Raises UsageError.
 
-    `auto` means `per_gpu` workers (default 1) for each GPU on GPUs, and otherwise as many workers as the
-    cores allow with `threads` threads each. Returns 0 if the engine decides the number itself, which
-    an engine with `own_capacity` does for `auto` and without `--jobs`.
+    `auto` means `per_gpu` workers (default 1) for each GPU, or, without GPUs, as many workers with `threads`
+    threads each as the cores allow. Returns 0 if the engine decides the number itself (`own_capacity`).
     """
     engines: Any = ENGINES.load(engine) if engine != LOCAL else None
     if engines is not None and engines.own_capacity and text in (None, "auto"):
@@ -54,15 +53,14 @@ def check(threads: int | None, device: str) -> None:
 
 
 def threads_for(run: Run, arch: object, share: int | None = None) -> int:
-    """CPU threads of one evaluation: the first of these rules that applies.
+    """The number of CPU threads of one evaluation: the first of these rules that applies.
 
     - `--threads`;
-    - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second thread gains
-      little, and several networks then share the cores without contention;
+    - one thread for the small networks of NAS-Bench-201 and of its theory, because more gain little;
     - OMP_NUM_THREADS or MKL_NUM_THREADS, but at most the fair share;
-    - the fair share: the cores that this process may use, divided by the workers.
+    - the fair share: the cores that this process may use, divided by the number of workers.
 
-    `share` is the fair share, if it differs from that of this machine.
+    `share` is the fair share, if it is not that of this machine.
     """
     if run.placement.threads is not None:
         return run.placement.threads
@@ -73,12 +71,9 @@ def threads_for(run: Run, arch: object, share: int | None = None) -> int:
 
 
 def training_threads(run: Run, arch: object) -> int:
-    """The number of CPU threads of a training run. The rules are those of `threads_for`, but the number may
-    be as large as the number of cores of the machine.
-
-    The number of threads affects how sums are rounded, and therefore the weights. For this reason it must not
-    depend on the number of parallel training runs (`--jobs`).
-    """
+    """The number of CPU threads of a training run, by the rules of `threads_for`, with all cores of the
+    machine as the fair share. It must not depend on the number of parallel training runs (`--jobs`), because
+    it changes the rounding of sums, and therefore the weights."""
     return threads_for(run, arch, cores.count())
 
 
@@ -106,23 +101,19 @@ def visible_gpus() -> int:
 
 @cache
 def _cards() -> int:
-    """The number of NVIDIA GPUs of the machine, which is counted only once."""
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def slurm_tasks() -> int:
-    """The number of tasks of the Slurm job, read from Slurm's variables. In an array, every process of a step
-    counts as a task: an array of 4 with 2 processes each has 8 tasks."""
+    """The number of tasks of the Slurm job. In an array, every process of a step counts as a task: an array
+    of 4 with 2 processes each has 8 tasks."""
     # Of this step: SLURM_NTASKS is also set in the job script, which is one process.
     return _number("SLURM_ARRAY_TASK_COUNT", 1) * _number("SLURM_STEP_NUM_TASKS", 1)
 
 
 def slurm_task() -> tuple[int, int] | None:
-    """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step.
-    Returns None if there is only one task.
-
-    Raises UsageError if the numbers of an array, such as 1,5,6, do not determine which of its tasks this is.
-    """
+    """The number of this task, counted from 1, and the number of tasks in its Slurm array job or step, or
+    None for one task. Raises UsageError if the numbers of an array, such as 1,5,6, have gaps."""
     of_array, first = _number("SLURM_ARRAY_TASK_COUNT", 1), _number("SLURM_ARRAY_TASK_MIN", 1)
     last = _number("SLURM_ARRAY_TASK_MAX", 0)
     width = max(_number("SLURM_ARRAY_TASK_STEP", (last - first) // max(of_array - 1, 1)), 1)

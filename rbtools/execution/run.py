@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where work runs: engine, workers and their tasks.
+    """The place where work runs: engine, workers and their tasks.
 
     `engine` is the engine's name (`execution.ENGINES`), and `address` is the address of its cluster. `jobs`
     is the number of workers; 0 means that the engine decides (`Engine.own_capacity`). `jobs_per_gpu` is the
@@ -62,11 +62,6 @@ class Placement:
     worker: int = 0
     shard: tuple[int, int] = (1, 1)
     unordered: bool = False
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether jobs run in other processes."""
-        return self.jobs != 1
 
 
 @dataclass(frozen=True)
@@ -96,23 +91,18 @@ class Run:
         return {**self.__dict__, "pool": None}
 
     def each(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of calls. In a dry run, the missing work of all calls is reported (`DryRun.each`)."""
+        """The results of calls. A dry run reports the missing work of all calls (`DryRun.each`)."""
         if self.plan is None:
             return [call() for call in calls]
-        results: list[T] = self.plan.each(calls)
-        return results
+        return self.plan.each(calls)
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of this run's entries: the tool, and the command line if there is one."""
         return {"tool": self.tool, **({} if self.command is None else {"command": self.command})}
 
     @classmethod
     def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:
-        """A run with these options; the options have the names of the fields.
-
-        Raises TypeError if an option is unknown.
-        """
+        """A run with these options, named like the fields. Raises TypeError for an unknown option."""
         return cls(tool, Store(None) if store is None else store).changed(**options)
 
     def changed(self, **options: Any) -> Run:
@@ -126,26 +116,15 @@ class Run:
         return replace(self, **own, **changed)
 
     def options(self, names: Iterable[str]) -> dict[str, Any]:
-        """Maps each of these options to its value, without options whose value is empty. Raises TypeError if
-        an option is unknown."""
+        """The values of these options, if they are not empty. Raises TypeError for an unknown option."""
         parts = {name: self if name in _OWN else getattr(self, _part_of(name)) for name in names}
         values = {name: getattr(part, name) for name, part in parts.items()}
         return {name: value for name, value in values.items() if value}
 
 
 _OWN = {part.name for part in fields(Run)}
-_PART_OF: Mapping[str, str] = {
-    option.name: part
-    for part, kind in (
-        ("settings", Settings),
-        ("selection", Selection),
-        ("placement", Placement),
-        ("report", Report),
-    )
-    for option in fields(kind)
-}
-
-
+_PARTS = (("settings", Settings), ("selection", Selection), ("placement", Placement), ("report", Report))
+_PART_OF = {option.name: part for part, kind in _PARTS for option in fields(kind)}
 OPTIONS = frozenset(_OWN | _PART_OF.keys())  # the names of options that `Run.of` accepts
 
 

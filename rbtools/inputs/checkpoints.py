@@ -1,6 +1,4 @@
-"""The user's checkpoints: recognises a file, determines its normalisation, and makes a record of it. Facts
-about a file are cached in the store, so the next look-up does not need torch.
-"""
+"""Recognises a user's checkpoint file, determines its normalisation, and makes a record of it."""
 
 from __future__ import annotations
 
@@ -42,17 +40,15 @@ Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 @dataclass(frozen=True)
 class CheckpointHints:
-    """The user's options that describe a file: architecture and normalisation, as the user typed them."""
+    """The values of the options --arch and --normalize, as the user typed them."""
 
     arch: str | None = None
     normalize: str | None = None
 
     def given(self, run: Run) -> dict[str, Any]:
-        """The options as fields of an architecture; `space` is only set if --arch names a search space.
-        Raises RbError."""
-        fields = (
-            {} if self.arch is None else named_arch(self.arch, _classes_of(run) if self.leaderboard else None)
-        )
+        """The options as fields of an architecture, with `space` only if --arch is given. Raises RbError."""
+        classes = _classes_of(run) if self.leaderboard else None
+        fields = {} if self.arch is None else named_arch(self.arch, classes)
         if self.normalize is not None:
             fields["normalize"] = normalization(self.normalize)
         if run.selection.member is not None:
@@ -61,18 +57,16 @@ class CheckpointHints:
 
     @property
     def leaderboard(self) -> dict[str, str]:
-        """The leaderboard entry that `--arch LEADERBOARD:NAME` names, in the form of a record's field."""
+        """A record's field for the leaderboard entry that `--arch LEADERBOARD:NAME` names, or {}."""
         board, _, name = str(self.arch).partition(":")
         return {"leaderboard": name} if name and board in LEADERBOARDS else {}
 
 
 def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = True) -> dict[str, Any]:
-    """Make a record of a checkpoint file. The architecture is the value of `--arch`, or is recognised from
-    the content of the file.
+    """Make a record of a checkpoint file. The architecture is the value of `--arch`, or is recognised.
 
-    Without data, the record is valid for any data set, and fields that depend on the images of a data set
-    stay open. Raises RbError if the file is not a checkpoint, if its architecture is not recognised, or if
-    the network does not fit the data.
+    Without data, fields that depend on the images of a data set stay open. Raises RbError if the file is not
+    a checkpoint, if its architecture is not recognised, or if the network does not fit the data.
     """
     given = hints.given(run)
     source = {}
@@ -128,14 +122,13 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
 
 
 class OtherCheckpoint(RbError):
-    """The exception for a file that is not the checkpoint of the record."""
+    """Raised for a file that is not the checkpoint of the record."""
 
 
 def with_file(
     record: dict[str, Any], path: str, run: Run, hints: CheckpointHints | None = None
 ) -> dict[str, Any]:
-    """The record with the path of the file that contains its weights; the hash of the file must be the
-    record's.
+    """The record with the path of the file that contains its weights.
 
     A record without a checkpoint, such as a row of a leaderboard, gets the network in the file, as `hints`
     describes it. Raises OtherCheckpoint if the file is not the record's checkpoint, and RbError if the file
@@ -161,17 +154,15 @@ def with_file(
 
 
 def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -> resolve.Inputs:
-    """The model of the record, and one split of its data. Raises RbError if the model or the data are missing
-    or invalid."""
+    """The record and one split of its data. Raises RbError if the model or the data are not usable."""
     record = prepared(record, run)
     with run.report.clock.stage("data"):
         return resolve.Inputs(record, data_of(record, run, split), run)
 
 
 def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The record with published weights, if the run names a folder of published weights. For a user's file,
-    the images of the data set determine open fields such as the normalisation. Raises RbError.
-    """
+    """The record with its published weights, or with the fields that only the images of its data set
+    determine, such as the normalisation of a user's file. Raises RbError."""
     published = None if run.selection.weights is None else published_weights.found(record, run)
     if published is not None:
         if published.member is not None:
@@ -202,21 +193,18 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
 
 def _is_open(record: dict[str, Any]) -> bool:
     """True if the record describes a user's file with fields that depend on the images of a data set."""
-    file, arch, recognised = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
-    if not isinstance(file, str) or not os.path.isfile(file) or not isinstance(arch, dict):
+    file, arch, facts = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
+    if not (isinstance(file, str) and isinstance(arch, dict) and isinstance(arch.get("space"), str)):
         return False
-    source = recognised.get("normalize_from", "open") if isinstance(recognised, dict) else "open"
-    unchecked = isinstance(recognised, dict) and "unchecked" in recognised
-    return (unchecked or ("normalize" not in arch and source == "open")) and isinstance(
-        arch.get("space"), str
-    )
+    facts = facts if isinstance(facts, dict) else {}
+    no_normalisation = "normalize" not in arch and facts.get("normalize_from", "open") == "open"
+    return os.path.isfile(file) and ("unchecked" in facts or no_normalisation)
 
 
 def _recognised(
     path: str, name: str, given: Mapping[str, Any], data: Data | None, run: Run
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The complete architecture of a file, and facts about its origin, which are read from the store if
-    possible."""
+    """The complete architecture of a file and facts about its origin, both cached in the store."""
     about = None if data is None else data.about
     key_fields = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:
@@ -246,15 +234,14 @@ def _recognised(
 
 
 def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields batches of the first images (in the order of evaluations, with pixels in [0, 1]) and their
-    labels."""
+    """Batches of the first images in the order of evaluations, with pixels in [0, 1], and their labels."""
     dataset = data.load()
     for ids in data.order(dataset.labels)[:TRIED].split(BATCH):
         yield dataset.images[ids].float().div(255), dataset.labels[ids]
 
 
 def normalizations(data: Data | None) -> Pairs:
-    """The known normalisations, the most likely first; None stands for unchanged pixels."""
+    """The known normalisations, the most likely first; None means unchanged pixels."""
     pairs: Pairs = {}
     if data is not None and data.about.mean is not None and data.about.std is not None:
         pairs["dataset"] = (data.about.mean, data.about.std)
@@ -267,8 +254,7 @@ def normalizations(data: Data | None) -> Pairs:
 
 
 def _classes_of(run: Run) -> int | None:
-    """The number of classes of the named data set, which distinguishes leaderboard entries of the same
-    name."""
+    """The number of classes of `--dataset`, because a leaderboard may have one entry for each data set."""
     if run.selection.dataset is None:
         return None
     return datasets.describe(
@@ -277,12 +263,12 @@ def _classes_of(run: Run) -> int | None:
 
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
-    """Parse the user's text to an `arch`. The text is resnet18, nb201-13714, the string of a cell,
-    torchvision:resnet50, timm:NAME, repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or
-    fcnn:relu/tanh+skip. A field that selects a variant may follow (preactresnet18:shortcut=input), or sizes
-    may follow (timm:vit_base_patch16_224:side=32:patch=4). LEADERBOARD:NAME is the entry of a leaderboard,
-    with normalisation and preprocessing; if several data sets have an entry of this name, `classes`
-    determines the data set. Raises RbError, which suggests similar names, for an unknown name.
+    """Parse a value of --arch: resnet18, nb201-13714, the string of a cell, torchvision:resnet50, timm:NAME,
+    repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip.
+
+    A variant (preactresnet18:shortcut=input) or sizes (timm:vit_base_patch16_224:side=32:patch=4) may follow.
+    LEADERBOARD:NAME is the entry of a leaderboard, with normalisation and preprocessing; `classes` chooses
+    between several entries of this name. Raises RbError, with similar names, for an unknown name.
     """
     board, colon, entry = text.partition(":")
     if colon and board in LEADERBOARDS:
@@ -337,9 +323,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
 
 def own_network(name: str) -> dict[str, Any]:
     """The `arch` of the user's own network, MODULE:FUNCTION[:NAME=VALUE]..., with the digest of its code.
-
-    Raises RbError if `name` contains no function, or if the module does not exist.
-    """
+    Raises RbError if `name` contains no function, or if the module does not exist."""
     digest = own_code.code_digest(name)
     options = own_code.own_options(name)
     return {"space": "python", "name": name, "code": digest, **({"options": options} if options else {})}
@@ -354,8 +338,7 @@ def _own_code(module: str, function: str) -> str | None:
 
 
 def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
-    """The `arch` of a vision transformer for another side length of the images or the patches. Raises
-    RbError."""
+    """The `arch` of a vision transformer for another size of images or patches. Raises RbError."""
     name = arch["name"]
     if arch["space"] != "timm" and not (arch["space"] == "zoo" and zoo_form(name).family == "vit"):
         raise RbError(
@@ -376,10 +359,8 @@ PREFIXES = (*_LISTED, *_NAMED, *RESIDUAL)
 
 
 def normalization(text: str) -> str | list[list[float]]:
-    """The form in which an architecture stores a normalisation, which is `none`, `per-image`, a name, or
-    `MEAN STD` (one number, or one number per channel). Raises UsageError, which lists the known names, if the
-    text is invalid.
-    """
+    """The form in which an architecture stores a normalisation: `none`, `per-image`, a name, or `MEAN STD`
+    (one number, or one number per channel). Raises UsageError if the text is invalid."""
     word = text.strip()
     if word in ("none", "per-image"):
         return word

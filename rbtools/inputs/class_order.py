@@ -14,14 +14,12 @@ from rbtools.errors import RbError
 if TYPE_CHECKING:
     from rbtools.inputs.data import Data
 
-__all__ = ["named", "of_network", "sentence"]
-
 
 def of_network(
     data: str, there: list[str], asked: list[str], names: Sequence[str], count: int | None
 ) -> list[str] | None:
-    """The classes in the order of the network's outputs, where classes of the data set have the data set's
-    names. None if this is the data set's own order, or if no other order is known.
+    """The classes in the order of the network's outputs, with the names of the data set. None if this is the
+    order of the data set, or if no order is known.
 
     `there` contains the classes of the data set. `asked` is the value of --classes, and may be empty. `names`
     and `count` describe the classes of the network, as far as they are known. Classes are matched by name. If
@@ -69,15 +67,13 @@ def of_network(
 
 
 def sentence(order: list[str], data: Data) -> str:
-    """A message to the user about the order of the classes."""
     there = [f"{order[index]} is {index}" for index in data.about.present or range(len(order))]
     more = f" and {len(there) - 6} more" if len(there) > 6 else ""
     return f"{data.name}: its classes, as the network numbers them: {', '.join(there[:6])}{more}."
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
-    """Map each name, and each synonym ("tabby, tabby cat") that belongs to only one class, to the number of
-    its class."""
+    """The number of each class by name, and by each synonym ("tabby, tabby cat") of only one class."""
     words: dict[str, set[int]] = {}
     for index, name in enumerate(names):
         for word in (name, *name.split(",")):

@@ -16,6 +16,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy, streaming
 from rbtools.datasets.base import NotHere, channels_of, check_labels
 from rbtools.datasets.given import pair
+from rbtools.datasets.imagefolder import named
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
 from rbtools.inputs import class_order, published_weights
@@ -49,13 +50,12 @@ class Data:
     indices: datasets.indices.Indices | None = None
 
     def load(self) -> datasets.Dataset:
-        """The images and labels; the last data set that was loaded stays in memory for the next record."""
+        # the last data sets stay in memory for the next records
         return _loaded(self.name, self.split, self.data_dir, self.class_map, self.fingerprint)
 
     def order(self, labels: torch.Tensor) -> torch.Tensor:
         """The examples, as indices into the split, in the order of evaluations. `--n` selects the first
-        examples, and `--indices LIST` selects only the examples in the list.
-        """
+        examples, and `--indices LIST` selects only the examples in the list."""
         if self.indices is None:
             return datasets.subset(labels, self.size, seed=0)
         chosen = torch.tensor(self.indices.numbers)
@@ -64,7 +64,7 @@ class Data:
         return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
 
     def protocol(self) -> dict[str, str]:
-        """The fields of an entry that describe its examples, except the split and the number of examples."""
+        """The fields of an entry that describe the selection of the examples and the order of the classes."""
         fields = {} if self.indices is None else {"indices": self.indices.name}
         if self.class_map is not None:
             fields["class_map"] = digest({"classes": self.about.class_names})[:16]
@@ -86,10 +86,9 @@ class ArchiveDataset(Data):
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
-        """The labels, with the least corrupted images in place of clean images. These images are only used to
-        choose the normalisation of a checkpoint, and no accuracy is measured on them. Raises RbError if a
-        file is damaged.
-        """
+        """The labels, with the least corrupted images in place of clean images, only to choose the
+        normalisation of a checkpoint; no accuracy is measured on them. Raises RbError if a file is
+        damaged."""
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
         try:
@@ -120,7 +119,7 @@ class ArchiveDataset(Data):
 
 @dataclass(frozen=True)
 class MemoryData(Data):
-    """Images and labels that a caller passes; they can have the name of any split."""
+    """Images and labels that a caller passes."""
 
     dataset: Any = None
 
@@ -146,11 +145,8 @@ def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
-    """The data, or only the images in `chosen` (`--indices LIST` as text, or `Indices` that were read).
-
-    If `content` is given, the fingerprint of the selected images is made from it, instead of from the
-    fingerprint of the data.
-    """
+    """The data, or only the images in `chosen` (the value of --indices, or `Indices` that were read). If
+    `content` is given, it replaces the fingerprint of the data in the new fingerprint."""
     if chosen is None:
         return data
     indices = datasets.indices.read(chosen, data.size) if isinstance(chosen, str) else chosen
@@ -184,10 +180,8 @@ _here: set[tuple[str, str, str | None]] = set()
 
 
 def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
-    """The data of the run: `--dataset`, else the data set of the record, else digits.
-
-    Raises RbError if the data are missing, damaged, or different from the published data.
-    """
+    """The data of the run: `--dataset`, or else the data set of the record, or else digits. Raises RbError if
+    the data are missing, damaged, or different from the published data."""
     if isinstance(record, InMemory):
         return record.split(split or run.selection.split, run.selection.indices)
     name = run.selection.dataset or record.get("dataset") or DEFAULT_DATASET
@@ -256,7 +250,7 @@ def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Ru
     if class_map is not None and not asked:
         if count is None or count <= len(there):
             return None
-        return class_order.named(dict(enumerate(there)), count)
+        return named(dict(enumerate(there)), count)
     beside = published_weights.class_names(file) if isinstance(file, str) else ()
     names = beside or record.get("class_map") or ()
     return class_order.of_network(
@@ -265,11 +259,7 @@ def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Ru
 
 
 def check_here(run: Run, splits: Iterable[str]) -> None:
-    """Raise UsageError if the files of `--dataset` are missing, because every record would fail for this
-    reason.
-
-    Any other error may concern only one record, and is reported for this record.
-    """
+    """Raise UsageError if the files of `--dataset` are missing. Other errors may concern only one record."""
     for split in splits:
         try:
             data_of({}, run, split)
@@ -288,7 +278,6 @@ def _absolute(name: str) -> str:
 
 
 def of_data(data: Data) -> dict[str, Any]:
-    """The fields of a record that describe its data."""
     fields: dict[str, Any] = {"dataset": data.name}
     if data.class_map is not None:
         fields["class_map"] = list(data.about.class_names)
@@ -304,8 +293,7 @@ def named_data(record: dict[str, Any], default: str) -> str:
 def from_archive(
     name: str, split: str, data_dir: str | None, chosen: str | None, folder: str, store: Store
 ) -> ArchiveDataset:
-    """The description of a published data set, made without its files. Raises RbError for an unknown
-    split."""
+    """A published data set whose files are missing. Raises RbError for an unknown split."""
     about = datasets.describe(name, data_dir)
     if split not in about.sizes:
         raise RbError(f"The data set {name} has no split '{split}'. It has: {', '.join(about.sizes)}.")
@@ -319,7 +307,7 @@ def from_archive(
 
 
 def record_in_memory(model: nn.Module, data: Any) -> InMemory:
-    """Make a record of a module and its images, which is accepted by any function that accepts a record.
+    """A record of a module and its images.
 
     `model` is in eval mode and maps images in [0, 1] to logits. `data` is (images, labels), a Dataset or a
     DataLoader. Raises RbError if the data have another form, or if the model has no weights.
@@ -356,8 +344,7 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
 
 
 def weights_hash(model: Any) -> dict[str, str]:
-    """The fields that identify a module: its class, and the hash of its layers and weights. Raises RbError if
-    the model is a function, because a function has no weights."""
+    """The class of a module, and the hash of its layers and weights. Raises RbError for a function."""
     if not isinstance(model, nn.Module):
         raise RbError(
             f"The model is of type {type(model).__name__} and has no weights to identify its results."
@@ -371,7 +358,6 @@ def weights_hash(model: Any) -> dict[str, str]:
 
 
 def images_hash(images: Any, labels: Tensor) -> str:
-    """A hash of images and labels."""
     content = hashlib.sha256(f"{images.dtype} {tuple(images.shape)}".encode())
     for part in images.split(1024):
         content.update(part.cpu().contiguous().numpy().tobytes())

@@ -1,7 +1,4 @@
-"""Finds published weights by a name, LIBRARY:NAME, or by an architecture's index in a search space.
-
-A name refers to a file of weights and to the library's description of this file.
-"""
+"""Finds published weights by a name, LIBRARY:NAME, or by an architecture's index in a search space."""
 
 from __future__ import annotations
 
@@ -21,10 +18,9 @@ from rbtools.registry import Registry, hooks
 FILES = ("{:06d}-FULL.pth", "{:06d}.pickle.pbz2")
 FOLDERS = ("NAS-Bench-201-v1_1-archive", "NAS-BENCH-201-4-v1.0-archive", "NATS-tss-v1_0-3ffb9-full")
 # Weights in a folder of the Hub: one file, or the index of several files.
-HUB_FILES = (
-    *("model.safetensors", "model.safetensors.index.json"),
-    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
-)
+HUB_FILES = [
+    f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
+]
 
 # Maps our names of data sets to those in the files.
 RUNS = {f"{name}{end}": name for name in ("cifar10", "cifar100") for end in ("", "-c")}
@@ -32,16 +28,14 @@ RUNS["imagenet16-120"] = "ImageNet16-120"
 
 
 class PublishedFile(NamedTuple):
-    """The file of an architecture, and the member of the file that contains the weights; None if there is
-    only one member."""
+    """The file of an architecture, and the member that contains the weights; None if there is only one."""
 
     path: str
     member: str | None
 
 
 def in_folder(path: str) -> str:
-    """The file of weights in a folder that was downloaded from the Hugging Face Hub; any other path is
-    unchanged."""
+    """The file of weights in a folder that the Hugging Face Hub provided; any other path is unchanged."""
     return next(filter(os.path.isfile, (os.path.join(path, name) for name in HUB_FILES)), path)
 
 
@@ -59,10 +53,8 @@ def check(folder: str) -> None:
 
 
 def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
-    """The weights of the record's architecture in the folder of published weights; None if the record already
-    has a checkpoint. Raises RbError if the architecture belongs to another search space, or if its file is
-    missing.
-    """
+    """The weights of the record's architecture in the folder of published weights; None if the record has a
+    checkpoint. Raises RbError if the architecture is of another search space, or its file is missing."""
     assert run.selection.weights is not None
     if record.get("checkpoint"):
         return None
@@ -91,11 +83,8 @@ LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=Tru
 
 
 class NamedWeights(NamedTuple):
-    """A file of weights, and `arch`, the library's description of the network with its normalisation and
-    preprocessing.
-
-    `source` is the name of the weights, with the revision or the name of the set of weights.
-    """
+    """A file of weights; `arch`, the library's description of the network and its preprocessing; and
+    `source`, the name of the weights, with the revision or the name of the set of weights."""
 
     path: str
     arch: dict[str, Any]
@@ -108,7 +97,7 @@ def is_name(text: str) -> bool:
 
 
 def find(text: str, run: Run) -> NamedWeights:
-    """Find the published weights of that name. Nothing is downloaded unless `run.selection.download` is true.
+    """Find the published weights of that name; without --download, nothing is downloaded.
 
     Raises RbError if the library is not installed or has no such weights, if the file is missing, or if
     weights on the Hugging Face Hub are not in the safetensors format.
@@ -118,14 +107,12 @@ def find(text: str, run: Run) -> NamedWeights:
 
 
 def beside(path: str) -> dict[str, Any]:
-    """The architecture that a configuration next to the file describes; an empty dict if there is none.
-    Raises RbError."""
+    """The architecture that a configuration next to the file describes, or an empty dict. Raises RbError."""
     return {key: value for read in hooks("configurations") for key, value in read(path).items()}
 
 
 def class_names(path: str) -> tuple[str, ...]:
-    """The names of the classes in the order of the network's outputs, read from config.json next to a file of
-    weights; () if there are none."""
+    """The names of the classes in the order of the outputs, from config.json beside a file, or ()."""
     try:
         config = json.loads(read_text(Path(path).with_name("config.json")))
     except (OSError, ValueError, RecursionError):
@@ -139,8 +126,7 @@ _CLASS_NAMES = ("label_names", "id2label", "label2id", "class_names", "class_to_
 
 
 def _in_order(value: Any) -> tuple[str, ...]:
-    """The names in a list, or in a table that maps numbers to names or names to numbers; () for any other
-    value."""
+    """The names in a list, or in a table that maps numbers to names or names to numbers; otherwise ()."""
     if isinstance(value, Mapping):
         table = {str(number): name for number, name in value.items()}
         if not all(str(number) in table for number in range(len(table))):

@@ -16,8 +16,7 @@ SOURCES = {
 
 
 def left_open(record: Mapping[str, Any]) -> str | None:
-    """The fields of a user's file that depend on the images of a data set, in words; None if there are
-    none."""
+    """The fields of a user's file that depend on the images of a data set, as a text, or None."""
     known, arch = record.get("recognised"), record.get("arch")
     facts = known if isinstance(known, dict) else {}
     unchecked = facts.get("unchecked")
@@ -28,7 +27,7 @@ def left_open(record: Mapping[str, Any]) -> str | None:
 
 
 def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) -> None:
-    """Report in one line which facts were inferred."""
+    """Report in one line which properties of the file were inferred."""
     shown = ("channels", "cells", "stem", "shortcut", "activation", "eps", "member")
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
     space, name = arch["space"], str(arch.get("name") or arch.get("str"))
@@ -64,8 +63,6 @@ def warn(path: str, _: Mapping[str, Any], facts: Mapping[str, Any], run: Run) ->
 
 
 def _tried(facts: Mapping[str, Any]) -> str:
-    """The accuracies of the networks and normalisations that were tried, as a sentence; "" if only one was
-    tried."""
     tried = facts.get("tried")
     if tried is None:
         return " Images (--dataset) decide on its variant." if "unchecked" in facts else ""

@@ -1,4 +1,4 @@
-"""The checkpoint of a record, and its model with the data on which it is evaluated."""
+"""Finds a record's checkpoint, and loads its model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rbtools.spaces.identity import identity
 
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """The names of a record's model and data, for people. Keys in the store do not contain these names."""
+    """The names of a record's model and data. Keys in the store do not contain these names."""
     labels: dict[str, Any] = {"arch": {}, "dataset": data.name}
     for part, wanted in (("arch", ("name", "index")), ("train", ("method", "seed", "epochs"))):
         if isinstance(record.get(part), dict):
@@ -29,11 +29,8 @@ def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 def checkpoint_name(record: dict[str, Any], run: Run) -> str:
-    """The name ("sha256:...") of the record's checkpoint, which is sufficient to find results.
-
-    The file of the checkpoint may be missing. A user's file that exists must have unchanged content. Raises
-    RbError if the record has no checkpoint, or if the content of the file has changed.
-    """
+    """The name ("sha256:...") of the record's checkpoint, whose file may be missing. Raises RbError if the
+    record has no checkpoint, or if the content of a user's file has changed."""
     name = record.get("checkpoint")
     if not name and run.plan is not None:
         return str(run.plan.untrained())
@@ -54,10 +51,8 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
 
 
 def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
-    """The name and the file of the record's checkpoint; the file is named in the record or is in the store.
-
-    Raises RbError if the record has no checkpoint, if the file is missing, or if its content has changed.
-    """
+    """The name of the record's checkpoint, and its file, which the record names or the store contains. Raises
+    RbError if the record has no checkpoint, if the file is missing, or if its content has changed."""
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
         raise Pending("The record is not trained yet.")
@@ -76,7 +71,7 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
 
 
 def hash_of(path: str, run: Run) -> str:
-    """The name of a file's content, sha256:HEX. Raises RbError if the file cannot be read."""
+    """The hash of a file's content, sha256:HEX. Raises RbError if the file cannot be read."""
     try:
         return run.store.file_hash(path)
     except OSError as error:
@@ -114,8 +109,7 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
 
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
-    """Report once for each network (identified by the name of its weights) that the network gets copies of
-    its images."""
+    """Report once for each network (`name` identifies its weights) that it gets copies of its images."""
     if name not in _told and check_input.gets_copies(network):
         _told.add(name)
         arch = record["arch"]
@@ -126,8 +120,7 @@ _told: set[str] = set()
 
 
 def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int] | None]:
-    """The number of classes and the image shape with which a file was recognised, if the record contains
-    them."""
+    """The number of classes and the image shape with which a file was recognised, or (None, None)."""
     facts = record.get("recognised")
     facts = facts if isinstance(facts, dict) else {}
     classes, shape = facts.get("classes"), facts.get("shape")
@@ -140,7 +133,7 @@ def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int
 
 @dataclass(frozen=True)
 class Inputs:
-    """A record, one split of its data, and the run that evaluates them, which `resolve_inputs` finds once."""
+    """A record, one split of its data, and the run that evaluates the record."""
 
     record: dict[str, Any]
     data: Data
@@ -153,12 +146,11 @@ class Inputs:
 
     @cached_property
     def checkpoint(self) -> str:
-        """The name of the checkpoint. Raises the same errors as `checkpoint_name`."""
         return checkpoint_name(self.record, self.run)
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of a key that name the model and the data."""
+        """The fields of a key that identify the model and the data."""
         return {
             "checkpoint": self.checkpoint,
             "arch": identity(self.record["arch"]),
@@ -173,18 +165,14 @@ class Inputs:
         return Inputs(self.record, data_of(self.record, run, split), run)
 
     def load_model(self, device: torch.device) -> nn.Module:
-        """The network on `device`. Raises the same errors as `load_model`."""
         return load_model(self.record, self.data, self.run, device)
 
     def threads(self) -> int:
-        """The number of CPU threads for an evaluation of the network, as `resources.threads_for` determines
-        it."""
+        """The number of CPU threads for an evaluation of the network."""
         return resources.threads_for(self.run, self.record["arch"])
 
     def record_with_data(self) -> dict[str, Any]:
-        """The record with the data set on which it was first evaluated, and the order of the classes of this
-        data set. Without this order, the next tool in a pipe would assume alphabetical order.
-        """
+        """The record with its data set and, if there is a class map, the order of the classes."""
         record, data = self.record, self.data
         if "dataset" not in record:
             return {**record, **of_data(data)}

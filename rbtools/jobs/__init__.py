@@ -1,4 +1,4 @@
-"""The jobs of the tools. A job is a function of a record and a run that can be sent to other processes."""
+"""The jobs of the tools: functions of a record and a run that can be sent to other processes."""
 
 from __future__ import annotations
 

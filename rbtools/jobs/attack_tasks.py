@@ -16,7 +16,7 @@ from rbtools.records import metric_name
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
 METRIC = "obfuscation.failed"
-_RARE = 0.01  # tolerated share of images on which a randomised model's draws may decide wrongly
+_RARE = 0.01  # the tolerated share of images that random passes may misjudge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,7 @@ class MaskingChecklist(PlanJob):
 
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """Returns the checklist's own entry without results. `first`, the entry of an attack, provides the fields
-    that all entries share."""
+    """The checklist's entry without results, with the fields that `first`, another entry, shares."""
     shared = ("n", "split", "seed", "draws", "defend", "backward")
     shared_costs = ("device", "precision", "environment", "prepared")
     return {
@@ -72,7 +71,7 @@ def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run:
 
 
 def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
-    """Returns each test, whether it holds, and its margin, which is positive if the test holds.
+    """Each test, whether it holds, and its margin, which is positive if the test holds.
 
     `entries` are the entries of PGD at each distance, FGSM, Square and random points. For a randomised model,
     the entries contain standard errors over repeated passes, and a difference of at most two standard errors

@@ -21,7 +21,7 @@ _FIRST = 16
 
 
 def sizes(most: int) -> list[int]:
-    """Returns the number of images of each look. The numbers double up to the last one, `most`."""
+    """The numbers of images of the looks: 16, 32, 64 ... and at last `most`."""
     planned, size = [], _FIRST
     while size < most:
         planned.append(size)
@@ -30,7 +30,7 @@ def sizes(most: int) -> list[int]:
 
 
 def confidence(looks: int) -> float:
-    """Returns the confidence of each interval so that the intervals of all `looks` hold together at 95 %."""
+    """The confidence of each interval so that the intervals of all `looks` hold together at 95 %."""
     return 1 - 0.05 / looks
 
 
@@ -53,7 +53,7 @@ class LookIntervals:
             yield bare
 
     def of(self, entry: Entry) -> Interval | None:
-        """Returns the interval of an entry, or None if its value is not a mean of values in [0, 1]."""
+        """The interval of an entry, or None if its value is not a mean of values in [0, 1]."""
         value, n = entry.get("value"), entry.get("n", 0)
         if value is None:
             return None
@@ -73,9 +73,8 @@ class LookIntervals:
 
 
 def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:
-    """Returns the value of each image (n,), in [0, 1]. For a mean over corruptions, the value is the share of
-    corruptions under which the image is classified correctly. Returns None if the entries have no values of
-    single images."""
+    """The value of each image (n,), in [0, 1], or None if the entries have no values of single images. For a
+    mean over corruptions, the value is the share of corruptions under which the image is correct."""
     found = answers.of(entry)
     if found is not None:
         return found.right.astype(float)

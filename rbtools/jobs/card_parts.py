@@ -1,7 +1,7 @@
 """The parts of a card. Each part is an evaluation by one of the tools.
 
-A part runs the tool's own job on the first images of the data set. Therefore, its outcomes are stored under
-the tool's keys, and a later look, another run or the tool itself can use them again.
+A part runs the tool's own job on the first images of the data set. Its outcomes are stored under the tool's
+keys, so that a later look, another run or the tool itself can use them again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class CardPart:
 
 
 def parts(eps: float, sure: float) -> dict[str, CardPart]:
-    """Maps the names of parts to the parts. `eps` is the L-infinity distance of the attacks on the [0, 1]
-    scale. `sure` is the confidence of the intervals of a look."""
+    """Maps the names of parts to the parts. `eps` is the L-infinity distance of the attacks for pixels in [0,
+    1]. `sure` is the confidence of the intervals of a look."""
     pgd = ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
         attacked(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))
@@ -84,28 +84,27 @@ def parts(eps: float, sure: float) -> dict[str, CardPart]:
 
 
 def _metrics(task: Evaluation) -> list[str]:
-    """Returns the metrics of an evaluation, except the clean accuracy that is measured together with them."""
+    """The metrics of an evaluation, except the clean accuracy that is measured together with them."""
     return [spec.name() for spec in task.specs]
 
 
 def _distances(eps: float) -> tuple[float, ...]:
-    """Returns the distances of the curve, which are the multiples of eps / 4 from 0 to 2 eps."""
+    """The distances of the curve, which are the multiples of eps / 4 from 0 to 2 eps."""
     return tuple(eps * number / _QUARTERS for number in range(2 * _QUARTERS + 1))
 
 
 _EVERY = "clean attack norms curve corruptions pr gap masking".split()
+# Maps the names that --for accepts to their parts.
 CHOICES = {
     "all": _EVERY,
     "l-inf": "clean attack curve gap masking".split(),
     "corruptions": ["clean", "corruptions"],
     "pr": ["clean", "pr", "gap"],
 }
-"""Maps the names that --for accepts to their parts."""
 
 
 def chosen(text: str) -> list[str]:
-    """Returns the parts that --for selects, by a name in CHOICES or by a comma-separated list. Raises
-    RbError."""
+    """The parts that --for selects, by a name in CHOICES or by a comma-separated list. Raises RbError."""
     names = CHOICES.get(text) or [name.strip() for name in text.split(",")]
     for name in names:
         if name not in _EVERY:

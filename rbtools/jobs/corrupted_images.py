@@ -1,5 +1,4 @@
-"""Files of corrupted images: evaluates and writes archives such as CIFAR-10-C, and draws a picture of
-corruptions.
+"""Evaluates and writes archives of corrupted images such as CIFAR-10-C, and draws corrupted images.
 
 An archive contains a file NAME.npy for each corruption and a file labels.npy. NAME.npy contains uint8 images
 (5 N, H, W, C): the N images of the data set at severity 1, then at severity 2, and so on. labels.npy contains
@@ -107,8 +106,7 @@ class Archived(Accuracy):
 
 
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Returns the files of these corruptions. Raises RbError if one of these files or the file of the labels
-    is missing."""
+    """The files of these corruptions. Raises RbError if one of them or the file of the labels is missing."""
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise RbError(f"{folder} {problem}. Expected the folder of an archive, with labels.npy and NAME.npy.")
@@ -125,12 +123,8 @@ def files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class ArchiveJob(PlanJob):
-    """Accuracies on the files of an archive, and the means of these accuracies. If `detail` is true, all
-    logits are kept.
-
-    Every file is checked before the first evaluation. Raises RbError if a file does not belong to the
-    record's data set.
-    """
+    """Accuracies on the files of an archive, and their means. With `detail`, all logits are kept. Raises
+    RbError before the first evaluation if a file does not belong to the record's data set."""
 
     folder: Path
     names: tuple[str, ...]
@@ -139,7 +133,7 @@ class ArchiveJob(PlanJob):
     detail: bool = False
 
     def reads(self, run: Run) -> tuple[str, ...]:
-        return ()  # there may be nothing but the archive
+        return ()  # the data set itself may be missing
 
     def plans(self) -> Sequence[Plan]:
         return [self._evaluated]
@@ -250,8 +244,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
 def _write_one(
     corruption: Corruption, path: Path, images: Tensor | Streamed, ids: Tensor, target: torch.device, run: Run
 ) -> int:
-    """Write one file, or complete it after an interrupted run. Returns the number of images that the earlier
-    run had written."""
+    """Write one file, or complete it. Returns the number of images that an earlier run had written."""
     channels, height, width = images.shape[1:]
     count = BLOCKS * len(ids)
     head = io.BytesIO()
@@ -305,18 +298,15 @@ def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], i
 def corrupted(
     corruption: Corruption, images: Tensor, ids: Tensor, severity: int, place: torch.device, seed: int
 ) -> np.ndarray:
-    """Returns the corrupted images, uint8 (n, H, W, C), that `rb-corrupt` makes of `images`, uint8 (n, C, H,
-    W)."""
+    """The corrupted images, uint8 (n, H, W, C), that `rb-corrupt` makes of `images`, uint8 (n, C, H, W)."""
     draws = Draws(seed, f"corruption.{corruption.name}", ids.to(place))
     result = corruption(images.to(place).float().div(255), severity, draws)
     levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
-    array: np.ndarray = levels.contiguous().cpu().numpy()
-    return array
+    return levels.contiguous().cpu().numpy()
 
 
 def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
-    """Write the description of the folder. Raises RbError if the files in the folder do not match the
-    description, or if this cannot be established."""
+    """Write the description of the folder. Raises RbError if the files in the folder may not match it."""
     file, present = folder / ABOUT, about
     try:
         present = json.loads(read_plain(file, LARGEST_LIST))
@@ -349,8 +339,8 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
 
 
 class Sheet(NamedTuple):
-    """A caption, the clean image, and the corrupted images. The clean image is uint8 (H, W, C). `rows` maps
-    the name of each corruption to one image per severity."""
+    """A caption, the clean image, uint8 (H, W, C), and `rows`, which maps the name of each corruption to one
+    corrupted image for each severity."""
 
     caption: str
     clean: Any
@@ -358,11 +348,8 @@ class Sheet(NamedTuple):
 
 
 def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: Run) -> Sheet:
-    """Returns the first image of the data set under each corruption at each severity.
-
-    The first image is the one that an evaluation processes first. The image is corrupted with the random
-    numbers of the evaluation. Raises RbError if the image is too small for a corruption.
-    """
+    """The first image of the evaluation under each corruption at each severity. Raises RbError if the image
+    is too small for a corruption."""
     data = data_of({}, run)
     dataset = data.load()
     ids = data.order(dataset.labels)[:1]
@@ -377,10 +364,7 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
 
 
 def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: Run) -> str:
-    """Draw the images of `corrupted_images` into a PNG file. Returns a line about the file.
-
-    Also raises RbError if the file cannot be written.
-    """
+    """Draw the images of `corrupted_images` into a PNG file. Returns a line about the file."""
     from PIL import Image, ImageDraw
 
     sheet = corrupted_images(corruptions, severities, run)

@@ -1,7 +1,6 @@
-"""Plans, and how a plan is carried out on a record: the check before the work, the work, and the results.
+"""Plans, and the execution of a plan on a record: the check before the work, the work, and the results.
 
-A plan is a function that asks for the results of evaluations and returns entries. Stores, workers and
-messages are not the task of a plan. The simplest plan asks for one evaluation.
+A plan is a function that asks for the results of evaluations and returns entries.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class Ask:
     A plan is called once with `before`, when results are only partly known (`expected_entries`), and once to
     do the work. `inputs` is the record on the split that the run names. `draws` is the number of passes over
     which verdicts on a randomised model are averaged, and 0 for other models. `along` contains additional
-    results, which are added to the record unless the record has other results of the same names. The plan's
-    own entries must be consistent with the entries of the record.
+    results, which are added to the record unless the record has other results of the same names.
     """
 
     def __init__(self, inputs: Inputs, *, before: bool) -> None:
@@ -58,7 +56,7 @@ class Ask:
         return found
 
     def each(self, evaluation: Evaluation, places: Sequence[Inputs]) -> list[Results]:
-        """Returns the results of the evaluation on the images of each item of `places`."""
+        """The results of the evaluation on the images of each item of `places`."""
         judged = randomness.judged(self.inputs, evaluation, tell=not self.before)
         if self.before:
             return [Results(expected_entries(inputs, judged), [], unknown) for inputs in places]
@@ -75,7 +73,6 @@ class PlanJob(SplitJob):
     """A job that runs some plans, one after another, and adds their entries to a record."""
 
     def plans(self) -> Sequence[Plan]:
-        """Returns the plans, which are functions that accept an `Ask` and return entries."""
         raise NotImplementedError
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
@@ -88,11 +85,8 @@ class PlanJob(SplitJob):
 
 
 def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
-    """Returns the record with the entries of a plan.
-
-    Raises RbError if the model or the data are not available, or if the record has a result of the same name
-    with another protocol.
-    """
+    """The record with the entries of a plan. Raises RbError if the model or the data are not available, or if
+    the record has a result of the same name with another protocol."""
     inputs = resolve_inputs(record, run)
     _check_entries(inputs.record, plan(Ask(inputs, before=True)), run)
     ask = Ask(inputs, before=False)
@@ -106,7 +100,7 @@ def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
         record = _with_classes(record, place, found)
     for entry in entries:
         for warning in entry.get("warnings", ()):
-            if warning != NO_FAST_MODEL:  # the refusal of the fast copy already gave the reason
+            if warning != NO_FAST_MODEL:  # its reason is already reported
                 run.report.notify(f"{entry['metric']}: {warning}")
     for entry in ask.along:
         record = results.add_implicit(record, entry)
@@ -136,8 +130,7 @@ def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
 
 
 def _report_grid(inputs: Inputs, spec: Attacked) -> None:
-    """Report how the pixel grid of an attack changes the accuracy, if the store contains the result without a
-    grid."""
+    """Report how an attack's pixel grid changes the accuracy, if the store has the result without a grid."""
     real = replace(spec, method=replace(spec.method, grid="none"))
     value, of_real = (stored_value(inputs, one) for one in (spec, real))
     if value is not None and of_real is not None:
@@ -149,10 +142,8 @@ def _report_grid(inputs: Inputs, spec: Attacked) -> None:
 
 
 def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
-    """Returns the record with the classes of the images for which entries contain answers.
-
-    The classes are cached in the store, so stored results need no images.
-    """
+    """The record with the classes of the images for which entries contain answers. The classes are cached in
+    the store, so stored results need no images."""
     if not any(answers.FIELD in entry for entry in entries):
         return record
     examples = examples_digest(inputs.fields, inputs.data.protocol())

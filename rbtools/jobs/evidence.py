@@ -1,4 +1,4 @@
-"""Evidence for a robust accuracy: one forward pass checks saved adversarial images (`save_images`).
+"""Checks saved adversarial images (`save_images`) by one forward pass, as evidence for a robust accuracy.
 
 A file may come from an untrusted source. The file is read batch by batch, and each array must have the shape
 that the claim and the data set determine.
@@ -43,7 +43,7 @@ _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1}
 
 
 class _Refuted(Exception):
-    """Raised if the images do not show what is claimed. The text of the exception states the reason."""
+    """Raised if the images do not show the claim. The text states the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class EvidenceJob(JobFunction):
     Every image must be inside the ball around its clean image and inside the box. In one forward pass, this
     checkpoint must misclassify as many images as the claim states. If the claim is proved, the accuracy is at
     most `measured`, independent of the attack that made the images. If a file does not prove its claim,
-    `verdict` is "differs" and `reason` explains why. `file` is the file of the record's weights. `hints`
-    describes this file if the record names no checkpoint. Raises RbError for a file that does not contain
-    adversarial images, and for a record whose model or data are missing.
+    `verdict` is "differs" and `reason` explains why. `file` contains the record's weights, and `hints`
+    describes this file if the record names no checkpoint. Raises RbError for a file without adversarial
+    images, and for a record whose model or data are missing.
     """
 
     path: str
@@ -79,9 +79,8 @@ class EvidenceJob(JobFunction):
             claim = known[-1] if known else saved
             try:
                 with_weights = record if self.file is None else with_file(record, self.file, run, self.hints)
-                inputs = resolve_inputs(
-                    with_weights, _with_stages(run, saved), str(saved.get("split", "test"))
-                )
+                split = str(saved.get("split", "test"))
+                inputs = resolve_inputs(with_weights, _with_stages(run, saved), split)
             except OtherCheckpoint as other:
                 verdict = {"verdict": "differs", "claimed": claim.get("value"), "reason": str(other)}
             else:
@@ -98,8 +97,7 @@ class EvidenceJob(JobFunction):
 
 
 def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
-    """Returns the run with the stages before the network that a file names. Raises RbError for an unknown
-    stage."""
+    """The run with the stages before the network that a file names. Raises RbError for an unknown stage."""
     if "defend" not in saved:
         return run
     chosen = stages.parse(str(saved["defend"]), allow_code=run.selection.allow_code)
@@ -107,8 +105,8 @@ def _with_stages(run: Run, saved: Mapping[str, Any]) -> Run:
 
 
 def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the verdict on a file. `saved` is the claim in the file. `claim` is the record's entry, or
-    `saved` if the record has no such entry."""
+    """The verdict on a file with the claim `saved`. `claim` is the record's entry; without one, it is
+    `saved`."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}
     fields |= {"eps": saved["eps"], "norm": saved.get("norm")}
@@ -125,8 +123,7 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
 
 
 def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> None:
-    """Raise _Refuted if the claim in a file differs from the record's claim or contradicts the name of its
-    metric."""
+    """Raise _Refuted if a file's claim differs from the record's claim or from the name of its metric."""
     name = saved.get("metric")
     if not isinstance(name, str) or (claim is saved and metric_name.parse(name).over != "eps"):
         raise _Refuted(f"its metric is {name}, which is not an accuracy under an attack at a distance")
@@ -150,8 +147,8 @@ def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any])
 
 
 def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the number of misclassified images and the number of images near a tie. Raises _Refuted if the
-    images are not those of the evaluation, or if an image is outside the ball or the box."""
+    """The number of misclassified images and the number of images near a tie. Raises _Refuted if the images
+    are not those of the evaluation, or if an image is outside the ball or the box."""
     dataset, n = inputs.data.load(), saved["n"]
     order = inputs.data.order(dataset.labels)[:n]
     if n > len(order):
@@ -176,8 +173,7 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
 
 
 def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> None:
-    """Raise _Refuted if one of the images (n, C, H, W) is outside the box or outside the ball around its
-    clean image."""
+    """Raise _Refuted if an image (n, C, H, W) is outside the box or the ball around its clean image."""
     if not bool(((images >= 0) & (images <= 1)).all()):  # NaN fails both comparisons
         raise _Refuted("an image has pixels outside [0, 1]")
     difference = (images - clean).flatten(1).double()
@@ -190,8 +186,7 @@ def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> 
 
 
 def claim_of(path: str) -> dict[str, Any]:
-    """Returns the claim in a file. The claim contains at least the positive numbers `n` and `eps`. Raises
-    RbError if the file contains no claim."""
+    """The claim in a file, with positive numbers `n` and `eps`. Raises RbError if there is no claim."""
     with _archive(path) as archive, archive.open("claim.npy") as member:
         head = npy.header(member)
         if head.dtype.kind != "U" or head.shape or head.dtype.itemsize > _LONGEST:
@@ -207,8 +202,7 @@ def claim_of(path: str) -> dict[str, Any]:
 def _batches(
     path: str, saved: Mapping[str, Any], shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields images, labels, and places in the split. Images are float32 (at most _CHUNK, C, H, W) on [0,
-    1]."""
+    """Yields images, float32 (at most _CHUNK, C, H, W) in [0, 1], labels, and places in the split."""
     n, whole = saved["n"], np.dtype("<i8")
     pixel = np.dtype("|u1" if saved.get("grid") == "8bit" else "<f4")
     arrays = {"images": (pixel, shape), "labels": (whole, ()), "ids": (whole, ())}

@@ -25,7 +25,7 @@ KINDS = {
 
 
 def frame(entries: Iterable[Record]) -> pandas.DataFrame:
-    """Returns the rows of all entries in the columns of KINDS. Unknown values are missing."""
+    """The rows of all entries in the columns of KINDS. Unknown values are missing."""
     import pandas
 
     parts = [pandas.DataFrame(columns).astype(KINDS) for columns in entries]
@@ -33,10 +33,11 @@ def frame(entries: Iterable[Record]) -> pandas.DataFrame:
 
 
 def columns_of(record: Record, entry: Record, model: str) -> Record | None:
-    """Returns the columns of an entry of the record `model`. A column is an array (N,) or one value.
+    """The columns of an entry of the record `model`, or None if the entry has no answers. A column is an
+    array (N,) or one value.
 
-    Returns None if the entry has no answers. The column `example` contains the image's place in the
-    evaluation. Raises RbError if the answers are damaged.
+    The column `example` contains the image's place in the evaluation. Raises RbError if the answers are
+    damaged.
     """
     own = answers.of(entry)
     if own is None:

@@ -1,4 +1,4 @@
-"""Computation of measures: networks, batches, and the adversarial images that measures need."""
+"""Computes measures: networks, batches, and the adversarial images that measures need."""
 
 from __future__ import annotations
 
@@ -56,13 +56,12 @@ class MeasureItem(NamedTuple):
 
     @property
     def batches(self) -> int:
-        """The number of batches that contain these images."""
         return -(-self.n // self.size[1])
 
     @property
     def statistics(self) -> dict[str, str]:
-        """Returns the BatchNorm statistics as fields of the entry. The result is empty if the measure offers
-        no choice, or if trained weights are used with running statistics."""
+        """The BatchNorm statistics as fields of the entry; empty if the measure offers no choice, or if
+        trained weights are used with running statistics."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
@@ -72,8 +71,7 @@ class MeasureItem(NamedTuple):
 
 
 def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """Returns the architecture as for a new training run, without the fields that describe a weights file.
-    Raises RbError for a module in memory, because such a module has no architecture."""
+    """The architecture without the fields that describe a file. Raises RbError for a module in memory."""
     if isinstance(record, InMemory):
         raise RbError(
             "One of these measures needs an architecture that rb-arch describes; a module in memory has none."
@@ -84,7 +82,7 @@ def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 class MeasureTile(NamedTuple):
-    """A unit of work: one measure, given by the key of its result, on consecutive examples of one batch."""
+    """A unit of work: the measure with the result `key`, on consecutive examples of one batch."""
 
     key: str
     batch: int
@@ -92,7 +90,7 @@ class MeasureTile(NamedTuple):
 
 
 class TileResult(NamedTuple):
-    """The result of a tile, and the time in seconds that it took."""
+    """The result of a tile, and the time in seconds."""
 
     result: BatchResult
     seconds: float
@@ -100,8 +98,7 @@ class TileResult(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasureWork:
-    """Measures of a record by the keys of their results, and everything that a process needs to measure
-    tiles."""
+    """The measures of a record by the keys of their results, and the inputs of their tiles."""
 
     inputs: resolve.Inputs
     items: Mapping[str, MeasureItem]
@@ -113,14 +110,12 @@ class MeasureWork:
             yield Measuring(self, place)
 
     @property
-    def divided(self) -> bool:
-        """True if several processes may share the work."""
+    def divided(self) -> bool:  # whether several processes may share the work
         run = self.inputs.run
         return run.pool is not None or run.plan is not None or run.placement.shard[1] > 1
 
     def tiles(self) -> list[list[MeasureTile]]:
-        """Returns the tiles of all items. Tiles of the same images are in one group, because they share
-        attacks.
+        """The tiles of all items. Tiles of the same images are in one group, because they share attacks.
 
         A tile is usually a batch. If processes share the work, the batches of measures that are sums over
         images are divided into chunks of `chunk` images. A single process uses the same chunks.
@@ -140,10 +135,7 @@ class MeasureWork:
 
 
 def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
-    """Yields the key of each item, its values and its seconds. Yields nothing if other shards finish first.
-
-    The work is done by the workers of the run's engine or by this process.
-    """
+    """Yields the key of each item, its values and its seconds; nothing if other shards finish first."""
     run = work.inputs.run
     store, groups = run.store, work.tiles()
     names = {
@@ -167,7 +159,7 @@ def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
         for group, found in _computed(work, missing()):
             for tile, result in zip(group, found, strict=True):
                 results[tile] = result
-                store.keep_part(names[tile], json.dumps(result, default=float).encode())
+                store.keep_state(names[tile], json.dumps(result, default=float).encode(), sync=False)
     if len(results) == len(names):
         for key, item in work.items.items():
             of_item = {tile: results[tile] for tile in names if tile.key == key}
@@ -192,8 +184,6 @@ def _computed(
 
 @dataclass(frozen=True)
 class MeasureCall(OpenedCall):
-    """Compute the results of tiles of one batch, in a worker."""
-
     tiles: list[MeasureTile]
 
     def __call__(self, run: Run) -> list[TileResult]:
@@ -202,8 +192,7 @@ class MeasureCall(OpenedCall):
 
 
 class Measuring:
-    """Computes all measures of one record. Each network is built once, and each batch is attacked once for
-    all measures."""
+    """Computes all measures of one record, with one network and one attack for each batch."""
 
     def __init__(self, work: MeasureWork, device: torch.device) -> None:
         self.work, self.device, self.report = work, device, work.inputs.run.report
@@ -213,7 +202,6 @@ class Measuring:
         self.attacked: tuple[Any, AttackedBatch] | None = None  # the last network and its key
 
     def computed(self, tile: MeasureTile) -> TileResult:
-        """Returns the result of a tile."""
         item = self.work.items[tile.key]
         self.report.check_cancelled()
         self.report.progress(f"{item.measure.name}  batch {tile.batch + 1}")
@@ -227,12 +215,10 @@ class Measuring:
         return TileResult(result, time.perf_counter() - start)
 
     def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
-        """Returns the result of a measure on one batch. Each time memory runs out, the measure is tried again
-        with fewer images at once."""
+        """The result of a measure on one batch, with fewer images at once each time memory runs out."""
         while True:
             try:
-                result: BatchResult = job.measure(model, attacked.batch(job, self.chunk))
-                return result
+                return job.measure(model, attacked.batch(job, self.chunk))
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -252,8 +238,7 @@ class Measuring:
                 torch.cuda.empty_cache()
 
     def _model(self, job: MeasureItem) -> tuple[nn.Module, bool]:
-        """Returns the network (frozen and in eval mode), and whether its output for an image depends on the
-        other images of the batch."""
+        """The frozen network, and whether an output depends on the other images of the batch."""
         key, inputs = (job.on, job.batchnorm), self.work.inputs
         if key not in self.models:
             if job.on == "trained":
@@ -266,8 +251,7 @@ class Measuring:
         return self.models[key]
 
     def _batch(self, item: MeasureItem, tile: MeasureTile) -> MeasureBatch:
-        """Returns the examples of a tile in the order of the split. Measures without data get a black
-        image."""
+        """The examples of a tile in the order of the split. Measures without data get a black image."""
         if item.measure.data:
             dataset = item.data.load()
             ids = item.data.order(dataset.labels)[tile.examples.start : tile.examples.stop]
@@ -282,13 +266,12 @@ class Measuring:
 
 
 def _shared(item: MeasureItem) -> tuple[Any, ...]:
-    """Returns the fields that are equal for items with equal batches."""
+    """The fields that are equal for items with equal batches."""
     return (item.on, item.batchnorm, item.data.split, item.size if item.measure.data else None)
 
 
 def _joined(measure: Measure, results: Mapping[MeasureTile, TileResult]) -> tuple[list[Value], float]:
-    """Returns the values of a measure, computed from the results of its tiles in order, and the total
-    seconds."""
+    """The values of a measure, from the results of its tiles in order, and the total seconds."""
     batches = [list(tiles) for _, tiles in itertools.groupby(results, lambda tile: tile.batch)]
     parts = [measure.joined([results[tile].result for tile in tiles]) for tiles in batches]
     sizes = [sum(len(tile.examples) for tile in tiles) for tiles in batches]
@@ -296,7 +279,7 @@ def _joined(measure: Measure, results: Mapping[MeasureTile, TileResult]) -> tupl
 
 
 def _stored(data: bytes | None) -> TileResult | None:
-    """Returns a tile's result from the store, or None if the data are missing or damaged."""
+    """A tile's result from the store, or None if the data are missing or damaged."""
     try:
         result, seconds = json.loads(data or b"")
         return TileResult(dict(result), float(seconds))
@@ -312,14 +295,14 @@ class AttackedBatch:
         self.made: dict[tuple[Any, int], Tensor] = {}
 
     def batch(self, job: MeasureItem, chunk: int) -> MeasureBatch:
-        """Returns the batch with the adversarial images that the job's measure needs."""
+        """The batch with the adversarial images that the job's measure needs."""
         chunk = len(self.clean) if self.together else chunk
         perturbed = self._after(job.attack, 1, chunk) if job.measure.attacks > 0 else None
         twice = self._after(job.attack, 2, chunk) if job.measure.attacks > 1 else None
         return replace(self.clean, perturbed=perturbed, twice=twice, chunk=chunk, together=self.together)
 
     def _after(self, attack: Attack, times: int, chunk: int) -> Tensor:
-        """Returns the images after `times` successive attacks, each within eps of its own starting image."""
+        """The images after `times` successive attacks, each within eps of its own starting image."""
         if (attack, times) not in self.made:
             start = self.clean.images if times == 1 else self._after(attack, times - 1, chunk)
             stream = f"attack.{attack.name}" + (f"/{times}" if times > 1 else "")

@@ -40,7 +40,7 @@ BY_GRADIENT = ("fgsm", "pgd")  # the attacks that can perturb batches
 
 @dataclass(frozen=True)
 class MeasureJob(SplitJob):
-    """The measures to compute, and on which weights and images.
+    """The measures to compute, and their weights and images.
 
     `attacks` are the attacks that perturb batches, each with its eps. `eps` is for measures that have their
     own eps. If `on` is "auto", each measure is computed on the weights for which it is defined. If `on` is
@@ -71,11 +71,8 @@ class MeasureJob(SplitJob):
         )
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        """Returns the record with the measures.
-
-        Raises RbError if a measure needs a checkpoint and the record has none, if a model cannot be built, or
-        if a measure is not defined for the model.
-        """
+        """The record with the measures. Raises RbError if a measure needs a checkpoint and the record has
+        none, if a model cannot be built, or if a measure is not defined for the model."""
         inputs = resolve_inputs(record, run.changed(split=(self.splits or [str(self.measures[0].split)])[0]))
         record = inputs.record
         jobs = _jobs(record, self, run)
@@ -97,14 +94,10 @@ class MeasureJob(SplitJob):
 
 
 def perturbing(
-    names: Sequence[str],
-    distances: Sequence[float],
-    steps: int,
-    step_size: float | None,
-    norm: str = "linf",
+    names: Sequence[str], distances: Sequence[float], steps: int, step_size: float | None, norm: str = "linf"
 ) -> tuple[Any, ...]:
-    """Returns the attacks that perturb batches, each at every distance in `distances`. A distance is in pixel
-    units. For the norm "sphere", which only PGD supports, a distance is a share of the image's norm.
+    """The attacks that perturb batches, each at every distance in `distances`, for pixels in [0, 1]. For the
+    norm "sphere", which only PGD supports, a distance is a share of the image's norm.
 
     An attack does not stop early: every image in a batch is perturbed in all steps, even after it is
     misclassified. Raises UsageError.
@@ -128,7 +121,7 @@ def perturbing(
 
 
 def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], run: Run) -> None:
-    """Raise RbError before the computation if the record already has a requested number that was computed
+    """Raise RbError before the computation if the record has a requested number that was computed
     differently.
 
     The names of a measure's numbers are known only after the computation. Therefore, each entry of the record
@@ -163,8 +156,7 @@ def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run:
 
 
 def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[MeasureItem]:
-    """Returns the items to measure: every measure on each of its weights and splits under each attack. Raises
-    RbError."""
+    """The items to measure: every measure on its weights and splits under each attack. Raises RbError."""
     jobs = []
     for measure in request.measures:
         size = (request.batches or measure.size[0], request.batch_size or measure.size[1])
@@ -187,8 +179,7 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run: Run) -> tuple[str, ...]:
-    """Returns the weights that are measured: "init", "trained", or both. A module in memory is measured with
-    its own weights."""
+    """The weights that are measured: "init", "trained", or both."""
     if isinstance(record, InMemory):
         return ("trained",)
     if measure.weights == "none":
@@ -199,11 +190,8 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
     if request.on == "both":
         wanted = ("trained",) if measure.weights == "trained" else ("init", "trained") if there else ("init",)
     if "trained" in wanted and not there and run.plan is None:
-        advice = (
-            " or measure fresh weights with --on init"
-            if request.on == "auto"
-            else " or leave out --on trained"
-        )
+        fresh = " or measure fresh weights with --on init"
+        advice = fresh if request.on == "auto" else " or leave out --on trained"
         raise RbError(
             f"The measure {measure.name} needs trained weights, and the record has no checkpoint. Train it"
             f" first (rb-train --method trades),{advice}."
@@ -214,8 +202,7 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
 
 
 def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
-    """Returns the data of the split. From a training split, images that the training run held out are
-    excluded."""
+    """The data of the split, without training images that the training run held out."""
     if on == "trained" and split == "train" and run.selection.indices is None:
         run = run.changed(indices=trained_on(record, run))
     data = data_of(record, run, split)
@@ -224,7 +211,7 @@ def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
 
 
 def _what(record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
-    """Returns the fields of the key, which include everything that determines the result."""
+    """The fields of the key: everything that determines the result."""
     about = job.data.about
     fields: dict[str, Any] = {
         "kind": "measure",
@@ -277,16 +264,15 @@ def _compute(
 
 
 def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:
-    """Returns the entry of one number, with the number's name, settings, value and standard error."""
+    """The entry of one number, with the number's name, settings, value and standard error."""
     before, after = _around(job, value.clean)
     name = ".".join([*before, *([value.name] if value.name else []), *after])
     entry = {"metric": name, **_made(job, value.name, value.clean, run)}
-    more: dict[str, Any] = _finite(value.more)
-    return entry | more | _number(value, job)
+    return entry | _finite(value.more) | _number(value, job)
 
 
 def _finite(value: object) -> Any:
-    """Returns the value with None in place of numbers that are not finite, such as the trace of one layer."""
+    """The value with None in place of numbers that are not finite, such as the trace of one layer."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -295,8 +281,7 @@ def _finite(value: object) -> Any:
 
 
 def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]:
-    """Returns the settings of the number named `value`. `clean` is true if the number does not depend on the
-    attack."""
+    """The settings of the number named `value`, which does not depend on the attack if `clean` is true."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}
@@ -332,11 +317,8 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
 
 
 def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
-    """Returns the parts of a metric's name before and after the name of the number, such as
-    `hessian.weight.lmax`.
-
-    Weights and split follow the measure's name if they differ from the measure's defaults.
-    """
+    """The parts of a metric's name before and after the name of the number, such as `hessian.weight.lmax`.
+    Weights and split follow the measure's name if they differ from the measure's defaults."""
     measure = job.measure
     usual = ("init" if measure.weights == "init" else "trained", measure.split)
     placed = measure.data and (measure.placed or (job.on, job.data.split) != usual)

@@ -55,8 +55,6 @@ class CardRequest:
 
 @dataclass(frozen=True)
 class CardJob(SplitJob):
-    """Make the card of the record's model."""
-
     request: CardRequest
 
     def __call__(self, record: Record, run: Run) -> Record:
@@ -64,15 +62,14 @@ class CardJob(SplitJob):
 
 
 def run_card(record: Record, request: CardRequest, run: Run) -> Record:
-    """Returns the record with its card. Raises RbError if the model or the data are not available. If the
-    card is interrupted, raises Unfinished, which contains the record so far."""
+    """The record with its card. Raises RbError if the model or the data are not available, and Unfinished
+    with the record so far if the card is interrupted."""
     with _with_store(run) as stored:
         return Card(record, request, stored).made()
 
 
 def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> list[Record]:
-    """Returns both records with their cards and with the paired differences. Each card is made in half of the
-    time."""
+    """Both records with their cards, each made in half of the time, and with the paired differences."""
     if request.seconds is not None:
         request = replace(request, seconds=request.seconds / 2)
     with _with_store(run) as stored:
@@ -98,8 +95,8 @@ def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> 
 
 @contextlib.contextmanager
 def _with_store(run: Run) -> Iterator[Run]:
-    """Yields the run with a store. A run without a store gets a temporary store, because each look continues
-    from the results of earlier looks."""
+    """Yields the run with a store, because each look continues from the results of earlier looks. The store
+    is temporary if the run has none."""
     if run.store.folder is not None or run.plan is not None:
         yield run
         return
@@ -125,8 +122,6 @@ class PartState:
 
 
 class Card:
-    """The card of one record, while the card is being made."""
-
     def __init__(self, record: Record, request: CardRequest, run: Run) -> None:
         self.record, self.request = record, request
         self.begin = time.monotonic()
@@ -152,13 +147,12 @@ class Card:
             raise TimeUp
 
     def left(self) -> float:
-        """Returns the remaining seconds, or infinity if there is no time limit."""
+        """The remaining seconds, or infinity if there is no time limit."""
         spent = time.monotonic() - self.begin
         return math.inf if self.request.seconds is None else self.request.seconds - spent
 
     def made(self) -> Record:
-        """Returns the record with the card after all images are evaluated or the time is over. Raises
-        Unfinished in the same cases as `run_card`."""
+        """The record with the card. Raises Unfinished in the same cases as `run_card`."""
         torch.nn, special.ndtri  # noqa: B018  (imported here, so that the first look does not count it)
         self.begin = time.monotonic()
         looks = self.sizes
@@ -183,7 +177,7 @@ class Card:
         return self.result(ended)
 
     def measured(self, state: PartState, size: int) -> Record:
-        """Returns the record with only the results of one part on `size` images."""
+        """The record with only the results of one part on `size` images."""
 
         def notify(text: str) -> None:
             if _CLEAN not in text:  # every part reports it for its own number of images
@@ -239,7 +233,7 @@ class Card:
         }
 
     def result(self, ended: str) -> Record:
-        """Returns the record with the entries of the card."""
+        """The record with the entries of the card."""
         report, keep = self.inputs.run.report, not self.asked.replace
         record = {**self.record, **self.about}
         for metric, entry in self.entries.items():
@@ -268,7 +262,7 @@ class Card:
         return {**record, "card": about}
 
     def _about(self, ended: str) -> dict[str, Any]:
-        """Returns the field `card` of the record."""
+        """The field `card` of the record."""
         return {
             "ended": ended,
             "seconds": round(time.monotonic() - self.begin, 1),
@@ -309,8 +303,7 @@ def _differences(this: Card, other: Card, state: PartState) -> dict[str, Record]
 
 
 def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple[float, Interval, int] | None:
-    """Returns the mean difference in one metric, its interval, and the number of images that both cards
-    contain. Returns None if a card has no values of single images."""
+    """The mean difference in one metric, its interval, and the number of images, or None."""
     one, two = (_values(card, state.part, metric) for card in (this, other))
     if one is None or two is None:
         return None
@@ -321,8 +314,7 @@ def _difference(this: Card, other: Card, state: PartState, metric: str) -> tuple
 
 
 def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
-    """Returns the value of each image (n,), in [0, 1]. For random copies, the value is the share of correct
-    copies."""
+    """The value of each image (n,), in [0, 1], or None; for random copies, the share of correct copies."""
     entry = card.entries.get(metric, {})
     found = values_of(entry, card.entries)
     if found is not None or "gamma" not in entry:
@@ -332,21 +324,18 @@ def _values(card: Card, part: CardPart, metric: str) -> np.ndarray | None:
     assert isinstance(part.job, EvaluateJob)
     (noise,) = part.job.evaluations
     (spec,) = (spec for spec in noise.specs if spec.name() == metric)
-    shares: np.ndarray = stored_results.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
-    return shares
+    return stored_results.task_entries(inputs, noise).rows(spec, again=True) / spec.samples
 
 
 def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) -> Record:
-    """Returns a difference with its interval and with the name of the better model. `lower` is true if
-    smaller values are better."""
+    """A difference with its interval and the better model. `lower` is true if smaller values are better."""
     low, high = (float(end) for end in interval)
     better = None if low <= 0 <= high else "this" if (low > 0) != lower else "other"
     return {"difference": difference, "ci95": [low, high], "n": n, "better": better}
 
 
 def answer_lines(record: Record, names: tuple[str, str]) -> list[str]:
-    """Formats the comparison of two models, with a line for each part and metric. `record` is the record of
-    the first model."""
+    """The comparison of two models, with a line for each part and metric. `record` is of the first model."""
     lines = []
     for part, rows in record["card"].get("against", {"parts": {}})["parts"].items():
         if not rows:

@@ -52,14 +52,13 @@ SPECS: tuple[type[Spec], ...] = (
 
 
 class Unsayable(Exception):
-    """Raised if an entry does not determine its measurement. The text of the exception states the reason."""
+    """Raised if an entry does not determine its measurement. The text states the reason."""
 
 
 def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
-    """Returns the spec that produces this entry. The entry's metric must not contain a split. Returns None if
-    no spec produces such an entry, or if the entry lacks settings. If `lenient` is true, missing settings
-    have their default values, as in published numbers. Raises RbError for a setting that is invalid for a
-    method."""
+    """The spec that produces this entry, whose metric contains no split. Returns None if no spec produces
+    such an entry, or if settings are missing. With `lenient`, missing settings have their default values, as
+    in published numbers. Raises RbError for a setting that is invalid for a method."""
     refused: RbError | None = None
     for cls in SPECS:
         try:
@@ -80,9 +79,8 @@ def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """A job whose results contain the answer. `under` contains the options of the run (`Run.changed`), with
-    `defend` as text. `fixed` is the job, if the job does not depend on the run. `metric` is the name of the
-    answer in the results of the job, or None if the name is the entry's own.
-    """
+    `defend` as text. `fixed` is the job, if it does not depend on the run. `metric` is the name of the answer
+    in the results of the job, or None if this is the entry's own name."""
 
     under: Mapping[str, Any]
     fixed: Any = None
@@ -94,31 +92,26 @@ class Question:
         return False
 
     def joined(self, other: Any) -> Any:
-        """Returns one question in place of both questions, or None if one measurement does not answer
-        both."""
+        """One question in place of both, or None if one measurement does not answer both."""
         return None
 
     def name(self) -> str | None:
-        """Returns the metric under which the job returns the answer, or None if this is the entry's own
-        metric."""
+        """The metric under which the job returns the answer, or None if this is the entry's own metric."""
         return None if self.metric is None else self.split_name(self.metric)
 
     def split_name(self, metric: str) -> str:
-        """Returns the name of the metric with the question's split."""
         return metric_name.split_name(metric, self.under.get("split", "test"))
 
     def job(self, run: Run) -> JobFunction:
-        """Returns the job. `run` must have the options of the question."""
-        job: JobFunction = self.fixed
-        return job
+        """The job. `run` must have the options of the question."""
+        return self.fixed
 
     def measure(self, record: Record, run: Run) -> Record:
-        """Returns the record with the results. Raises RbError if the results cannot be measured."""
-        run = self.placed(run)
+        """The record with the results. Raises RbError if the results cannot be measured."""
+        run = self.with_options(run)
         return self.job(run)(record, run)
 
-    def placed(self, run: Run) -> Run:
-        """Returns the run with the options of the question."""
+    def with_options(self, run: Run) -> Run:
         under = dict(self.under)
         stages, backward = under.pop("defend", None), under.pop("backward", None)
         if stages is not None:
@@ -130,10 +123,8 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecQuestion(Question):
-    """Specs of one class on one split, or their differences between training and test images.
-
-    `n_train` is the number of training images for a difference.
-    """
+    """Specs of one class on one split, or their differences between training and test images. `n_train` is
+    the number of training images for a difference."""
 
     specs: tuple[Any, ...]
     difference: bool = False
@@ -170,11 +161,8 @@ class SpecQuestion(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureQuestion(Question):
-    """Numbers of one measure on the same images and weights, under one attack.
-
-    `about` contains the settings of weights and batches, which are equal for all entries. `attack` contains
-    the settings of the attack on the images. `attack` is empty if no number depends on an attack.
-    """
+    """Numbers of one measure on the same images and weights (`about`), under one attack (`attack`), which is
+    empty if no number depends on an attack."""
 
     measure_name: str
     about: Mapping[str, Any]
@@ -182,8 +170,8 @@ class MeasureQuestion(Question):
     entries: tuple[Entry, ...]
 
     def joined(self, other: Any) -> Any:
-        if type(other) is not MeasureQuestion or not (
-            self.attack == other.attack or not (self.attack and other.attack)
+        if type(other) is not MeasureQuestion or (
+            self.attack and other.attack and self.attack != other.attack
         ):
             return None
         both = replace(self, attack=self.attack or other.attack, entries=(*self.entries, *other.entries))
@@ -192,21 +180,16 @@ class MeasureQuestion(Question):
 
     def job(self, run: Run) -> JobFunction:
         distances = tuple(dict.fromkeys(one["eps"] for one in self.entries if is_number(one.get("eps"))))
-        eps, norm = distances or (8 / 255,), str(self.attack.get("norm", "linf"))
-        attack = {"attack": "pgd", "steps": 10, "step_size": None, **self.attack}
-        cls = MEASURES.load(self.measure_name)
-        return MeasureJob(
-            measures=(MEASURES.build(self.measure_name, **self._options(cls)),),
-            attacks=measurement.perturbing(
-                [attack["attack"]], eps, attack["steps"], attack["step_size"], norm
-            ),
-            eps=eps,
-            **self.about,
-        )
+        eps = distances or (8 / 255,)
+        attack = {"attack": "pgd", "steps": 10, "step_size": None, "norm": "linf", **self.attack}
+        settings = attack["steps"], attack["step_size"], str(attack["norm"])
+        attacks = measurement.perturbing([attack["attack"]], eps, *settings)
+        options = self._options(MEASURES.load(self.measure_name))
+        measure = MEASURES.build(self.measure_name, **options)
+        return MeasureJob(measures=(measure,), attacks=attacks, eps=eps, **self.about)
 
     def _options(self, cls: Any) -> dict[str, Any]:
-        """Returns the measure's own options, which are those in the entries and those that the names of the
-        numbers require."""
+        """The measure's own options: those in the entries and those that the names of the numbers require."""
         names = {public_name(field) for field in options_of(cls)} - {"eps"}
         stated = {
             name: entry[name]
@@ -219,8 +202,7 @@ class MeasureQuestion(Question):
 
 
 def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
-    """Returns a few questions that together answer all the given questions. Each result contains the names of
-    the questions that it replaces."""
+    """A few questions that answer all given ones, with the names of the questions that they replace."""
     found: list[tuple[Any, list[str]]] = []
     for name, question in questions.items():
         for place, (other, names) in enumerate(found):
@@ -238,11 +220,10 @@ def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
 def question_of(
     entry: Entry, beside: Mapping[str, Entry] | None = None, *, lenient: bool = False
 ) -> Question:
-    """Returns the question that an entry answers.
+    """The question that an entry answers. Raises Unsayable if the entry does not determine its measurement.
 
     `beside` maps metrics to the record's entries, which contain the number of images for PR and the attacks
-    of a checklist. If `lenient` is true, missing settings have the tools' defaults, as for published numbers.
-    Raises Unsayable if the entry does not determine its measurement.
+    of a checklist. With `lenient`, missing settings have the tools' defaults, as for published numbers.
     """
     name, beside = str(entry["metric"]), beside or {}
     parts = metric_name.parse(name)
@@ -275,7 +256,7 @@ def question_of(
 
 
 def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
-    """Returns the specs of an entry. A mean over corruptions has several specs; any other metric has one."""
+    """The specs of an entry. A mean over corruptions has several specs; any other metric has one."""
     name = str(entry["metric"])
     bare = (parts.rest() if parts.is_ge or parts.is_gap else parts).build()
     entry = {**entry, "metric": metric_name.without_split(bare)}
@@ -310,8 +291,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
 
 
 def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> dict[str, Any]:
-    """Returns the options of the run that an entry names. The precision is left out unless `searched` is
-    true, and the split is left out if `difference` is true (for a difference of splits)."""
+    """The options of the run that an entry names, `precision` if `searched`, and no split if `difference`."""
     under: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
     if not difference:
         under["split"] = entry.get("split")
@@ -332,8 +312,8 @@ def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> 
 
 
 def _counts(entry: Entry, beside: Mapping[str, Entry]) -> list[Any] | None:
-    """Returns the requested number of images, or two numbers for a difference of splits. Returns None if the
-    numbers of the entries contradict each other.
+    """The requested number of images, or two numbers for a difference of splits. Returns None if the numbers
+    of the entries contradict each other.
 
     An entry of probabilistic robustness counts only the correct images, and the entry of clean accuracy
     counts all images.
@@ -399,8 +379,7 @@ def _measured(entry: Entry) -> MeasureQuestion:
 
 
 def _named(name: metric_name.MetricName) -> dict[str, Any]:
-    """Returns the settings that the name of a metric contains. The result is empty for a name without
-    settings."""
+    """The settings that the name of a metric contains."""
     if name.over == "gamma" and name.stem != "pfail" and name.of in NOISES:
         value = float(name.number) * 255  # names round to six digits
         whole = len(name.number) > 6 and abs(value - round(value)) < 1e-3

@@ -1,7 +1,4 @@
-"""Randomised models of records: how randomness is detected, and how verdicts on such models are made.
-
-A user's model is run twice on the same images. The store keeps the result, so this happens only once.
-"""
+"""Randomised models of records: the test for randomness, and means over several passes."""
 
 from __future__ import annotations
 
@@ -21,20 +18,17 @@ from rbtools.models import RUNS_CODE
 from rbtools.records import dumps
 from rbtools.store import digest
 
-# The last record's inputs and its finding: without a store, its model would be run several times.
+# The last record's inputs and randomness. Without a store, its model would otherwise be run several times.
 _last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
-    """Returns the kinds of randomness in the record's model. Networks that rb-train trained are not random.
-
-    Raises RbError for a model whose result for one image depends on the other images.
-    """
+    """The randomness of the record's model. Networks that rb-train trained are not random. Raises RbError for
+    a model whose result for one image depends on the other images."""
     record = inputs.record
     own = "checkpoint_file" in record or record["arch"].get("space") in RUNS_CODE
     known = not own and inputs.run.selection.defend is None
-    look = Randomness() if known else _found(inputs)
-    return look.checked()
+    return (Randomness() if known else _found(inputs)).checked()
 
 
 def _found(inputs: Inputs) -> Randomness:
@@ -52,48 +46,40 @@ def _found(inputs: Inputs) -> Randomness:
 
 
 def _looked(inputs: Inputs) -> Randomness:
-    """Test the model for randomness. If there are workers, one of them runs the test, and the others import
-    torch."""
+    """Test the model for randomness, in a worker if there are workers, while the others import torch."""
     run, arch = inputs.run, inputs.record.get("arch")
     look = LookCall(arch, inputs)
     if run.pool is None:
         return look(run)
     reports = dict(run.pool.map([look, *[ReadyCall(arch)] * (run.pool.capacity - 1)]))
-    found: Randomness = reports[0].value(run)
-    return found
+    return reports[0].value(run)
 
 
 def draws_of(inputs: Inputs) -> int:
-    """Returns the number of passes over which a verdict is averaged, or 0 if the model needs only one.
-
-    Raises RbError in the same cases as `found`.
-    """
+    """The number of passes over which a verdict is averaged, or 0 for one pass. Raises RbError as `found`."""
     draws = inputs.run.settings.draws
     return draws if found(inputs).randomised and draws > 1 else 0
 
 
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
-    """Returns the evaluation. If the model is randomised, the verdicts are means over several passes, and
-    this is reported if `tell` is true.
-
-    Raises RbError for an evaluation that has no such verdict, and in the same cases as `found`.
-    """
+    """The evaluation, with means over several passes if the model is randomised; with `tell`, this is
+    reported. Raises RbError for an evaluation that has no such means, and as `found`."""
     draws = draws_of(inputs)
     changed = by_draws(evaluation, draws) if draws else evaluation
-    if tell and changed is not evaluation:  # rb-pr stays: each noisy copy has its own pass
+    if tell and changed is not evaluation:  # rb-pr is unchanged
         arch, said = inputs.record["arch"], found(inputs).sentence(draws, eot_of(changed))
         inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {said}")
     return changed
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-    """Returns the record, with the field `randomised` if its model is randomised."""
+    """The record, with the field `randomised` if its model is randomised."""
     return {**record, "randomised": True} if found(inputs).randomised else record
 
 
 @dataclass(frozen=True)
 class ReadyCall(Call):
-    """A call that imports torch in a worker, because the import needs seconds."""
+    """Imports torch in a worker, because the import needs seconds."""
 
     arch: Any
 
@@ -103,8 +89,7 @@ class ReadyCall(Call):
 
 @dataclass(frozen=True)
 class LookCall(Call):
-    """Test the model for randomness with passes over the first images. If memory runs out, the test uses two
-    images instead of a batch."""
+    """Tests the model for randomness on the first images, or on two images if memory runs out."""
 
     arch: Any
     inputs: Inputs

@@ -1,5 +1,4 @@
-"""Files of adversarial images for --save-adv. There is one .npz file for each result, and `evidence` checks
-the files.
+"""Files of adversarial images for --save-adv, one .npz file for each result; `evidence` checks these files.
 
 A file contains four arrays. `images` (n, C, H, W) are float32 in [0, 1], or uint8 for an attack with --grid
 8bit. `labels` and `ids` (places in the split) are int64 (n,) in the order of the evaluation. `claim` is the
@@ -33,15 +32,14 @@ if TYPE_CHECKING:
 
 
 class ImageFiles(NamedTuple):
-    """`folder` contains the files. `names` maps each spec to the name of its file without extension. If `png`
-    is true, the images are also saved as PNGs, in a folder of the same name."""
+    """The files in `folder`. `names` maps each spec to the name of its file without extension. With `png`,
+    the images are also saved as PNGs, in a folder of the same name."""
 
     folder: Path
     names: dict[Any, str]
     png: bool
 
     def written(self) -> str:
-        """Returns a sentence about the files for the user."""
         names = ", ".join(f"{name}.npz" for name in self.names.values())
         return f"The adversarial images are in {self.folder}: {names}. rb-verify --adv judges them."
 
@@ -49,11 +47,8 @@ class ImageFiles(NamedTuple):
 def files_to_save(
     path: str, keys: Mapping[Any, str], arch: Mapping[str, Any], png: bool
 ) -> ImageFiles | None:
-    """Returns the files for the adversarial images of these specs, or None if all files already exist.
-
-    `keys` maps specs to the keys of their results, which identify the contents of the files. A file name
-    contains the model, the metric and the key.
-    """
+    """The files for the adversarial images of these specs, or None if all files already exist. `keys` maps
+    specs to the keys of their results, which are part of the files' names."""
     model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
     names = {spec: f"{model}-{spec.name()}-{key[:12]}" for spec, key in keys.items()}
     files = ImageFiles(Path(path), names, png)
@@ -83,8 +78,7 @@ def saving(
 
 
 class _Saved:
-    """The files of one result, while they are being written. Each batch is written after its computation, so
-    the images of a large data set need not fit in memory."""
+    """The files of one result, written batch by batch, because all images may not fit in memory."""
 
     def __init__(
         self,
@@ -109,7 +103,6 @@ class _Saved:
             self.aside.mkdir()
 
     def add(self, spec: Attacked, ids: Tensor, outcome: Outcome) -> None:
-        """Write the images of some examples."""
         assert outcome.images is not None
         self.ids.append(ids)
         self.survived += int(spec.correct(outcome.values.cpu().numpy()).sum())
@@ -124,7 +117,6 @@ class _Saved:
                 Image.fromarray(grey).save(self.aside / f"{number}.png")
 
     def finish(self, labels: Tensor) -> None:
-        """Write the remaining arrays of the file, and rename the temporary folder of PNGs."""
         self.member.close()
         ids = torch.cat(self.ids)
         claim = {**self.claim, "n": len(ids), "value": self.survived / len(ids)}

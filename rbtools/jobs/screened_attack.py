@@ -1,10 +1,9 @@
 """An expensive attack on a sample of the images that survive cheap attacks: `rb-attack aa --two-phase`.
 
 The first phase is a cheap PGD attack (APGD in L1) on all images, first with the cross-entropy and then with
-the margin. The survivors of the first phase are put into a random stratified order
-(`probabilistic.two_phase`). The expensive attack runs on the first N of them. The order is fixed. Therefore,
-a run with a larger N, or a run after a crash, continues from the stored outcomes. A finished estimate is
-stored as a separate result. Neither images nor torch are needed to read a stored estimate.
+the margin. The survivors are put into a random stratified order (`probabilistic.two_phase`), and the
+expensive attack runs on the first N of them. The order is fixed. Therefore, a run with a larger N, or a run
+after a crash, continues from the stored outcomes. A finished estimate is stored as a separate result.
 """
 
 from __future__ import annotations
@@ -40,16 +39,13 @@ if TYPE_CHECKING:
     from rbtools.inputs.resolve import Inputs
 
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
-_BROKEN = -1.0  # replaces the margin of an image that the screen breaks
+_BROKEN = -1.0  # the margin of an image that a cheap attack breaks
 VERSION = 1  # version of the estimate from outcomes
 
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
-    """Returns the cheap attacks of the first phase, on the cross-entropy and then on the margin, in the norm
-    of the expensive attack.
-
-    The attacks are PGD, or l1-APGD in L1, where the direction of a step is more important.
-    """
+    """The cheap attacks of the first phase, on the cross-entropy and then on the margin, in the norm of
+    `method`: PGD, or l1-APGD in L1, where the direction of a step is more important."""
     if method.norm == "l1":
         return ATTACKS.build("apgd-ce", norm="l1", steps=steps), APGDMargin(norm="l1", steps=steps)
     return tuple(ATTACKS.build(name, norm=method.norm, steps=steps) for name in ("pgd", "cw"))
@@ -61,10 +57,7 @@ class Screened(Spec):
     these attacks, or -1 if the example is misclassified."""
 
     attacks: tuple[Any, ...]
-
-    @property
-    def searches(self) -> bool:
-        return True
+    searches = True
 
     def name(self) -> str:
         return "screen"
@@ -76,16 +69,14 @@ class Screened(Spec):
         return {}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        correct: np.ndarray = rows[:, 0] >= 0
-        return correct
+        return rows[:, 0] >= 0
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         n, left = len(rows), int(self.correct(rows).sum())
         return {"n": n, "value": left / n}
 
     def rows(self, batch: Batch) -> Outcome:
-        """Returns the rows of a batch, float32 (N, 1). Each attack runs only on the images that are still
-        classified correctly."""
+        """Each attack runs only on the images that are still classified correctly."""
         still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0, "backward": 0.0}
         for attack in self.attacks:
@@ -103,8 +94,8 @@ class TwoPhaseJob(PlanJob):
     """Estimates the accuracy under both phases together from a sample, at each eps.
 
     `screen` contains the cheap attacks of the first phase. `size` is the number of images for the expensive
-    attack. If `size` is None, these are all images that survive the first phase. `goal` is an alternative to
-    `size`: the run stops if half the length of the interval is at most `goal`.
+    attack; None means all survivors of the first phase. `goal` is an alternative to `size`: the run stops if
+    half the length of the interval is at most `goal`.
     """
 
     method: Any
@@ -129,7 +120,7 @@ class TwoPhaseJob(PlanJob):
 
 
 def _finer(inputs: Inputs, entry: Entry) -> Entry:
-    """Returns the entry, or the record's earlier entry if the earlier one is based on a larger sample."""
+    """The entry, or the record's earlier entry if the earlier one is based on a larger sample."""
     old = results.last_entry(inputs.record, entry["metric"])
     sampled = results.at(old, ("two_phase", "sampled"))
     if inputs.run.replace or not isinstance(sampled, int) or sampled <= entry["two_phase"]["sampled"]:
@@ -151,14 +142,14 @@ class _Estimate:
         self.about = {"screen_steps": getattr(request.screen[0], "steps", None)}
 
     def expected(self) -> Entry:
-        """Returns the fields of the entry that are known before the work."""
+        """The fields of the entry that are known before the work."""
         (entry,) = stored_results.expected_entries(self.inputs, self.task)
         # the seed of the sample, which an attack without random numbers needs, too
         drawn = seed_fields(self.inputs.run.settings.seed)
         return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.screen.attacks)}
 
     def entry(self) -> Entry:
-        """Returns the entry with its estimate, which is read from the store or computed."""
+        """The entry with its estimate, which is read from the store or computed."""
         run, key_fields = self.inputs.run, self._key_fields()
         try:
             screened = self.ask(Evaluation(title="screen", specs=(self.screen,), along=(Clean(),)))
@@ -187,7 +178,7 @@ class _Estimate:
             stored_results.task_entries(self.inputs.on(data.split, indices=chosen, n=size), self.task)
 
     def _key_fields(self) -> dict[str, Any]:
-        """Returns everything that determines the entry, as fields of its key."""
+        """Everything that determines the entry, as fields of its key."""
         inputs, request = self.inputs, self.request
         specs = {"attack": self.attack, "screen": self.screen}
         return {
@@ -203,9 +194,9 @@ class _Estimate:
         }
 
     def _measured(self, screened: stored_results.Results) -> Entry:
-        """Returns the fields of the entry that are known after the work."""
+        """The fields of the entry that are known after the work."""
         inputs, goal = self.inputs, self.request.goal
-        margins = screened.rows(self.screen, again=True)[:, 0]  # (n,), -1 if the screen breaks the image
+        margins = screened.rows(self.screen, again=True)[:, 0]  # (n,), -1 if a cheap attack breaks the image
         left = np.flatnonzero(margins >= 0)
         looks = two_phase.looks(len(left)) if goal is not None else [self.request.size or len(left)]
         confidence = two_phase.confidence_of_look(len(left)) if goal is not None else 0.95
@@ -225,8 +216,7 @@ class _Estimate:
         return self._estimated(parts, confidence, of_sample) | self._cost(screened, of_sample) | bits
 
     def _order(self, left: np.ndarray, margins: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
-        """Returns the survivors (S,) of the first phase and their strata (S,). A survivor is given by its
-        place in the split, and survivors are in the order of the sample."""
+        """The places in the split and the strata (S,) of the survivors, in the order of the sample."""
         data = self.inputs.data
         numbers = data.order(data.load().labels)[: self.n][torch.from_numpy(left)]
         keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
@@ -234,10 +224,8 @@ class _Estimate:
         return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
 
     def _answers(self, order: indices.Indices, stands: np.ndarray) -> Entry:
-        """Returns one bit for each image, which is 1 if the image survives both phases. The expensive attack
-        must have run on all survivors of the first phase. `stands` (N,) is 1 for each survivor that also
-        survives the expensive attack and 0 for the others. The survivors are in the order `order`.
-        """
+        """One bit for each image, which is 1 if the image survives both phases. `stands` (N,) is 1 for each
+        survivor of the first phase, all in the order `order`, that also survives the expensive attack."""
         data = self.inputs.data
         right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])
         examples = stored_results.examples_digest(self.inputs.fields, data.protocol())
@@ -246,7 +234,7 @@ class _Estimate:
     def _estimated(
         self, parts: Sequence[two_phase.Stratum], confidence: float, of_sample: Sequence[Entry]
     ) -> Entry:
-        """Returns the value, its interval, and the numbers from which the value was estimated."""
+        """The value, its interval, and the numbers from which the value was estimated."""
         n, estimate = self.n, two_phase.estimate(parts, confidence)
         about: Entry = {
             "survivors": sum(part.size for part in parts),
@@ -268,8 +256,7 @@ class _Estimate:
         return {"value": estimate.robust / n, "ci95": list(interval), "two_phase": about}
 
     def _cost(self, screened: stored_results.Results, of_sample: Sequence[Entry]) -> Entry:
-        """Returns seconds and passes of both phases, and the precision and warnings of the expensive attack
-        on the sample."""
+        """Seconds and passes of both phases, and precision and warnings of the expensive attack."""
         entries = [*screened.entries, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
         passes = {

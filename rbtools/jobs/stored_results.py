@@ -1,10 +1,8 @@
 """The results of an `Evaluation` of a record, which are read from the store or computed.
 
-Each `Spec` has a row for each example. A row states, for example, whether the example is still classified
-correctly or how many of its noisy copies are correct. The rows are stored in one fixed order of the examples,
-under a key that does not contain `n`. Therefore, a run with more examples, with another eps or after an
-interruption continues from the stored rows. (The key contains `n` only for attacks that sample random numbers
-for complete batches.)
+The rows of each `Spec` are stored in one fixed order of the examples, under a key that does not contain `n`.
+Therefore, a run with more examples, with another eps or after an interruption continues from the stored rows.
+(The key contains `n` only for attacks that sample random numbers for complete batches.)
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could no
 
 
 class Results(NamedTuple):
-    """The requested entries of an evaluation, and further entries (`along`) that were measured together with
-    them. `rows(spec)` returns the stored rows of a spec, and `rows(spec, again=True)` computes rows that the
-    store has lost. Before the work, there are no rows, and `rows` is `unknown`."""
+    """The requested entries of an evaluation, and further entries (`along`) that were measured with them.
+    `rows(spec)` returns the stored rows of a spec, and `rows(spec, again=True)` computes rows that the store
+    has lost. Before the work, `rows` is `unknown`."""
 
     entries: Entries
     along: Entries
@@ -60,11 +58,10 @@ def unknown(spec: Spec, again: bool = False) -> NoReturn:
 
 
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
-    """Returns the entries of the evaluation as known before the computation, without results.
+    """The entries of the evaluation as known before the computation, without results.
 
-    Fields whose value is known only after the computation have the value results.LATER. Such fields are the
-    number of correct images, a loss that may replace another loss, and whether the attack can run on the fast
-    model.
+    Fields whose value is known only after the computation have the value results.LATER: the number of correct
+    images, a loss that may replace another loss, and the precision if the attack may run on the fast model.
     """
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
@@ -76,7 +73,7 @@ def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
 
 
 def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
-    """Returns the entries of an evaluation on the split, which are read from the store or computed."""
+    """The entries of an evaluation on the split, which are read from the store or computed."""
     run = inputs.run
     units = [_Unit(inputs, specs) for specs in by_column(evaluation.every)]
     save = None
@@ -109,14 +106,13 @@ def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
 
 
 def stored_value(inputs: Inputs, spec: Spec) -> float | None:
-    """Returns the value of a spec, or None if the store does not contain it."""
+    """The value of a spec, or None if the store does not contain it."""
     entries = _Unit(inputs, (spec,)).stored()
     return None if entries is None else entries[0]["value"]
 
 
 def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    """Returns the entries, under the name of `--as` if this option is given. Raises RbError if `--as` is
-    given and there is not exactly one entry."""
+    """The entries, or a single entry with the name of `--as`. Raises RbError if there are several."""
     if run.name_as is None:
         return entries
     if len(entries) != 1:
@@ -129,29 +125,24 @@ def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
 
 
 def outcome_fields(inputs: Inputs, spec: Spec) -> dict[str, Any]:
-    """Returns the fields that determine the rows of a spec. The digest of these fields is the key of the rows
-    in the store."""
+    """The fields whose digest is the key of a spec's rows in the store."""
     return _Unit(inputs, (spec,)).outcomes_fields
 
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
-    """Returns the fields of every outcome's key: the model, the data and the version of the outcomes."""
+    """The fields of every outcome's key: the model, the data and the version of the outcomes."""
     return {"version": VERSION, **inputs.fields}
 
 
 def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """Returns the name of a list of examples. Evaluations use the first n examples of this list.
-
-    `fields` must contain `data` and `split`, like the result of `inputs_fields` and like stored results.
-    `protocol` contains the data protocol of an entry.
-    """
+    """The name of a list of examples, of which evaluations use the first n. `fields` contains `data` and
+    `split`, and `protocol` is the data protocol of an entry."""
     chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
     return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 
 
 def _labelled(entry: Entry, inputs: Inputs) -> Entry:
-    """Returns an entry in the form in which the record contains it, with the split in its name and the tool
-    that made it."""
+    """An entry as the record contains it, with the split in its name and the tool that made it."""
     data = inputs.data
     named = {**inputs.run.labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
@@ -169,8 +160,7 @@ class _Unit:
     @property
     def spec(self) -> Spec:
         """The spec that is measured for all specs of the unit."""
-        first: Spec = self.specs[0]
-        return first
+        return self.specs[0]
 
     @property
     def checked(self) -> bool:
@@ -191,7 +181,6 @@ class _Unit:
 
     @property
     def outcomes_fields(self) -> dict[str, Any]:
-        """Everything that determines the rows, as fields of their key."""
         # n determines the size of the last batch, and such an attack draws numbers for whole batches.
         n = {"n": self.inputs.n} if self.spec.batch_dependent else {}
         fields = {**inputs_fields(self.inputs), **self.arithmetic, **self._seed, **n}
@@ -203,7 +192,6 @@ class _Unit:
 
     @property
     def entries_fields(self) -> dict[str, Any]:
-        """Everything that determines the entries, as fields of their key."""
         made = {"n": self.inputs.n, "version": POSTPROCESSING, **self.spec.reading(self.specs)}
         return {"outcomes": self.outcomes_key, **made}
 
@@ -212,8 +200,7 @@ class _Unit:
         return digest(self.entries_fields)
 
     def stored(self) -> Entries | None:
-        """Returns the entries in the store. The entries are checked, because the store may contain anything
-        under the key."""
+        """The entries in the store, if they have the form of entries: the store may contain anything."""
         kept = self.inputs.run.store.result(self.entries_key)
         if not isinstance(kept, list) or len(kept) != len(self.specs):
             return None
@@ -223,22 +210,19 @@ class _Unit:
         return kept if all(whole) else None
 
     def shown(self, entry: Entry) -> Entry:
-        """Returns the entry with large details replaced by the key of the stored result. For 100 classes, the
-        details of a metric have a quarter of a megabyte, which would fill the pipe. Without a store, the
-        details stay in the entry.
-        """
+        """The entry with large details (a quarter of a megabyte for 100 classes, which would fill the pipe)
+        replaced by the key of the stored result. Without a store, the details stay in the entry."""
         small = "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL
         small = small or self.inputs.run.store.folder is None
         return entry if small else {**entry, "detail": {"stored": self.entries_key}}
 
     def named(self, spec: Spec) -> Entry:
-        """Returns the fields of an entry that a spec determines before the work."""
+        """The fields of an entry that a spec determines before the work."""
         return {"metric": spec.name(), **spec.settings()}
 
     @property
     def common(self) -> Entry:
-        """The fields that describe the examples, the random numbers, and the stages before the network. If
-        the attack went through the stages, the kind of their gradients is included."""
+        """The fields that describe the examples, the stages before the network, and the random numbers."""
         stages, data = self.inputs.run.selection.defend, self.inputs.data
         entry: Entry = {"split": data.split, **data.protocol()}
         if stages is not None:
@@ -249,7 +233,7 @@ class _Unit:
         return entry | self._seed
 
     def claim(self) -> Entry:
-        """Returns the claim of a file of saved images, without the value and the number of images."""
+        """The claim of a file of saved images, without the value and the number of images."""
         entry = _labelled({**self.named(self.spec), **self.common}, self.inputs)
         (named,) = renamed([entry], self.inputs.run)
         return {**named, "checkpoint": self.inputs.checkpoint, "data": self.inputs.data.fingerprint}
@@ -285,8 +269,7 @@ class _Unit:
         return entries
 
     def _answers(self, entry: Entry, spec: Spec, rows: np.ndarray) -> Entry:
-        """Returns one bit for each image, if the value is a share of images and there are not too many
-        images."""
+        """One bit for each image, if the value is a share of images and there are not too many images."""
         n = entry.get("n")
         if not n or len(rows) > answers.MOST or not metric_name.is_share(entry["metric"]):
             return {}
@@ -300,11 +283,8 @@ def _compute(
     inputs: Inputs, title: str, units: Sequence[_Unit], computed: list[Any], save: ImageFiles | None
 ) -> dict[str, Outcomes]:
     """Compute the entries that are None in `computed`, and store outcomes and entries. Returns the outcomes
-    by their keys.
-
-    If `save` is true, all outcomes are computed again, because the perturbed images are needed. Raises
-    Pending in a dry run.
-    """
+    by their keys. With `save`, all outcomes are computed again, because the perturbed images are needed.
+    Raises Pending in a dry run."""
     run = inputs.run
     missing = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
     if any(unit.spec.needs for unit in missing):

@@ -57,8 +57,7 @@ class RecordEvaluation:
             )
 
     def checks(self, evaluator: Evaluator) -> dict[str, Any] | None:
-        """Returns problems in the model's outputs on its first images, or None for a model that rb-train
-        trained."""
+        """The checks of the model on its first images, or None for a model that rb-train trained."""
         inputs = self.inputs
         with inputs.run.report.clock.stage("look"):
             return model_checks.check_outputs(
@@ -73,11 +72,8 @@ def measure(
     checked: bool,
     saving: Callable[[], contextlib.AbstractContextManager[Any]] | None = None,
 ) -> dict[str, Any] | None:
-    """Complete the outcomes. Returns the checks of the model if `checked` is true.
-
-    `saving` opens the context of a function that saves images. With `saving`, this process measures all
-    images again.
-    """
+    """Complete the outcomes. Returns the checks of the model if `checked` is true. `saving` opens the context
+    of a function that saves images; this process then measures all images again."""
     inputs, run = evaluation.inputs, evaluation.inputs.run
     if run.pool is not None and saving is None:
         with run.store.working():
@@ -107,7 +103,6 @@ def by_workers(run: Run, units: Iterable[T], call: Callable[[T], Call]) -> Itera
 def _measured_by_workers(
     evaluation: RecordEvaluation, outcomes: list[Outcomes], checked: bool
 ) -> dict[str, Any] | None:
-    """Does the work of `measure` with the workers of the engine."""
     inputs, specs = evaluation.inputs, evaluation.specs
     # Resolved here, as for the keys: another machine might choose another precision.
     run = inputs.run.changed(precision=precision.resolve(inputs.run))
@@ -148,8 +143,8 @@ def _measured_by_workers(
 
 @dataclass(frozen=True)
 class OpenedCall(Call):
-    """A call on work that is sent in pickled form. The work has the attributes `inputs` and `opened`. The
-    object that `opened` yields stays loaded for the next call."""
+    """A call on pickled work, which has the attributes `inputs` and `opened`. The object that `opened` yields
+    stays loaded for the next call."""
 
     arch: Any
     sent: bytes
@@ -175,19 +170,15 @@ _open: tuple[bytes, Any] | None = None  # the work that a worker opened last
 
 @dataclass(frozen=True)
 class CheckCall(OpenedCall):
-    """Check the model's outputs on the first images."""
-
     def __call__(self, run: Run) -> dict[str, Any] | None:
         with self.opened(run) as (evaluation, evaluator):
-            checks: dict[str, Any] | None = evaluation.checks(evaluator)
-            return checks
+            return evaluation.checks(evaluator)
 
 
 @dataclass(frozen=True)
 class TileCall(OpenedCall):
     """Measure a tile. `size` is the size of tiles, which depends on the kind of device. `keys` are the keys
-    of the tile's parts, which another shard may have stored in the meantime.
-    """
+    of the tile's parts, which another shard may have stored in the meantime."""
 
     tile: Tile
     size: int

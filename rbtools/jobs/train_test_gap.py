@@ -1,9 +1,8 @@
-"""The generalisation error, by one evaluation on the training images and on the test images."""
+"""The generalisation error: the difference of an evaluation on the training images and on the test images."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,8 +42,13 @@ class GapJob(PlanJob):
         return [partial(self._gaps, evaluation=one) for one in self.evaluations]
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        with _both_splits():
+        try:
             return super().__call__(record, run.changed(split="test"))
+        except RbError as wrong:
+            if "no split" not in str(wrong):
+                raise
+            advice = " A generalisation error is a difference: give a data set that has train and test."
+            raise RbError(f"{wrong}{advice}") from None
 
     def _gaps(self, ask: Ask, evaluation: Evaluation) -> Entries:
         test = ask.inputs
@@ -56,8 +60,7 @@ class GapJob(PlanJob):
 
 
 def _images(test: Inputs) -> indices.Indices | None:
-    """Returns the selected training images, or None for all training images. Raises RbError if no image is
-    left."""
+    """The selected training images, or None for all. Raises RbError if no image is left."""
     chosen, every = test.run.selection.indices, test.run.changed(indices=None)
     trained = trained_on(test.record, every)
     if chosen is None:
@@ -72,24 +75,10 @@ def _images(test: Inputs) -> indices.Indices | None:
     return indices.of(left)
 
 
-@contextlib.contextmanager
-def _both_splits() -> Iterator[None]:
-    """Add advice to the error message for a data set that lacks a split."""
-    try:
-        yield
-    except RbError as wrong:
-        if "no split" not in str(wrong):
-            raise
-        advice = " A generalisation error is a difference: give a data set that has train and test."
-        raise RbError(f"{wrong}{advice}") from None
-
-
 def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entry of train - test. If the number has no value on one split, the entry contains the
-    reason instead."""
-    turned = (
-        metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
-    )  # test - train: both grow with overfitting
+    """The entry of train - test. If the number has no value on one split, the entry contains the reason."""
+    # test - train for losses and errors, because these grow with overfitting
+    turned = metric_name.parse(test["metric"]).words[0] in robust_loss.PARTS
     name_of = metric_name.gap_name if turned else metric_name.ge_name
     entry = {
         **{

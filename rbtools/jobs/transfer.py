@@ -53,8 +53,7 @@ class Transferred(Attacked):
 
     @property
     def searches(self) -> bool:
-        """False, because the attack runs on the sources in float32 and would not use a fast model."""
-        return False
+        return False  # the attack runs on the sources in float32
 
     def name(self) -> str:
         return f"transfer.{super().name()}"
@@ -103,8 +102,6 @@ class Transferred(Attacked):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        """Returns the spec of an entry. Also returns None if the entry does not describe the attacked
-        models."""
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
         if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None
@@ -120,8 +117,7 @@ class Transferred(Attacked):
 
 
 def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run: Run) -> Evaluation:
-    """Returns the evaluation of clean accuracy and of the accuracy under transfer from the models in
-    `records`."""
+    """Clean accuracy, and accuracy under transfer from the models in `records`."""
     names, models = zip(*_by_name(records, run), strict=True)
     described = tuple({key: model[key] for key in DESCRIBES if key in model} for model in models)
     given: dict[str, Any] = {"sources": names, "models": described, "records": records, "context": run}
@@ -130,24 +126,21 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
 
 
 def _one_or_all(items: Sequence[Any]) -> Any:
-    """Returns a field of an entry or key. A single source is not in a list, as in versions that allowed only
-    one source."""
+    """A field of an entry or key. Earlier versions allowed only one source, without a list."""
     return items[0] if len(items) == 1 else list(items)
 
 
 def _listed(value: object) -> list[Any]:
-    """Returns the items of a field that `_one_or_all` wrote."""
     return value if isinstance(value, list) else [value]
 
 
 def _by_name(sources: Sequence[str], run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the checkpoint name and the record of each source, sorted by checkpoint name."""
+    """The checkpoint name and the record of each source, sorted by checkpoint name."""
     records = map(orjson.loads, sources)
     return sorted(((resolve.checkpoint_name(one, run), one) for one in records), key=lambda pair: pair[0])
 
 
 def _mean_logits(models: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
-    """Returns the ensemble of these models."""
     return lambda images: torch.stack([model(images).float() for model in models]).mean(0)
 
 
@@ -156,25 +149,14 @@ _last: list[tuple[Any, list[nn.Module]]] = []
 
 
 def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
-    """Returns the sources' models in the order of the checkpoints' names. The models are in eval mode with
-    frozen parameters.
-
-    Raises RbError if a model cannot be loaded, or if images or classes differ from the evaluated model's.
-    """
+    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. Raises
+    RbError if a model cannot be loaded, or if images or classes differ from the evaluated model's."""
     from rbtools.evaluation.randomised import controlled, randomness_of
 
     classes, where = batch.clean_logits.shape[1], batch.images.device
-    key = (
-        sources,
-        run.selection.dataset,
-        run.selection.split,
-        run.selection.data_dir,
-        run.selection.class_map,
-        run.store.folder,
-        where,
-        batch.images.shape[1:],
-        classes,
-    )
+    chosen = run.selection
+    named = (sources, chosen.dataset, chosen.split, chosen.data_dir, chosen.class_map, run.store.folder)
+    key = (*named, where, batch.images.shape[1:], classes)
     if not _last or _last[0][0] != key:
         models = []
         for name, record in _by_name(sources, run):

@@ -41,7 +41,7 @@ class VerifyJob(JobFunction):
     """Measure a record's entries again.
 
     `n` is the number of random images for each entry. `sample` is the number of random entries to measure.
-    `file` is the file of the weights, whose hash must match the record's checkpoint. If the record names no
+    `file` contains the weights, and its hash must match the record's checkpoint. If the record names no
     checkpoint, `hints` describes the file.
     """
 
@@ -66,8 +66,7 @@ class VerifyJob(JobFunction):
         return {**record, FIELD: {**consistency.summary(record), "entries": verdicts}}
 
     def _given(self, record: Record, run: Run) -> tuple[Record, tuple[str, str] | None]:
-        """Returns the record with the file of its weights. If there is no such file, also returns the reason
-        and the verdict."""
+        """The record with the file of its weights or, without this file, the reason and the verdict."""
         try:
             if self.file is not None:
                 return with_file(record, self.file, run, self.hints), None
@@ -88,7 +87,7 @@ class VerifyJob(JobFunction):
         return [entries[place] for place in places]
 
     def draws(self, record: Record, purpose: str) -> random.Random:
-        """Returns a generator of random choices that depend only on the seed, the record and the purpose."""
+        """A generator of random choices that depend only on the seed, the record and the purpose."""
         text = f"{self.seed} {purpose} {record.get('checkpoint')} {record.get('arch')}"
         return random.Random(hashlib.sha256(text.encode()).digest())
 
@@ -98,8 +97,7 @@ def _unmeasured(entry: Entry, reason: str, verdict: str = remeasured.UNKNOWN) ->
 
 
 def _without_network(record: Record, entry: Entry, has_file: bool) -> Record | None:
-    """Returns the verdict on an entry that can be judged without a measurement, and None for other
-    entries."""
+    """The verdict on an entry that can be judged without a measurement, or None for other entries."""
     if isinstance(entry.get("expression"), str):
         return _expression(record, entry)
     if entry["metric"] == "score":
@@ -122,8 +120,7 @@ def _of_architecture(entry: Entry) -> bool:
 
 
 def _score(record: Record, entry: Entry) -> Record:
-    """Returns the verdict on a composite score, which is computed again from the record's metrics and the
-    ranges of the terms."""
+    """The verdict on a composite score, recomputed from the record's metrics and the ranges of the terms."""
     terms, ranges = entry.get("terms"), entry.get("ranges")
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
         return _unmeasured(entry, "the entry lacks the ranges of its terms, which are needed for scaling")
@@ -140,7 +137,7 @@ def _score(record: Record, entry: Entry) -> Record:
 
 
 def _value(metric: str, record: Record) -> float | None:
-    """Returns the value of a term, or None if the record lacks the term."""
+    """The value of a term, or None if the record lacks the term."""
     if metric in record["metrics"]:
         return float(record["metrics"][metric])
     try:
@@ -150,7 +147,7 @@ def _value(metric: str, record: Record) -> float | None:
 
 
 def _expression(record: Record, entry: Entry) -> Record:
-    """Returns the verdict on a metric that rb-score computed from other metrics."""
+    """The verdict on a metric that rb-score computed from other metrics."""
     try:
         value = expr.compile(entry["expression"]).number(record)
     except RbError as wrong:
@@ -159,8 +156,7 @@ def _expression(record: Record, entry: Entry) -> Record:
 
 
 class _Measurement:
-    """The measurement of a record's entries. `came` is the record as it was read, before a file of weights
-    was added."""
+    """The measurement of a record's entries. `came` is the record without the file of weights."""
 
     def __init__(
         self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record, run: Run
@@ -179,7 +175,6 @@ class _Measurement:
         self.failed: dict[str, str] = {}
 
     def verdicts(self) -> dict[str, Record]:
-        """Returns the verdict on each entry."""
         every = {entry["metric"]: entry for entry in self.record.get("evals") or ()}
         for metric, entry in self.claims.items():
             try:
@@ -199,8 +194,7 @@ class _Measurement:
         }
 
     def _measure(self, question: Question, metrics: Sequence[str]) -> bool:
-        """Measure the answer to a question about claims of these metrics. Returns True if the measurement
-        succeeds."""
+        """Measure the answer to a question about claims of these metrics. Returns True if this succeeds."""
         try:
             chosen, images = self._part(question)
             if images is not None:
@@ -221,12 +215,11 @@ class _Measurement:
         return True
 
     def _part(self, question: Question) -> tuple[Any, int | None]:
-        """Returns a random part of the question's images and the number of all its images. Returns (None,
-        None) if all images are used."""
+        """A random part of the question's images and the number of all; (None, None) for all images."""
         wanted = self.job.n
         if wanted is None or not question.of_part:
             return None, None
-        inputs = resolve_inputs(self.bare, question.placed(self.run))
+        inputs = resolve_inputs(self.bare, question.with_options(self.run))
         order = inputs.data.order(inputs.data.load().labels)[: inputs.n].tolist()
         if wanted >= len(order):
             return None, None
@@ -241,11 +234,10 @@ class _Measurement:
         if not published and images is None and claim.get("indices") != measured.get("indices"):
             reason = "it is about chosen images (--indices), of which the record has only a hash"
             return _unmeasured(claim, reason)
-        words = (
-            published_difference.difference(measured, claim)
-            if published
-            else remeasured.different(claim, measured)
-        )
+        if published:
+            words = published_difference.difference(measured, claim)
+        else:
+            words = remeasured.different(claim, measured)
         if words:
             return _unmeasured(claim, f"it was measured differently: {words}")
         if not published:

@@ -57,11 +57,10 @@ class Draws:
 
     @property
     def device(self) -> torch.device:
-        """The device of the examples and of the results."""
         return self.examples.device
 
     def take(self, index: Tensor) -> Draws:
-        """The random numbers of some examples, by int64 positions or a boolean mask (N,) on any device."""
+        """The random numbers of the examples that `index` selects, int64 or a boolean mask on any device."""
         host = None if self.host is None or index.device.type != "cpu" else self.host[index]
         if self.device.type == "cuda" and index.device.type == "cpu":
             index = index.pin_memory()  # so that the host does not wait for the copy
@@ -122,10 +121,7 @@ class Draws:
         return torch.empty(len(self), count, dtype=dtype, device=self.device)
 
     def _tiles(self, result: Tensor, draw: int, fill: Fill) -> Tensor:
-        """Call `fill` to write each tile of `result` (N, count) from the packed words of the tile.
-
-        The temporary memory is that of one tile (philox.tile_blocks) for any size of the result.
-        """
+        """Call `fill` for each tile of `result` (N, count), in temporary memory for one tile."""
         draw += self.offset
         if not 0 <= draw <= WORD:
             raise ValueError(f"expected draw + offset from 0 to 2^32 - 1, got {draw}")
@@ -145,15 +141,15 @@ class Draws:
 
 
 def _words(packed: Tensor) -> Tensor:
-    """Converts pairs of words (R, C, 2) to int32 (R, 4 C), in the order of a little-endian machine."""
+    """Pairs of words (R, C, 2) as int32 (R, 4 C), in the order of a little-endian machine."""
     return packed.view(torch.int32).view(len(packed), -1)
 
 
 def of_images(stream: str, images: Tensor, seed: int, examples: Tensor | None = None) -> Draws:
     """The random numbers of images (N, ...), on their device.
 
-    `examples`, int64 (N,), are the positions of the images in their data set. By default, image i is example
-    i. Raises RbError for examples that are not N integers.
+    `examples`, int64 (N,), are the positions of the images in their data set; by default 0 to N - 1. Raises
+    RbError for examples that are not N integers.
     """
     if examples is None:
         examples = torch.arange(len(images), device=images.device)

@@ -1,8 +1,4 @@
-"""Random numbers for the code of other projects, such as a network that adds noise to its input.
-
-Inside `ExampleNumbers`, the random operations of torch return separate numbers for each row of a batch. The
-numbers depend only on (seed, stream, example, pass, operation) and not on the other examples in the batch.
-"""
+"""Random numbers for the code of other projects, such as a network that adds noise to its input."""
 
 from __future__ import annotations
 
@@ -26,9 +22,9 @@ _PASSES = 1 << 31  # passes share the counter with the upper half of an example'
 class ExampleNumbers(TorchDispatchMode):
     """A context in which row i of a batch is example `examples[i]` in its pass number `passes[i]`.
 
-    If a result has one row for each example, or the same number of consecutive rows for each example, the
-    context fills the result row by row. Every other random operation is unchanged, and `shared` is true
-    afterwards. The numbers of the unchanged operations depend on the batch, as do those of NumPy and Python.
+    If the result of a random operation has the same number of consecutive rows for each example, the context
+    fills the result row by row: the numbers depend only on (seed, stream, example, pass, operation). Every
+    other random operation, NumPy and Python return numbers that depend on the batch; `shared` is then true.
     `kinds` contains the kinds of operations that occurred: "dropout" and "noise". `examples` and `passes` are
     int64 (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
     """
@@ -58,8 +54,7 @@ class ExampleNumbers(TorchDispatchMode):
 
     @contextlib.contextmanager
     def row(self, number: int) -> Iterator[None]:
-        """A context in which only this row goes through the model. Inside it, all random numbers are drawn
-        for this row, including those from NumPy, from Python and from operations that have no rows."""
+        """A context in which only this row goes through the model and determines all random numbers."""
         whole, done = self.draws, self.operation
         seed = self._seeds[number]
         self.draws, self.operation = whole.take(torch.tensor([number])), 0
@@ -77,13 +72,11 @@ class ExampleNumbers(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """True if torch would import torch.compile, which takes 1.5 s, to wrap `__torch_dispatch__`."""
-        return False
+        return False  # otherwise torch imports torch.compile, which takes 1.5 s
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        """A seed for each row. All seeds are computed at once, because one call takes longer than a pass of a
-        small network."""
+        """A seed for each row; one call for each row would take longer than a pass of a small network."""
         seeds: list[int] = self.draws.child("all").bits(1)[:, 0].tolist()
         return seeds
 
@@ -100,14 +93,13 @@ class ExampleNumbers(TorchDispatchMode):
             self.shared = True
             return result
         if each:
-            fill(_Filler(self.draws, self.operation, out, each), func, args, kwargs, result)
+            fill(_Filler(self.draws, self.operation, out, each), _arguments(func, args, kwargs), result)
         self.operation += 1
         return result
 
 
 def _seed_torch(seed: int, device: torch.device) -> None:
-    """Seed only the generators of the CPU and of this device, because `torch.manual_seed` records the call
-    stack for every other kind of device."""
+    """Seed the generators of the CPU and of this device; `torch.manual_seed` also records a call stack."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -115,13 +107,12 @@ def _seed_torch(seed: int, device: torch.device) -> None:
 
 
 def states(device: torch.device) -> tuple[Any, ...]:
-    """Generator states whose change shows that torch, Python or NumPy has drawn numbers."""
+    """The states of the generators of torch, Python and NumPy, which change if numbers are drawn."""
     there = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return *_states(), *(state.numpy().tobytes() for state in (torch.get_rng_state(), *there))
 
 
 def _states() -> tuple[Any, ...]:
-    """Generator states whose change shows that Python or NumPy has drawn numbers."""
     numpy: Any = np.random.get_state()
     return random.getstate(), numpy[1].tobytes(), numpy[2]
 
@@ -133,15 +124,12 @@ class _Filler:
         self.draws, self.operation, self.out, self.each = draws, operation, out, each
 
     def uniform(self) -> Tensor:
-        """Uniform numbers in [0, 1)."""
         return self.draws.uniform((self.each,), draw=self.operation).view(self.out.shape)
 
     def normal(self) -> Tensor:
-        """Standard normal numbers."""
         return self.draws.normal((self.each,), draw=self.operation).view(self.out.shape)
 
     def integers(self, low: int, high: int) -> Tensor:
-        """Random integers in [low, high)."""
         return self.draws.integers(high - low, (self.each,), draw=self.operation).view(self.out.shape) + low
 
 
@@ -149,41 +137,27 @@ def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple | list) and result else result
 
 
-def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of an operation, by name."""
+def _arguments(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     values: dict[str, Any] = {argument.name: argument.default_value for argument in func._schema.arguments}
     values |= {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     values |= kwargs
     return values
 
 
-def _rand(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    result.copy_(numbers.uniform())
-
-
-def _randn(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    result.copy_(numbers.normal())
-
-
-def _uniform(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    given = _named(func, args, kwargs)
-    low, high = given["from"], given["to"]
+def _uniform(numbers: _Filler, given: dict[str, Any], result: Any) -> None:
+    low, high = given.get("from", 0.0), given.get("to", 1.0)
     result.copy_(numbers.uniform() * (high - low) + low)
 
 
-def _normal(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    given = _named(func, args, kwargs)
-    result.copy_(numbers.normal() * given["std"] + given["mean"])
+def _normal(numbers: _Filler, given: dict[str, Any], result: Any) -> None:
+    result.copy_(numbers.normal() * given.get("std", 1.0) + given.get("mean", 0.0))
 
 
-def _bernoulli(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    given = _named(func, args, kwargs)
-    chance = given["p"] if "p" in given else given["self"]
-    result.copy_(numbers.uniform() < chance)
+def _bernoulli(numbers: _Filler, given: dict[str, Any], result: Any) -> None:
+    result.copy_(numbers.uniform() < given.get("p", given["self"]))
 
 
-def _dropout(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    given = _named(func, args, kwargs)
+def _dropout(numbers: _Filler, given: dict[str, Any], result: Any) -> None:
     if given["train"] is False:
         return
     kept = numbers.uniform() >= given["p"]
@@ -193,21 +167,20 @@ def _dropout(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -
     )
 
 
-def _exponential(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    result.copy_(numbers.uniform().neg_().log1p_().neg_() / _named(func, args, kwargs)["lambd"])
+def _exponential(numbers: _Filler, given: dict[str, Any], result: Any) -> None:
+    result.copy_(numbers.uniform().neg_().log1p_().neg_() / given["lambd"])
 
 
-def _integers(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    given = _named(func, args, kwargs)
+def _integers(numbers: _Filler, given: dict[str, Any], result: Any) -> None:
     result.copy_(numbers.integers(given.get("low", 0), given["high"]))
 
 
 _DROPOUTS = {_aten.bernoulli, _aten.bernoulli_, _aten.native_dropout}
-_FILLS: dict[Any, Callable[[_Filler, Any, Any, Any, Any], None]] = {
-    _aten.rand: _rand,
-    _aten.rand_like: _rand,
-    _aten.randn: _randn,
-    _aten.randn_like: _randn,
+_FILLS: dict[Any, Callable[[_Filler, dict[str, Any], Any], None]] = {
+    _aten.rand: _uniform,
+    _aten.rand_like: _uniform,
+    _aten.randn: _normal,
+    _aten.randn_like: _normal,
     _aten.uniform_: _uniform,
     _aten.normal_: _normal,
     _aten.normal: _normal,

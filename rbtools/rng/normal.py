@@ -1,10 +1,9 @@
-"""Box-Muller in float64 with exactly rounded operations only. All machines therefore compute the same bits.
+"""Box-Muller in float64 with exactly rounded operations only, so that all machines compute the same bits.
 
-The results of `torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA), and
-this bit sometimes changes a rounding. Additions, products, quotients and square roots are exactly rounded on
-every machine. Each operation is called separately, so no compiler can fuse two operations. The normal numbers
-therefore have the same bits on every CPU and GPU. The functions of this module take about 5 ns per value more
-than those of the libraries.
+The results of `torch.log`, `sin` and `cos` differ in the last bit between libraries (MKL, SLEEF, CUDA). Sums,
+products, quotients and square roots are exactly rounded on every machine. Each operation is called
+separately, so no compiler can fuse two operations. This costs about 5 ns per value more than the functions of
+the libraries.
 """
 
 from __future__ import annotations
@@ -23,17 +22,13 @@ SIGN = -(1 << 63)
 QUARTER = 1 << 30
 SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # the float64 sqrt(1/2): exponents are counted from there
 
-
 # Pairs processed at once on a CPU: temporaries of 128 KiB, which the allocator keeps instead of returning
 # their pages (17 ns per value; 26 in pieces of 65536 pairs, 31 in pieces of 8192).
 CPU_PIECE = 1 << 14
 
 
 def normal_values(packed: Tensor) -> Tensor:
-    """Standard normal values from pairs of 32-bit words. Each pair is converted to two values.
-
-    Shape: int64 (R, C, 2), as returned by Philox.blocks, is converted to float32 (R, 4 C).
-    """
+    """Standard normal values, float32 (R, 4 C), from pairs of words, int64 (R, C, 2) of Philox.blocks."""
     values = torch.empty(packed.numel(), 2, dtype=torch.float32, device=packed.device)
     piece = CPU_PIECE * torch.get_num_threads() if packed.device.type == "cpu" else max(1, len(values))
     for pairs, target in zip(packed.view(-1).split(piece), values.split(piece), strict=True):
@@ -42,10 +37,8 @@ def normal_values(packed: Tensor) -> Tensor:
 
 
 def normal_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Two independent standard normal values from each pair of 32-bit words.
-
-    Shape: the argument is int64 (...), with word a in the low half and word b in the high half. The result is
-    two float64 (...).
+    """Converts int64 (...), with word a in the low half and word b in the high half, to two independent
+    standard normal values, both float64 (...).
 
     Let u = (a + 1/2) 2^-32, and let phi be an angle that b distributes evenly over the circle. The two values
     are sqrt(-2 ln u) cos(phi) and sqrt(-2 ln u) sin(phi), with absolute values below 6.77. The lower 30 bits

@@ -1,9 +1,8 @@
-"""Philox 4x32-10, the counter-based generator of all random numbers, in plain int64 operations of torch.
+"""Philox 4x32-10, the counter-based generator of all random numbers, in int64 operations of torch.
 
-The generator is described in Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
-2011. The constants are those of the Random123 distribution. A block of four 32-bit words is a pure function
-of a 64-bit key and a 128-bit counter. Any word of any example can therefore be computed separately, in any
-order and on any device.
+The source is Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. The
+constants are those of the Random123 distribution. A block of four 32-bit words is a pure function of a 64-bit
+key and a 128-bit counter. Any word can therefore be computed separately, on any device.
 """
 
 from __future__ import annotations
@@ -25,17 +24,14 @@ GPU_TILE = 1 << 22
 
 
 def tile_blocks(device: torch.device) -> int:
-    """The number of blocks to compute at once on this device. No result depends on the number of blocks."""
+    """The number of blocks to compute at once on this device. No result depends on this number."""
     return CPU_TILE * torch.get_num_threads() if device.type == "cpu" else GPU_TILE
 
 
 @functools.lru_cache(maxsize=256, typed=True)  # otherwise 1 and 1.0 would be the same key
 def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
-    """Converts `value` to the form that is fastest as an operand in torch.
-
-    On a CPU, this form is a 0-d tensor, which halves the time of an operation in the cache (from 5 to 2.5
-    us). On a GPU, this form is a Python number, which becomes an argument of the kernel launch.
-    """
+    """The form of `value` that is fastest as an operand in torch. On a CPU, a 0-d tensor halves the time of
+    an operation in the cache (from 5 to 2.5 us). On a GPU, a number is an argument of the kernel launch."""
     if not on_cpu:
         return value
     with torch.inference_mode(False):  # a cached inference tensor would cause errors in autograd later
@@ -43,28 +39,20 @@ def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
         return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def key_schedule(key: tuple[int, int]) -> list[tuple[int, int]]:
-    """The keys of the rounds. Each half grows by its Weyl constant modulo 2^32 from round to round."""
-    return [((key[0] + i * WEYL[0]) & WORD, (key[1] + i * WEYL[1]) & WORD) for i in range(ROUNDS)]
-
-
 @functools.lru_cache(maxsize=1024)
 def columns(pairs: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, ...]:
-    """Pairs of numbers as int64 (2, 1, 1) on a device. Callers must not change this tensor.
-
-    The tensor is cached, because every step uses the same streams and a copy to a GPU makes the host wait for
-    all earlier work of the GPU.
-    """
+    """Pairs of numbers as int64 (2, 1, 1) on a device. Callers must not change these tensors. They are
+    cached, because a copy to a GPU makes the CPU wait for all earlier work of the GPU."""
     with torch.inference_mode(False):
         return torch.tensor(pairs, dtype=torch.int64).to(device).view(-1, 2, 1, 1).unbind()
 
 
 class Philox:
-    """Computes the blocks of one key, tile by tile, in temporary memory that all tiles share."""
+    """Computes the blocks of one key in temporary memory that all calls share."""
 
     def __init__(self, key: tuple[int, int], device: torch.device) -> None:
         self.device = device
-        self.keys = key_schedule(key)
+        self.keys = [((key[0] + i * WEYL[0]) & WORD, (key[1] + i * WEYL[1]) & WORD) for i in range(ROUNDS)]
         self._columns = columns(tuple(self.keys), device)
         (self._multipliers,) = columns((MULTIPLIERS,), device)
         self._shape: tuple[int, int] | None = None
@@ -81,11 +69,10 @@ class Philox:
 
         Shape: c0 and c3 are int64 (R,), and c2 is int64 (C,). The result is int64 (R, C, 2) and is
         overwritten by the next call. Element [i, j, 0] contains word 0 in its low half and word 1 in its high
-        half. Element [i, j, 1] contains words 2 and 3.
+        half; element [i, j, 1] contains words 2 and 3.
 
         A round maps (c0, c1, c2, c3) to (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)).
-        Products are computed in 64 bits with wrap-around. Once per round, a mask removes the bits above each
-        low half and the bits that the arithmetic shift adds.
+        Once per round, a mask removes the bits above each low half, which the arithmetic shift also sets.
         """
         self._allocate((len(c0), len(c2)))
         first, third = self._outer_rounds(c0.view(-1, 1), c1, c2.view(1, -1), c3.view(-1, 1))
@@ -110,10 +97,8 @@ class Philox:
         return self._packed
 
     def _outer_rounds(self, c0: Tensor, c1: int, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor]:
-        """Two rounds on rows (R, 1) and columns (1, C), in which only the last operations have size R x C.
-
-        Words 0 and 2 are written to the state. Words 1 and 3 are returned, with 32 valid low bits.
-        """
+        """Two rounds on rows (R, 1) and columns (1, C); only the last operations have size R x C. Words 0 and
+        2 are written to the state. Words 1 and 3 are returned, with 32 valid low bits."""
         m0, m1 = MULTIPLIERS
         (k0, k1), (l0, l1) = self.keys[:2]
         by_row, by_column = c0 * m0, c2 * m1

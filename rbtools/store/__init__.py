@@ -1,5 +1,4 @@
-"""The store of finished work: results and checkpoints under keys that hash everything that determines
-them."""
+"""Results and checkpoints on disk, under keys that hash everything that determines a result."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Keys, checksums at the end of stored files, and stamps that show whether a file has changed.
 
-A stamp is a text that changes when a file changes. A stamp is made without reading the file. The content of a
-file can be replaced while its size and its time of modification stay the same, but programs cannot set its
-time of change (ctime). In two cases the content may change without changing the stamp; the stamp is then not
-`settled`. In the first case, the file was changed just before the stamp was made, and another change may
-follow within the resolution of the times. In the second case, the file system has no inodes or no times of
-change, such as some network file systems and FAT.
+A stamp is a text that is made without reading the file, and that changes when the file changes. The stamp
+contains the time of change (ctime), because programs cannot set this time. A stamp is not `settled` if the
+content may change without changing the stamp. This is so just after a change, because another change may
+follow within the resolution of the times, and on a file system without inodes or times of change, such as FAT
+and some network file systems.
 """
 
 from __future__ import annotations
@@ -38,12 +37,11 @@ def as_json(value: object, *, sort: bool = False) -> bytes:
 
 
 def canonical(description: object) -> bytes:
-    """The canonical JSON text of a description, with sorted keys and without white space."""
     return as_json(description, sort=True)
 
 
 def digest(description: Mapping[str, Any]) -> str:
-    """The key of a description: 64 hexadecimal digits."""
+    """The key of a description: 64 hexadecimal digits of the SHA-256 of its canonical JSON text."""
     return hashlib.sha256(canonical(description)).hexdigest()
 
 
@@ -52,16 +50,14 @@ class DamagedFile(Exception):
 
 
 def sealed(body: bytes, key: str = "") -> bytes:
-    """A file's content with its checksum as the last line. With a key, the checksum also covers the key. The
-    key is needed for files that do not contain their key."""
+    """A file's content with its checksum as the last line. For a file that does not contain its key, the
+    checksum also covers the key."""
     return body + _mark(body, key)
 
 
 def content(kind: str, name: str, data: bytes) -> Any:
-    """The content of a stored file. The content is bytes for outcomes and states, and otherwise a dictionary.
-
-    Raises DamagedFile if the checksum does not match the data, or if the data do not match the file's name.
-    """
+    """The content of a stored file: bytes for outcomes and states, otherwise a dictionary. Raises DamagedFile
+    if the data do not match their checksum or the file's name."""
     keyless = kind in ("outcomes", "state")
     body, mark = data[:-66], data[-66:]
     if mark != _mark(body, name if keyless else ""):
@@ -96,8 +92,7 @@ def hash_of_file(path: str | os.PathLike[str]) -> str:
 
 
 class Stamp(NamedTuple):
-    """The stamp of a file. `settled` is true if values cached with this stamp are valid without reading the
-    file."""
+    """The stamp of a file. If `settled` is true, values cached with this stamp are valid."""
 
     text: str
     settled: bool
@@ -110,7 +105,7 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp:
 
 
 def stamp(status: os.stat_result) -> Stamp:
-    """The stamp of a file with this status. The stamp must be made before the file is read."""
+    """The stamp of a file with this status, which must be read before the file's content."""
     size, changed, modified = status.st_size, status.st_ctime_ns, status.st_mtime_ns
     text = f"{size} {modified} {changed} {status.st_ino} {status.st_dev}"
     changes_known = status.st_ino > 0 and changed > 0 and (changed != modified or changed % _COARSE_NS > 0)

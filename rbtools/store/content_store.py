@@ -13,9 +13,8 @@ folder has this layout, in which two hexadecimal digits name a folder:
                            classes of lists of examples, which may be deleted
 
 All files except objects end in a line with the SHA-256 of the bytes before this line; for outcomes and
-states, the hash covers their key followed by these bytes. If the hash does not match, the file counts as
-absent and is written again. The same holds if the description or the key in the file does not hash to the
-name of the file, or if the file is a link or not a plain file.
+states, the hash covers their key followed by these bytes. A file counts as absent, and is written again, if
+this hash or the name of the file does not match the content, or if the file is a link or not a plain file.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Store:
 
     The folder is created at the first write. With `force`, only results that this object has written are
     found. `found` and `computed` count units of work. `damaged` lists files whose content does not match
-    their checksum or their name. `trouble` is the reason why something could not be stored. Raises RbError if
+    their checksum or their name. `trouble` is the reason why a file could not be stored. Raises RbError if
     `folder` has another format or is not a folder.
     """
 
@@ -74,39 +73,29 @@ class Store:
     # --- units of work --------------------------------------------------------------------------------
 
     def result(self, key: str) -> Any | None:
-        """The finished result with this key, or None."""
         return (self._finished("results", key) or {}).get("value")
 
     def keep_result(
         self, key: str, what: Mapping[str, Any], value: object, about: Mapping[str, Any] | None = None
     ) -> None:
-        """Store a finished result with the description `what`, whose hash is the key.
-
-        `about` contains information for `rb-store ls` that is not part of the key, such as names.
-        """
+        """Store a finished result with the description `what`, whose hash is the key. `about` contains
+        information for `rb-store ls` that is not part of the key, such as names."""
         result = {"what": what, "value": value, **({} if about is None else {"about": about})}
         self._keep("results", key, sealed(as_json(result)))
 
     def outcomes(self, key: str) -> bytes | None:
-        """The stored outcomes of the single examples, or None."""
         return self._finished("outcomes", key)
 
     def keep_outcomes(self, key: str, data: bytes) -> None:
-        """Store the outcomes of the single examples."""
         self._keep("outcomes", key, sealed(data, key))
 
     def state(self, key: str) -> bytes | None:
-        """The state of an interrupted training run or a part of an evaluation. Returns None if no state is
-        stored."""
+        """The state of an interrupted training run or a part of an evaluation, or None."""
         return self._finished("state", key)
 
-    def keep_state(self, key: str, data: bytes) -> None:
-        """Store the state of an unfinished training run."""
-        self._keep("state", key, sealed(data, key))
-
-    def keep_part(self, key: str, data: bytes) -> None:
-        """Store a part of an evaluation among the states. The part may be lost in a power cut."""
-        self._keep("state", key, sealed(data, key), sync=False)
+    def keep_state(self, key: str, data: bytes, *, sync: bool = True) -> None:
+        """Store what `state` returns. Without `sync`, the data may be lost in a power cut."""
+        self._keep("state", key, sealed(data, key), sync=sync)
 
     def drop_state(self, key: str) -> None:
         """Remove the state of a finished training run, or a part of a finished evaluation."""
@@ -115,12 +104,11 @@ class Store:
                 path.unlink()
 
     def _finished(self, kind: str, key: str) -> Any | None:
-        """The stored content with this key, or None if it is absent or must be computed again."""
         return None if self.force and (kind, key) not in self._own else self.read(kind, key)
 
     def _keep(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a file whose content can be computed again. Errors are recorded in `trouble` and not raised,
-        because results must be output even if the disk is full."""
+        """Write a file. An error is recorded in `trouble` and not raised, because results must be output even
+        if the disk is full."""
         try:
             self._write(kind, name, data, sync=sync)
         except RbError as error:
@@ -135,7 +123,7 @@ class Store:
         check_writable(self.folder / "objects")
 
     def keep_object(self, data: bytes) -> str:
-        """Store a checkpoint. Returns its name, which is "sha256:" and the hash of its bytes."""
+        """Store a checkpoint, and return its name "sha256:..."."""
         name = object_name(data)
         if self.folder is None:
             self.check_writable()
@@ -144,10 +132,8 @@ class Store:
         return name
 
     def object(self, name: str) -> Path:
-        """The file of the checkpoint called "sha256:...".
-
-        Raises RbError if the file is missing, or if its content does not match its name.
-        """
+        """The file of the checkpoint called "sha256:...". Raises RbError if the file is missing, or if its
+        content does not match its name."""
         path = self.path("objects", name.removeprefix("sha256:"))
         if path is None or not is_plain(path):
             raise RbError(
@@ -164,14 +150,13 @@ class Store:
         return path
 
     def has_object(self, name: str) -> bool:
-        """Whether the store has an undamaged checkpoint with this name."""
         try:
             self.object(str(name))
         except RbError:
             return False
         return True
 
-    # --- the cache: maps texts to texts that are quick to look up -------------------------------------
+    # --- the cache: maps texts to texts ---------------------------------------------------------------
 
     def file_hash(self, path: str | os.PathLike[str]) -> str:
         """The name "sha256:..." of a file's bytes. The file is read once for each path and settled stamp."""
@@ -179,8 +164,7 @@ class Store:
         return (self.get(key) if settled else None) or self.hash_now(path)
 
     def hash_now(self, path: str | os.PathLike[str]) -> str:
-        """The name "sha256:..." of a file's bytes, which are always read, because a disk error may change
-        the bytes but not the stamp."""
+        """As `file_hash`, but always read the file: a disk error may change the bytes but not the stamp."""
         key, settled = _file_key(path)
         name = f"sha256:{hash_of_file(os.path.abspath(path))}"
         if settled and self.get(key) != name:
@@ -188,7 +172,7 @@ class Store:
         return name
 
     def get(self, key: str) -> str | None:
-        """A cached text (such as a hash of a file), or None."""
+        """A cached text, or None."""
         value = (self.read("cache", hash_of_text(key)) or {}).get("value")
         return value if isinstance(value, str) else None
 
@@ -203,41 +187,33 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(
-        self, key: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
-    ) -> Iterator[None]:
+        self, name: str, done: Callable[[], bool], check_cancelled: Callable[[], None]
+    ) -> Iterator[lease.Lease | None]:
         """Hold the lease of a unit of work, so that no other process does the same work at the same time. The
-        block starts without the lease as soon as `done` returns that another process has finished the work.
-        If the store cannot be written, the block runs without a lease.
-        """
-        with self._lease(key, lambda path: lease.wait(path, check_cancelled, done)):
-            yield
-
-    @contextlib.contextmanager
-    def working(self) -> Iterator[str | None]:
-        """Hold a lease that shows that this process uses the store's files, so that `gc` keeps the files.
-        Yields the name of the lease, or None if there is no lease."""
-        name = checksum.digest({"work": uuid.uuid4().hex})
-        # `gc` takes each lease for a moment, to see whether it is free.
-        with self._lease(name, lambda path: lease.wait(path, lambda: None, lambda: False)) as held:
-            yield None if held is None else name
-
-    @contextlib.contextmanager
-    def _lease(self, name: str, take: Callable[[Path], lease.Lease | None]) -> Iterator[lease.Lease | None]:
-        """Hold the lease with this name if `take` acquires it."""
+        block starts without the lease as soon as `done` returns True because another process has finished the
+        work, or if the store cannot be written."""
         path, held = self.path("leases", name), None
         with contextlib.suppress(OSError):
-            held = None if path is None else take(path)
+            held = None if path is None else lease.wait(path, check_cancelled, done)
         try:
             yield held
         finally:
             if held is not None:
                 held.release()
 
+    @contextlib.contextmanager
+    def working(self) -> Iterator[str | None]:
+        """Hold a lease that shows `rb-store gc` that this process uses the store's files. Yields the name of
+        the lease, or None if there is no lease."""
+        name = checksum.digest({"work": uuid.uuid4().hex})
+        # `gc` takes each lease for a moment, to see whether it is free.
+        with self.claimed(name, lambda: False, lambda: None) as held:
+            yield None if held is None else name
+
     # --- files ----------------------------------------------------------------------------------------
 
     def path(self, kind: str, name: str) -> Path | None:
-        """The path of a file with this kind and name, whether or not it exists. Returns None without a
-        store."""
+        """The path of a file with this kind and name, which may be missing. Returns None without a store."""
         # Folders named by two digits: 100,000 results are about 400 files in each of 256 folders.
         if self.folder is None:
             return None
@@ -249,11 +225,8 @@ class Store:
         return (path for path, own in self.walk(kind, beginning) if own)
 
     def walk(self, kind: str, beginning: str = "") -> Iterator[tuple[Path, bool]]:
-        """Yields each path in the folders of one kind, and whether its name is that of a stored file.
-        Temporary files and the user's own files have other names.
-
-        Links to folders are not followed, because they may lead to the user's own files.
-        """
+        """Yields each path in the folders of one kind, and whether its name is that of a stored file. Links
+        to folders are not followed, because they may lead to the user's own files."""
         if self.folder is None:
             return
         self.check()
@@ -267,8 +240,7 @@ class Store:
                         yield folder / name, _NAME.fullmatch(name) is not None
 
     def read(self, kind: str, name: str) -> Any | None:
-        """The content of a file (`checksum.content`). Returns None if the file is absent, or damaged and to
-        be replaced."""
+        """The content of a file (`checksum.content`), or None if the file is absent or damaged."""
         path = self.path(kind, name)
         data = None if path is None else _bytes(path)
         if path is None or data is None:
@@ -331,13 +303,11 @@ class Store:
 
 
 def object_name(data: bytes) -> str:
-    """The name of a checkpoint: "sha256:" and the hash of its bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
-    """The key under which a file's hash is cached, and whether the cached hash is valid without reading the
-    file. Raises OSError."""
+    """The key of a file's cached hash, and whether the cached hash is still valid. Raises OSError."""
     absolute = os.path.abspath(path)
     text, settled = checksum.stamp_of(absolute)
     return f"{FILE}{text}:{absolute}", settled
@@ -351,7 +321,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _bytes(path: Path) -> bytes | None:
-    """The bytes of a file. Returns None if the file is absent or not a plain file."""
+    """The bytes of a file, or None if the file is absent or not a plain file."""
     try:
         return read_plain(path, follow=False)
     except (FileNotFoundError, NotADirectoryError, NoPlainFile):

@@ -14,17 +14,14 @@ from typing import IO
 from rbtools.errors import RbError, UsageError
 
 ASIDE = ".aside-"
-# Longer than any pause between two writes to one file: if a file is older, its writer has ended.
-ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write to a temporary file, sync it, and rename it. Readers see either the old or the new content.
 
-    Without `sync`, a power cut may leave an empty file. Omit `sync` only for files that are checked when they
-    are read and are easy to compute again. Raises RbError with the system's reason if the folder cannot be
-    written.
+    Without `sync`, a power cut may leave an empty file; omit `sync` only for files that are checked when they
+    are read and are easy to compute again. Raises RbError if the folder cannot be written.
     """
     with written_whole(path, sync=sync) as stream:
         stream.write(data)
@@ -32,11 +29,9 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
-    """Yields a stream. The content appears at `path` if the block ends without an exception.
-
-    The `name` of the stream is the name of the temporary file. Raises RbError, with the system's reason and
-    the hint, if the file cannot be written.
-    """
+    """Yields a stream, whose content appears at `path` if the block ends without an exception. The `name` of
+    the stream is that of the temporary file. Raises RbError, with the system's reason and the hint, if the
+    file cannot be written."""
     aside = f"{path.parent}/{ASIDE}{uuid.uuid4().hex}"
     try:
         os.makedirs(path.parent, exist_ok=True)
@@ -58,9 +53,8 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
 
 @contextlib.contextmanager
 def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
-    """Yields a stream for an output file that the user named. A plain file is replaced as by `written_whole`.
-    If the file is a link, the target of the link is replaced and not the link. If the file is a device or a
-    pipe, the content is written to it directly.
+    """Yields a stream for an output file that the user named. A plain file, or the target of a link, is
+    replaced as by `written_whole`. If the file is a device or a pipe, the content is written to it directly.
 
     Raises RbError, with the system's reason and the hint, if the file cannot be written.
     """
@@ -89,10 +83,8 @@ def _is_descriptor(path: Path) -> bool:
 
 
 def write_all(target: Path, documents: Iterable[tuple[str, bytes]], *, hint: str = _HINT) -> None:
-    """Write several files with `user_output`. Each file is given as (path relative to `target`, content).
-
-    An empty path means `target` itself. Raises RbError if a file cannot be written.
-    """
+    """Write files, given as (path relative to `target`, content); an empty path means `target` itself. Raises
+    RbError if a file cannot be written."""
     for below, content in documents:
         path = target / below if below else target
         if path.is_dir():
@@ -102,10 +94,8 @@ def write_all(target: Path, documents: Iterable[tuple[str, bytes]], *, hint: str
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise UsageError if the folder of a file that the user named does not exist.
-
-    The folder is not created, because its name is probably mistyped.
-    """
+    """Raise UsageError if the folder of a file that the user named does not exist. The folder is not created,
+    because its name is probably mistyped."""
     folder = path.parent
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
@@ -123,8 +113,7 @@ def check_writable(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the folder, so that the new name also survives a power cut. Some file systems do not support this;
-    the error is then ignored."""
+    """Sync the folder, so that the new name survives a power cut, if the file system supports this."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -133,11 +122,5 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def is_abandoned(path: Path, now: float) -> bool:
-    """Whether `path` is a temporary file that was last written so long ago that its writer must have died."""
-    return path.name.startswith(ASIDE) and now - path.stat().st_mtime > ABANDONED_SECONDS
-
-
 def cannot_write(path: Path, error: OSError, hint: str = _HINT) -> RbError:
-    """The error for a file that cannot be written."""
     return RbError(f"Cannot write {path}: {error.strerror or error}. {hint}")

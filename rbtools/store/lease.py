@@ -1,9 +1,8 @@
-"""Leases: file locks (flock) that mark work in progress.
+"""Leases: files that a process locks (flock) while it works.
 
-A lease is a file that its holder has locked. When the holder ends, for whatever reason, the system releases
-the lock at once. NFS shares locks between all machines. Other network file systems may restrict locks to one
-machine, or not support them. Results do not depend on leases. Without locks, two processes may compute the
-same result, which only wastes time.
+When the process ends, the system releases the lock at once. NFS shares locks between all machines. Other
+network file systems may restrict locks to one machine, or not support locks. Without locks, two processes may
+compute the same result, which only wastes time.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ _TRIES = 100  # attempts to lock a file before another process removes it
 
 
 class Lease:
-    """A lease that this process holds until `release`: a file and its handle. `locked` is true if the file
-    system supports locks, so that no other process holds the lease."""
+    """A lease that this process holds until `release`. `locked` is false if the file system has no locks."""
 
     def __init__(self, path: Path, handle: int, *, locked: bool) -> None:
         self.path, self.handle, self.locked = path, handle, locked
 
     def in_place(self) -> bool:
-        """Whether the path still leads to this file, which a former holder or a user may have removed."""
+        """Whether the path still leads to this file. A former holder or a user may have removed the file."""
         try:
             return os.path.samestat(os.fstat(self.handle), os.stat(self.path))
         except OSError:
@@ -50,8 +48,8 @@ def claim(path: Path) -> Lease | None:
 
 
 def _taken(path: Path, *, make: bool) -> Lease | None:
-    """The lease at `path`. Returns None if another process holds it. Raises OSError if the file cannot be
-    opened, and, without `make`, if it does not exist."""
+    """The lease at `path`, or None if another process holds it. Raises OSError if the file cannot be opened,
+    and, without `make`, if the file does not exist."""
     for _ in range(_TRIES):
         if os.path.lexists(path) and not is_plain(path):
             raise NoPlainFile(path)
@@ -110,8 +108,7 @@ def is_alive(path: Path) -> bool:
 
 
 def take_away(path: Path) -> bool:
-    """Remove a lease that no process holds. Returns False if a process holds the lease or if this cannot be
-    determined. Raises OSError."""
+    """Remove a lease that no process holds. Returns False if a process may hold the lease. Raises OSError."""
     try:
         lease = _taken(path, make=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The finished results of a store as records. The files are read one by one."""
+"""The finished results of a store as records."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ _NAMED_BY_SPLIT = ("measure", "two-phase")  # kinds whose entries' names include
 
 
 class ListedResult(NamedTuple):
-    """A result's file and its record. The record is None if the file is damaged."""
+    """A result's file and its record, which is None if the file is damaged."""
 
     path: Path
     record: dict[str, Any] | None
 
 
 def records(store: Store, keys: Sequence[str] = ()) -> Iterator[ListedResult]:
-    """All results in the order of their keys. With `keys`, only those whose keys begin with one of `keys`.
-
-    Raises RbError if no key of a result begins with one of `keys`.
-    """
+    """All results, sorted by key; with `keys`, only results whose keys begin with one of `keys`. Raises
+    RbError if no result's key begins with one of `keys`."""
     store.existing()
     for path in _named(store, keys) if keys else store.files("results"):
         try:
@@ -46,7 +44,6 @@ def records(store: Store, keys: Sequence[str] = ()) -> Iterator[ListedResult]:
 
 
 def _named(store: Store, keys: Sequence[str]) -> list[Path]:
-    """The files whose keys begin with one of `keys`, without duplicates."""
     found: dict[Path, None] = {}
     for key in map(str.lower, keys):
         if len(key) < 4 or not set(key) <= set("0123456789abcdef"):
@@ -61,11 +58,12 @@ def _named(store: Store, keys: Sequence[str]) -> list[Path]:
 
 
 def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a result, made from the fields of its file, for other tools.
+    """The record of a result, made from the fields of its file.
 
     The last field of the record, `stored`, contains `kind` (training, evaluation, ...), `key`, `bytes` and
-    `time` of the file. For an evaluation, it also contains `outcomes`, the key of the outcomes of the single
-    examples. Raises OSError if the file cannot be read, and DamagedFile if it is the result of no tool.
+    `time` of the file. For an evaluation, `stored` also contains `outcomes`, the key of the outcomes of the
+    single examples. Raises OSError if the file cannot be read, and DamagedFile if no tool writes such a
+    result.
     """
     try:
         what, about = result["what"], result.get("about", {})
@@ -81,7 +79,7 @@ def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(kind: str, what: Any, value: Any, about: Any) -> dict[str, Any]:
-    """The fields of the record. `about` contains the fields that all kinds of results have."""
+    """The fields of the record; `about` contains the fields that all kinds of results have."""
     common = {name: about[name] for name in ("dataset", "train") if name in about}
     entries: list[dict[str, Any]] = []
     if kind == "training":
@@ -111,17 +109,14 @@ def _fields(kind: str, what: Any, value: Any, about: Any) -> dict[str, Any]:
 
 
 def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an architecture's name and identity, in the order in which rb-arch writes them."""
+    """The fields of an architecture, in the order in which rb-arch writes them."""
     space = {"space": identity["space"]} if "space" in identity else {}
     return {**space, **about.get("arch", {}), **identity}
 
 
 def usage(store: Store) -> list[dict[str, Any]]:
-    """The size of a store for each kind and in total: number of files, their bytes, and their bytes on disk.
-
-    `aside` counts temporary files, which are being written or were left by a dead process. Folders that do
-    not belong to a store are not counted.
-    """
+    """The number of files, their bytes, and their bytes on disk, for each kind of files and in total. `aside`
+    counts temporary files, which are being written or were left by a dead process."""
     store.existing()
     counts = {kind: [0, 0, 0] for kind in (*KINDS, "aside")}
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Maintenance of a store: finds damaged files, and removes files that are unused or can be computed again."""
+"""Finds damaged files in a store, and removes files that are unused or can be computed again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plain_files import NoPlainFile, is_plain, read_plain
-from rbtools.store import files, lease, listing
+from rbtools.store import lease, listing
 from rbtools.store.checksum import DamagedFile, content, digest, hash_of_file
 from rbtools.store.content_store import FILE, KINDS, Store
+from rbtools.store.files import ASIDE
 
 FOREIGN = "it is not a file of a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
+_ABANDONED_SECONDS = 3600.0  # an older temporary file has no writer: no pause between two writes is as long
 
 
 class Checked(NamedTuple):
-    """A file and a text that describes its problem. The text is None if there is no problem."""
+    """A file and a description of its problem, or None."""
 
     kind: str
     path: Path
@@ -28,7 +30,7 @@ class Checked(NamedTuple):
 
 
 def verify(store: Store) -> Iterator[Checked]:
-    """Check every stored file. Each file is read and hashed without the cache."""
+    """Check every stored file without the cached hashes."""
     store.existing()
     for kind in KINDS:
         for path, own in store.walk(kind) if kind != "leases" else ():
@@ -46,8 +48,7 @@ def verify(store: Store) -> Iterator[Checked]:
 
 
 def _problem(store: Store, kind: str, path: Path) -> str | None:
-    """The problem of a file of this kind, as a text. Raises OSError if the file cannot be read, and
-    NoPlainFile if it is not a plain file."""
+    """A description of the file's problem, or None. Raises OSError and NoPlainFile if it cannot be read."""
     if kind == "objects":
         if not is_plain(path):
             raise NoPlainFile(path)
@@ -68,15 +69,13 @@ def _problem(store: Store, kind: str, path: Path) -> str | None:
 
 
 class Garbage(NamedTuple):
-    """A file that can be removed, with its size."""
-
     kind: str
     path: Path
     bytes: int
 
 
 class Cleared(NamedTuple):
-    """The files that were removed (with `dry_run`: would be removed), and the leases of work in progress."""
+    """The files that were removed (with `dry_run`: would be removed), and the leases that processes hold."""
 
     garbage: list[Garbage]
     live: list[Path]
@@ -85,10 +84,9 @@ class Cleared(NamedTuple):
 def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) -> Cleared:
     """Remove leases of ended processes, incomplete files, and unneeded states of training runs.
 
-    With `keep_metrics`, also remove checkpoints, states of training runs, parts of evaluations, and cached
-    hashes of files. Results and outcomes of single examples are kept. While any process holds a lease,
-    checkpoints, states and parts are kept, because the process may need them. With `dry_run`, nothing is
-    removed. Raises RbError if a file cannot be removed.
+    With `keep_metrics`, also remove cached hashes of files and, if no process holds a lease, checkpoints,
+    states of training runs, and parts of evaluations. Results and outcomes of single examples are kept. With
+    `dry_run`, nothing is removed. Raises RbError if a file cannot be removed.
     """
     store.existing()
     # Checkpoints are listed before leases: a new checkpoint has a lease or is not in the list.
@@ -116,13 +114,13 @@ def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) ->
 def _unused(
     store: Store, keep_metrics: bool, working: bool, objects: list[Path]
 ) -> Iterator[tuple[str, Path]]:
-    """Yields each file to remove with its kind. Each file is checked just before it is removed."""
+    """Yields the kind and the path of each file to remove, checked just before it is removed."""
     yield from (("leases", path) for path in store.files("leases") if not lease.is_alive(path))
     now = time.time()
     for kind in KINDS:
         for path, _ in store.walk(kind):
             with contextlib.suppress(FileNotFoundError):
-                if files.is_abandoned(path, now):
+                if path.name.startswith(ASIDE) and now - path.stat().st_mtime > _ABANDONED_SECONDS:
                     yield "aside", path
     for path in store.files("state"):
         claim = store.path("leases", path.name)
@@ -138,7 +136,7 @@ def _unused(
 
 
 def _is_stale(store: Store, state: Path, now: float) -> bool:
-    """Whether the state of a training run is damaged, unchanged for a month, or belongs to a finished run."""
+    # damaged, unchanged for a month, or the state of a finished training run
     if now - state.stat().st_mtime > STALE_STATE_SECONDS or store.read("state", state.name) is None:
         return True
     done = store.result(state.name)
