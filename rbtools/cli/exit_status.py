@@ -26,18 +26,15 @@ USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 2, 3, 130, 141, 143
 
 @dataclass
 class Ended:
-    """The exit status of a command."""
-
     status: int = DONE
 
 
 @contextlib.contextmanager
 def caught(command: click.Command, name: str) -> Iterator[Ended]:
-    """Run a command inside the block; an error is printed on standard error and determines the exit
-    status."""
+    """Run a command inside the block; an error is printed and determines the exit status."""
     screen, result = Terminal(name), Ended()
     try:
-        if _in_main_thread():
+        if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
         yield result
     except click.exceptions.Exit as wanted:
@@ -98,10 +95,6 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -110,10 +103,8 @@ def flush() -> None:
 
 def _drop_stdout() -> None:
     """Prevent Python from flushing to a closed pipe when it exits."""
-    try:
+    with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    except OSError:
-        return
 
 
 def sentence(wrong: click.ClickException) -> str:

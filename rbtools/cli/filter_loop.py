@@ -24,7 +24,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
 from rbtools.execution.engine import Call, Engine, InProcess, Job, JobFunction, JobReport, engine_for
 from rbtools.inputs.data import check_here
-from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
+from rbtools.records import SCHEMA, Line, dumps, parse_again
 from rbtools.report import clock_time
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def _model_table(record: dict[str, Any], width: int) -> str:
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
-    """The run of a shard that computes some of the tiles of a single model. Raises UsageError if the shards
-    have no common store."""
+    """The run of a shard that computes some tiles of one model. Raises UsageError without a common store."""
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
@@ -92,8 +91,6 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
 
 
 class Loop:
-    """The counters of one call of the loop, and the handling of one line."""
-
     def __init__(
         self,
         source: RecordSource,
@@ -134,7 +131,6 @@ class Loop:
             return None
 
     def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
-        """Process the record of `start`, or every line of the input, and write the results."""
         with engine_for(self.functions, self.run, at_most=None if start is None else 1) as engine:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
@@ -189,7 +185,6 @@ class Loop:
 
     @property
     def total(self) -> int | None:
-        """The number of results; None until it is known."""
         return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
     def _process_ahead(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
@@ -209,8 +204,7 @@ class Loop:
             window.finish_ready()
 
     def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
-        """The status line `[5/24] NAME TEXT · 4:00 left in all`; only NAME TEXT while the number of results
-        is unknown."""
+        """The line `[5/24] NAME TEXT · 4:00 left in all`; NAME TEXT if the number of results is unknown."""
         name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
         total = self.total
         if total is None and not reading:
@@ -225,9 +219,7 @@ class Loop:
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
         """The record to process; None if the line is written unchanged."""
-        if line.record is None:
-            return None
-        if "error" in line.record and not (self.source.retries and can_be_retried(line.record)):
+        if line.record is None or self.source.passes(line.record):
             return None
         return {key: value for key, value in line.record.items() if key != "error"}
 
@@ -245,13 +237,12 @@ class Loop:
         return dumps(bad_line_record(self.screen.tool, line))
 
     def place_of_another(self) -> bytes:
-        """The placeholder for a result that another shard computes. The next tools in the pipe write the
-        placeholder unchanged."""
+        """A placeholder for the result of another shard, which the next tools of the pipe do not change."""
         self.elsewhere += 1
         return dumps({"schema": SCHEMA, "error": {"tool": self.screen.tool, "message": ELSEWHERE}})
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
-        """The output line of a finished job. Messages of the job are printed on the terminal."""
+        """The output line of a finished job; messages of the job are printed."""
         self.screen.clear()
         for notify in report.remarks:
             self.screen.once(notify)
@@ -267,8 +258,8 @@ class Loop:
         if report.result is None:
             return self._failed(record, place, report.problem or "unknown")
         result = report.result
-        if report.pending and self.screen.tool == "rb-train":
-            result = _untrained(result)
+        if report.pending and self.screen.tool == "rb-train":  # a dry run trains nothing
+            result = {key: result[key] for key in result if key not in ("checkpoint", "checkpoint_file")}
         try:
             text = dumps(result)
         except ValueError as wrong:  # for numbers in the record that JSON refuses
@@ -303,7 +294,6 @@ class Loop:
         self.screen.tell(event, report.result)
 
     def times(self) -> str:
-        """The total time of each stage over all records."""
         total = time.perf_counter() - self.start
         words = [f"{name} {seconds:.2f} s" for name, seconds in self.stages.most_common()]
         return f"{total:.2f} s in all" + (f": {', '.join(words)}." if words else ".")
@@ -316,7 +306,6 @@ class Loop:
         return dumps({**record, "error": {"tool": self.screen.tool, "message": message}})
 
     def _say(self, record: dict[str, Any], result: dict[str, Any]) -> None:
-        """Print the result as one line for people, if standard error is a terminal."""
         if not self.screen.terminal:
             return
         before = record.get("evals", [])
@@ -336,11 +325,6 @@ class Loop:
         parts += [f"{self.elsewhere} of other shards"] if self.elsewhere else []
         parts += [f"{self.helped} written by another shard"] if self.helped else []
         return f"{total} record{'s' * (total != 1)}: {', '.join(parts)}."
-
-
-def _untrained(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a dry run. It has no checkpoint, because a dry run trains nothing."""
-    return {key: value for key, value in record.items() if key not in ("checkpoint", "checkpoint_file")}
 
 
 def _in_words(entry: dict[str, Any]) -> str:

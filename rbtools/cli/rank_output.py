@@ -21,15 +21,11 @@ from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, re
 from rbtools.scoring.ranking import Contender
 
 Record = dict[str, Any]
-
-
 _FOR_PEOPLE = ("table", "md", "latex")
 
 
 @dataclass(frozen=True)
 class RankOptions:
-    """The parsed options of a ranking."""
-
     keys: list[rank_order.SortKey]
     front: list[rank_order.SortKey]
     within: list[str]
@@ -46,14 +42,12 @@ class RankOptions:
 
     @property
     def merges(self) -> bool:
-        """True if several records are merged into one."""
         return bool(self.aggregate or self.group or self.pivot)
 
 
 @dataclass
 class Ranking:
-    """A ranking: groups of contenders in order. `missing` is the number of records that lack the first sort
-    key."""
+    """Groups of contenders in order; `missing` is the number of records that lack the first sort key."""
 
     keys: list[rank_order.SortKey]
     groups: list[list[rank_order.Ranked]]
@@ -70,8 +64,7 @@ def write(
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
-    """Write the ranking in the format `form`; the default is a table on a terminal, and JSON Lines
-    otherwise."""
+    """Write the ranking; the default format is a table on a terminal, and JSON Lines otherwise."""
     form = form or ("table" if output.is_terminal() else "jsonl")
     if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
         raise UsageError(
@@ -101,8 +94,7 @@ def write(
 
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
-    """The record with its rank and the other fields that the ranking adds. New comparisons replace earlier
-    comparisons."""
+    """The record with its rank and other new fields; new comparisons replace earlier comparisons."""
     old = {"published": result.published, "paired": result.reference}
     kept = {name: value for name, value in entry.record.record.items() if old.get(name) is None}
     return {**kept, **({"rank": entry.rank} if with_rank else {}), **entry.record.marks}
@@ -152,11 +144,7 @@ def _write_table(
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
-    """Warn if the values in a column are measured on different numbers of images.
-
-    For PR and ProbAcc, these numbers always differ, because only images count that the model classifies
-    correctly.
-    """
+    """Warn if the values in a column are measured on different numbers of images."""
     counts = merge.mixed_images(records)
     mixed = [name for name in dict.fromkeys(metrics) if name in counts]
     if mixed:
@@ -176,8 +164,7 @@ def _write_pivot(
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
-    """Write one table for each group of --within, with the values of the group above it (in CSV, as
-    columns)."""
+    """Write one table for each group of --within; in CSV, the groups are columns of one table."""
     every = [entry.record for group in groups for entry in group]
     every_metric = metric_name.names(every)
     wanted = every_metric if shown is None else chosen(shown, every)
@@ -203,8 +190,7 @@ def _write_pivot(
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
-    """The metrics, fields and expressions in --metric. Raises UsageError if one of them is missing in all
-    records."""
+    """The metrics, fields and expressions in --metric. Raises UsageError if no record has one of them."""
     items, known = expr.items(text), metric_name.names(records)
     if not items:
         raise UsageError(
@@ -237,7 +223,6 @@ def _has(records: Sequence[Record], item: str) -> bool:
 def _mark_published(
     contenders: Sequence[Contender], results: against.PublishedResults, screen: Terminal
 ) -> None:
-    """Add the published values to each record."""
     beside = [results.beside(one.record) for one in contenders]
     for one, published in zip(contenders, beside, strict=True):
         one.marks |= {} if published is None else {"published": published}
@@ -260,8 +245,7 @@ def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
 
 
 def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal) -> None:
-    """Add the accuracy of each class to the record's new fields. Raises UsageError if no record has
-    accuracies of classes."""
+    """Add the accuracy of each class. Raises UsageError if no record has accuracies of classes."""
     lacking: list[RbError] = []
     for one in contenders:
         try:
@@ -305,7 +289,6 @@ def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
 
 
 def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: bool) -> None:
-    """Report which values were resampled for the rank intervals."""
     counts = [list(draws.sources.values()).count(source) for source in range(len(bootstrap.SOURCES))]
     images, binomial, normal, nothing = counts
     parts = [f"test images resampled for {counted(images, 'record')}"] if images else []

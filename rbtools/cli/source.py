@@ -77,9 +77,7 @@ class RecordSource:
     )
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is not a record
-    table: Callable[[dict[str, Any], int], str] | None = (
-        None  # makes the table of a record for a terminal of the given width
-    )
+    table: Callable[[dict[str, Any], int], str] | None = None  # the table of a record for a terminal's width
     reads_ahead: ClassVar[bool] = True  # the lines may be read in another thread
 
     @property
@@ -89,13 +87,11 @@ class RecordSource:
 
     @property
     def retries(self) -> bool:
-        """True if records that failed before are processed again."""
         return "retry" in self.errors.split(",")
 
     @property
     def place(self) -> tuple[int, int]:
-        """The number of this shard (from 1) and the total number of shards. Raises UsageError if `--shard` is
-        invalid."""
+        """The number of this shard (from 1) and the number of shards. Raises UsageError."""
         return (1, 1) if self.shard is None else shard(self.shard)
 
     @property
@@ -129,7 +125,6 @@ class RecordSource:
         return line._replace(record=content, problem=None) if fits else line
 
     def writer(self) -> RecordWriter:
-        """The writer for the records of the tool."""
         return RecordWriter()
 
     def passes(self, record: dict[str, Any]) -> bool:
@@ -137,7 +132,6 @@ class RecordSource:
         return "error" in record and not (self.retries and can_be_retried(record))
 
     def _any_lines(self, output: RecordWriter) -> Iterator[Line]:
-        """All lines. Yields the lines, and raises NoRecords at the end if there was none."""
         came = False
         for line in self._all_lines(output):
             came = True
@@ -160,7 +154,7 @@ class RecordSource:
             raise UsageError("Standard input is closed. " + self._what_to_give())
         if sys.stdin.isatty():
             raise UsageError("No records were given. " + self._what_to_give())
-        if output.same_as_input():
+        if output.same_file(0):
             raise UsageError(
                 "Standard input and standard output are the same file. Write elsewhere, or name the file"
                 " and use --in-place."
@@ -189,8 +183,7 @@ class RecordSource:
 def _results_dealt(
     all_lines: Iterator[Line], number: int, of: int, results: int, places: bool
 ) -> Iterator[Line]:
-    """The lines with at least one result for this shard; the shard computes every `of`-th result, starting
-    with the `number`-th. With `places`, all lines are returned."""
+    """The lines with results for this shard (with `places`, all lines)."""
     for place, line in enumerate(all_lines):
         mine = tuple(one for one in range(results) if (place * results + one) % of == number - 1)
         if mine or places:
@@ -210,8 +203,7 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """Parse a shard: `2/8` becomes (2, 8), and `auto` becomes the task of the Slurm job. Raises UsageError if
-    the text is invalid."""
+    """Change `2/8` to (2, 8), and `auto` to the task of the Slurm job. Raises UsageError."""
     if text.removesuffix(_PLACES) == "auto":
         task = resources.slurm_task()
         if task is None:
@@ -243,17 +235,13 @@ def where(line: Line) -> str:
 
 
 def stop_if_strict(strict: bool, message: str) -> None:
-    """End the run at the first failure if `--errors stop` is given."""
     if strict:
         raise Stop(f"{message} Stopped there, because of --errors stop.")
 
 
 def file_path(path: str) -> str:
     """The absolute path of a user's file, or of the weights in a user's folder; names of published weights
-    stay unchanged.
-
-    Raises UsageError if the file does not exist.
-    """
+    stay unchanged. Raises UsageError if the file does not exist."""
     if not os.path.isfile(path):
         from rbtools.inputs import published_weights  # imported here because --help does not need it
 
@@ -267,7 +255,6 @@ def file_path(path: str) -> str:
 
 
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
-    """The record that replaces a bad line in the output."""
     return {
         "schema": 1,
         "error": {
@@ -282,9 +269,7 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
-    """Yield the output for records: standard output, or with `--in-place` the file, which is replaced at the
-    end. Raises UsageError if --in-place is given with --shard, without a file, or with several files.
-    """
+    """Yield standard output, or with `--in-place` the file, which is replaced at the end."""
     output = source.writer()
     try:
         if not source.in_place:
@@ -308,8 +293,7 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
 
 @contextlib.contextmanager
 def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
-    """Write the records to a new file, which replaces the old file at the end. After an interruption, the old
-    file is unchanged."""
+    """Write the records to a new file, which replaces the old file if there was no interruption."""
     try:
         handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
     except OSError as error:

@@ -1,8 +1,4 @@
-"""The streams of a command for its input, records, results and messages, either those of the shell or in
-memory.
-
-A command uses `streams.of_command()`, so it runs in the same way in the shell and in a Python program.
-"""
+"""The input and output of a command, either of the shell or in memory (for calls from Python)."""
 
 from __future__ import annotations
 
@@ -29,15 +25,12 @@ class Streams:
     """The streams of the shell: standard input and output, files, and the terminal."""
 
     def writer(self) -> RecordWriter:
-        """The writer for the records of the command."""
         return RecordWriter()
 
     def source(self, source: RecordSource) -> RecordSource:
-        """The records that the command works on."""
         return source
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
-        """The terminal for the messages of the command."""
         return Terminal(tool, quiet=quiet, verbose=verbose, log=log)
 
     def file(self, name: str) -> Any:
@@ -58,8 +51,7 @@ class Streams:
         return False
 
     def each(self, works: Iterable[Callable[[Any, Any], Record]], run: Run) -> bool:
-        """Run each work on each record if the records are in memory. Returns True if the records are in
-        memory."""
+        """If the records are in memory, run each work on each record, and return True."""
         return False
 
 
@@ -123,23 +115,8 @@ class _MemoryWriter(RecordWriter):
     def __init__(self, lines: list[bytes]) -> None:
         self._kept = lines
 
-    def restore(self) -> None:
-        """Do nothing, because standard output was not redirected."""
-
     def line(self, text: bytes) -> None:
         self._kept.append(text)
-
-    def poll(self) -> None:
-        """Do nothing, because memory has no reader that could close it."""
-
-    def is_terminal(self) -> bool:
-        return False
-
-    def same_file(self, path: str) -> bool:
-        return False
-
-    def same_as_input(self) -> bool:
-        return False
 
 
 class _Warnings(Terminal):
