@@ -17,8 +17,8 @@ class OptionGroup(NamedTuple):
     """--help explains the options in `shown` and only lists those in `more`; --help-all explains both."""
 
     title: str
-    shown: tuple[str, ...]
-    more: tuple[str, ...]
+    shown: Sequence[str]
+    more: Sequence[str]
 
 
 GROUPS = (
@@ -31,34 +31,14 @@ GROUPS = (
         "Regularisation",
         ("augment", "regularize"),
         (
-            "label-smoothing",
-            "cutout-length",
-            "mixup-alpha",
-            "awp-gamma",
-            "awp-warmup",
-            "l2",
-            "wci-weight",
-            "filter",
-            "filter-rule",
-            "warm-steps",
-            "clean-pass",
-        ),
+            "label-smoothing cutout-length mixup-alpha awp-gamma awp-warmup l2 wci-weight filter filter-rule"
+            " warm-steps clean-pass"
+        ).split(),
     ),
     OptionGroup(
         "Validation, tracking and initial weights",
         ("val", "select", "track", "init"),
-        (
-            "patience",
-            "output",
-            "keep",
-            "every",
-            "track-n",
-            "stop-on",
-            "stop-patience",
-            "init-file",
-            "resample",
-            "tensorboard",
-        ),
+        ("patience output keep every track-n stop-on stop-patience init-file resample tensorboard").split(),
     ),
     OptionGroup(
         "Model", ("checkpoint", "arch", "normalize"), ("member", "allow-code", "defend", "backward", "draws")
@@ -69,17 +49,7 @@ GROUPS = (
     OptionGroup(
         "Running",
         ("device", "jobs", "seed"),
-        (
-            "batch",
-            "precision",
-            "prepare",
-            "threads",
-            "shard",
-            "jobs-per-gpu",
-            "engine",
-            "ray-address",
-            "unordered",
-        ),
+        "batch precision prepare threads shard jobs-per-gpu engine ray-address unordered".split(),
     ),
     OptionGroup(
         "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")
@@ -94,7 +64,7 @@ RARE = frozenset(
     " lipschitz-theta smooth smooth-theta gamma softmax updates weight c failure examples largest form"
     " source save-adv reference queries".split()
 )
-_GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.more)}
+_GROUPED = {name for group in GROUPS for name in (*group.shown, *group.more)}
 
 
 class HelpSection(NamedTuple):
@@ -134,7 +104,7 @@ def long_name(param: click.Option) -> str:
 
 def shared(param: click.Option) -> bool:
     """True if the option is in one of the groups. The option -o FILE is not the --output of rb-train."""
-    return long_name(param) in _GROUP_OF and "-o" not in param.opts
+    return long_name(param) in _GROUPED and "-o" not in param.opts
 
 
 def sections(

@@ -52,11 +52,11 @@ class RecordWriter:
 
     def divert(self, handle: int) -> None:
         """Write all following records to this file descriptor (`--in-place`)."""
-        self.restore()
+        self.close()
         self._handle, self._stream = handle, None
         self._diverted = True
 
-    def restore(self) -> None:
+    def close(self) -> None:
         """Restore standard output, which is only needed if the process continues."""
         if self._stream is not None:
             sys.stdout = self._stream

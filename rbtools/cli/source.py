@@ -288,7 +288,7 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
             yield output
     finally:
         screen.clear()
-        output.restore()
+        output.close()
 
 
 @contextlib.contextmanager

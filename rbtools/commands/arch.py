@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -249,13 +250,11 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Terminal) -> int:
-    output, count, failed = streams.of_command().writer(), 0, 0
-    try:
+    count = failed = 0
+    with contextlib.closing(streams.of_command().writer()) as output:
         for count, record in enumerate(records, start=1):  # noqa: B007 - counted for the message below
             failed += "error" in record
             output.line(dumps(record))
-    finally:
-        output.restore()
     if count == 0:
         screen.say("no architecture matches.")
     screen.detail(f"{count} architecture{'s' * (count != 1)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -27,8 +28,6 @@ from rbtools.store.files import check_folder_of, write_all
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionOptions:
-    """The options of a conversion, as the user typed them."""
-
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     target: str | None = param(
         None,
@@ -80,8 +79,6 @@ def main(
 
 
 class _Reading:
-    """Converts published files to records, and writes the records to standard output."""
-
     def __init__(
         self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
     ) -> None:
@@ -89,13 +86,9 @@ class _Reading:
         self.good = self.bad = 0
 
     def run(self, files: tuple[str, ...]) -> int:
-        output = streams.of_command().writer()
-        try:
+        with contextlib.closing(streams.of_command().writer()) as output:
             for source in _sources(files, self.format, output):
                 self._file(source, output)
-        finally:
-            self.screen.clear()
-            output.restore()
         if self.good + self.bad == 0:
             self.screen.say("no results came in.")
         else:
@@ -139,7 +132,6 @@ def _failed(message: str, text: str | None = None) -> dict[str, Any]:
 
 
 def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
-    """The named files, or standard input if no file is named."""
     if getattr(chosen, "needs_no_file", False):
         if files:
             raise UsageError(f"--published reads no file. Leave out {files[0]}.")
@@ -168,13 +160,11 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
 
 
 def _same(name: str, target: str) -> bool:
-    """True if both arguments are names of the same regular file."""
     return os.path.isfile(name) and os.path.isfile(target) and os.path.samefile(name, target)
 
 
 def _not_there(documents: list[Document], target: Path) -> list[Document]:
-    """The documents. Raises RbError if a file that would be written exists, because a README.md may contain a
-    user's text."""
+    """Raises RbError if a file exists already, because a README.md may contain a user's text."""
     for document in documents:
         if (target / document.path).exists():
             raise RbError(f"{target / document.path} exists already. Name another folder with --write.")
@@ -182,8 +172,6 @@ def _not_there(documents: list[Document], target: Path) -> list[Document]:
 
 
 class _Writing:
-    """Converts records to published files."""
-
     def __init__(
         self, chosen: Format, report: ConversionReport, screen: shared.Terminal, source: shared.RecordSource
     ) -> None:
@@ -218,7 +206,7 @@ class _Writing:
                 write_all(Path(target), documents, hint="Name another place with --write.")
         finally:
             self.screen.clear()
-            output.restore()
+            output.close()
         if reader.failed:
             self.screen.say(f"{counted(reader.failed, 'failed record')} left out.")
         self.screen.detail(f"{counted(reader.good, 'record')} written.")

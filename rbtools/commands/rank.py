@@ -22,8 +22,6 @@ from rbtools.scoring.ranking import Contender
 
 @dataclass(frozen=True, kw_only=True)
 class RankingOptions:
-    """The options of a ranking, as the user typed them."""
-
     by: tuple[str, ...] = param(
         (),
         "Metric to sort by, or an expression such as 'mean(pgd20.*)'. In a list, later items break ties.",
@@ -242,9 +240,8 @@ def _passes(
     *,
     first: bool,
 ) -> bool:
-    """True if the written records meet the conditions. Records that do not meet a condition are reported,
-    also as XML of JUnit. If `first` is true, there is no reference yet, and each record is its own reference.
-    """
+    """Report records that do not meet a condition, also as XML of JUnit; True if there are none. If `first`
+    is true, there is no reference yet, and each record is its own reference."""
     chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]
     reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None
@@ -282,12 +279,9 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
             compiled(name, option)
     if options.against is not None:
         against.parts(options.against)  # raises an error for a wrong key before records are read
-        if lists["pivot"] or lists["group"]:
-            raise UsageError(
-                "--against compares models, but --pivot and --aggregate-by merge them. Leave them out."
-            )
-    for option, reference in (("--paired", options.paired), ("--baseline", options.baseline)):
-        if reference is not None and (lists["pivot"] or lists["group"]):
+    compared = {"--against": options.against, "--paired": options.paired, "--baseline": options.baseline}
+    for option, given in compared.items():
+        if given is not None and (lists["pivot"] or lists["group"]):
             raise UsageError(
                 f"{option} compares models, but --pivot and --aggregate-by merge them. Leave them out."
             )
@@ -324,7 +318,6 @@ def _style(options: RankingOptions) -> table.Style:
 
 
 def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
-    """The ranking of all records; None if there are no records."""
     ranked_by = (key.text for key in (*choice.keys, *choice.front))
     worst_cases = union.among([*ranked_by, *(condition.value.text for condition in conditions)])
 
@@ -389,7 +382,6 @@ def _meant(
 
 
 def _merged(contenders: list[Contender], choice: RankOptions, screen: shared.Terminal) -> list[Contender]:
-    """Merge the contenders as --aggregate requires, and then as --aggregate-by or --pivot requires."""
     if choice.aggregate:
         contenders = ranking.averaged(contenders, choice.aggregate)
         _tell_averaged(contenders, screen)
@@ -418,8 +410,7 @@ def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
 
 
 def _keys(choice: RankOptions, records: Sequence[dict[str, Any]]) -> list[rank_order.SortKey]:
-    """The sort keys; the default key depends on all records. In a pivot table, the records keep their
-    order."""
+    """The sort keys. Without --by, they depend on the records; a pivot table may have none."""
     if choice.keys or choice.pivot:
         return choice.keys
     return choice.front[:1] or [rank_order.key(metric_name.default_rank_key(records))]
@@ -431,7 +422,6 @@ def _tell(
     keys: Sequence[rank_order.SortKey],
     screen: shared.Terminal,
 ) -> None:
-    """Report the sort keys, and warn if the records are of several data sets."""
     if keys:
         ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
         screen.detail(f"ranked by {ways}.")
