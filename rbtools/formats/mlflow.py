@@ -101,8 +101,7 @@ def _keep(client: MlflowClient, experiment: str, record: Record) -> None:
 
 
 def _metrics(record: Record) -> dict[str, float]:
-    """The metrics with their n, low and high. If a metric itself is named METRIC.n, METRIC.low or
-    METRIC.high, its own value is used."""
+    """The metrics with their n, low and high; a metric that is named METRIC.n keeps its own value."""
     metrics = numbers_of(record)
     beside = {
         f"{name}.{word}": value

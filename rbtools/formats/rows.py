@@ -35,7 +35,6 @@ class PublishedRow:
         return {entry["metric"] for entry in self.entries}
 
     def absent(self, protocol: Record, reason: str) -> None:
-        """Add an entry without a value."""
         self.entries.append(
             {"tool": TOOL, **protocol, "source": self.source, "value": None, "reason": reason}
         )
@@ -49,10 +48,8 @@ class PublishedRow:
         limits: tuple[float, float] | None = SHARE,
         **protocol: object,
     ) -> None:
-        """Add a published number. `percent` is true if the number is a percentage, and None if the number has
-        the scale of the row. If the number is null, nothing is added. If the number is outside the limits or
-        not a number, an entry with the reason is added.
-        """
+        """Add a published number, or an entry with the reason if the number is outside the limits or not a
+        number; for null, nothing is added. `percent` is None if the number has the scale of the row."""
         percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
         try:
@@ -89,9 +86,9 @@ class PublishedRow:
             )
 
     def record(self, arch: Record, **fields: object) -> Record:
-        """The complete record, without empty fields. A JSON number does not contain the zeros that were
-        dropped at its end. The other numbers of the row show the number of digits if there are enough of
-        them.
+        """The record, without empty fields. A JSON number lacks the zeros that were dropped at its end, so
+        that its rounding is that of the row's number with the most digits (or unknown in a row with few
+        numbers).
         """
         most = max(self.digits.values(), default=0)
         for place in self.digits:
@@ -127,9 +124,7 @@ class MetricValues:
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
-        """The value, with the digits as published if the value was read from a file with the same scale.
-        `percent` is true to write percentages, and None to use the scale of the file.
-        """
+        """The value, with the published digits if the scale is the same; `percent` None is the file's scale."""
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)
         if value is None:
