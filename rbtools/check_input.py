@@ -137,7 +137,9 @@ def checked(
     model: Any, images: Tensor, labels: Tensor, *, every: Tensor | None = None, probabilities: bool = False
 ) -> tuple[Any, Tensor, Tensor]:
     """Returns the model from `look`, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,). Raises
-    RbError if they do not fit. `every` contains all labels of the data if the images are only a part."""
+    RbError if images or labels do not fit the model. `every` contains all labels of the data if the images
+    are only a part.
+    """
     images = floats(images)
     check_device(model, images.device)
     check_labels(labels, len(images))
@@ -152,7 +154,7 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
     """Run the model on a few images and on one image. Returns the model and the number of classes.
 
     If the model changes its images in place, the returned model receives copies. Raises RbError if the model
-    returns no logits (with `probabilities`, also no probabilities).
+    does not return logits; with `probabilities`, probabilities are allowed.
     """
     images = floats(images)
     given = images.clone()

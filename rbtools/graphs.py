@@ -16,8 +16,8 @@ _SINCE = (2, 12)
 
 
 def usable(device: torch.device) -> bool:
-    """True if work on this device is captured: on a GPU with a recent torch, or as the environment variable
-    RB_CUDA_GRAPHS says (0 or 1)."""
+    """True if work on this device is captured: on a GPU, by default with a recent torch. The environment
+    variable RB_CUDA_GRAPHS disables (0) or enables (1) captures on GPUs."""
     if device.type != "cuda":
         return False
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))

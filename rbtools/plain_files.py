@@ -157,7 +157,7 @@ _DEEPEST = 50  # maximum levels of YAML, because PyYAML reads it by recursion
 
 
 def parse_yaml(text: str) -> Any:
-    """Raises yaml.YAMLError, also for aliases, because they can expand to billions of values."""
+    """Parse YAML. Raises yaml.YAMLError, also for aliases, which can expand to billions of values."""
     import yaml  # only here, because --help and most runs do not need it
 
     depth = 0

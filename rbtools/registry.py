@@ -240,7 +240,7 @@ class Registry(Mapping[str, str]):
         return loaded if self.closed else self._fitting(name, loaded)
 
     def of_name(self, name: object) -> Any | None:
-        """The class that entries call by this name; None if none (loaded by a user) has the name."""
+        """The class that entries call by this name; None if it is unknown, or the user's and not loaded."""
         if not isinstance(name, str) or name.startswith(OWN):
             return None
         return self._own.get(name) or (self.load(name) if self.knows(name) else None)

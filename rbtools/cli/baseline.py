@@ -15,7 +15,6 @@ from rbtools.store import Store, digest
 from rbtools.store.files import check_folder_of, user_output
 
 Record = dict[str, Any]
-STORE = "store"
 _OF_A_RANKING = ("rank", "band", "rank_ci95", "ranking", "pareto", "paired", "published", "per_class")
 
 
@@ -24,7 +23,7 @@ class Baseline:
 
     def __init__(self, place: str, store: str) -> None:
         name, _, self.label = place.partition(":")
-        self.store = Store(store) if name == STORE else None
+        self.store = Store(store) if name == "store" else None
         self.place = place
         if self.store is None:
             check_folder_of(Path(place))

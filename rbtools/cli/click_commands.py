@@ -196,7 +196,7 @@ class Group(_Main, click.Group):
 
 
 class Chooser(Group):
-    """The names in a registry and `tool.commands` are subcommands; `--NAME` also selects a command NAME."""
+    """A command whose subcommands are the names in a registry and `tool.commands` (or `--NAME`)."""
 
     tool: Tool
     registry: registry.Registry
@@ -250,7 +250,7 @@ class Chooser(Group):
 
 
 class OptionChooser(_Main, click.Command):
-    """The classes that an option such as `--method trades` chooses add their fields to the options."""
+    """A command with an option, such as `--method`, that chooses classes with further options."""
 
     tool: Tool
     registry: registry.Registry

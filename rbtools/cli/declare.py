@@ -96,7 +96,7 @@ def _outside(bounds: str) -> str:
 
 
 class OptionBundle(NamedTuple):
-    """Options that a function receives as the argument `name`; `make` makes its value from the options."""
+    """Options that a function receives as one argument `name`, whose value `make` makes."""
 
     name: str
     make: Callable[..., Any]
@@ -295,7 +295,7 @@ def group(**commands: Tool) -> Callable[[Callable[..., Any]], Tool]:
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """The name rb-attack for a function in attack.py, also if `python -m` renames the module."""
+    """The tool's name, such as rb-attack for attack.py; `python -m` renames modules, but not files."""
     return "rb-" + Path(function.__code__.co_filename).stem
 
 

@@ -50,14 +50,12 @@ def caught(command: click.Command, name: str) -> Iterator[Ended]:
     except RbError as wrong:
         screen.error(str(wrong))
         result.status = EMPTY if isinstance(wrong, NoRecords) else USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort, Terminated) as ended:
+        terminated = isinstance(ended, Terminated)
+        result.status = TERMINATED if terminated else INTERRUPTED
         screen.clear()
-        screen.error(f"interrupted{_what_is_kept(command)}.")
-        result.status = INTERRUPTED
-    except Terminated:
-        screen.clear()
-        screen.error(f"terminated{_what_is_kept(command)}.")
-        result.status = TERMINATED
+        kept = "; what was finished is written and in the store" if _stores(command) else ""
+        screen.error(f"{'terminated' if terminated else 'interrupted'}{kept}.")
     except (ReaderGone, BrokenPipeError):
         _drop_stdout()
         result.status = GONE
@@ -77,10 +75,6 @@ def caught(command: click.Command, name: str) -> Iterator[Ended]:
 def _of_output(bug: Exception) -> TypeGuard[OSError]:
     """True if the system could not write a help text or a listing, for example because the disk is full."""
     return isinstance(bug, OSError) and traceback.extract_tb(bug.__traceback__)[-1].name == "echo"
-
-
-def _what_is_kept(command: click.Command) -> str:
-    return "; what was finished is written and in the store" if _stores(command) else ""
 
 
 def _stores(command: click.Command) -> bool:

@@ -58,7 +58,9 @@ def filter_records(
             run = _sharing_images(source, run)
         loop = Loop(source, functions, screen, output, run)
         if output.is_terminal():
-            loop.table = source.table or (None if start is None else _model_table)
+            from rbtools.cli import tables
+
+            loop.table = source.table or (None if start is None else tables.model_table)
         loop.process(start)
         screen.clear()
         if run.plan is not None:
@@ -70,12 +72,6 @@ def filter_records(
             screen.say(loop.summary())
         screen.detail(loop.times())
         return FAILED if loop.failed else DONE
-
-
-def _model_table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import tables
-
-    return tables.model_table(record, width)
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
@@ -165,12 +161,8 @@ class Loop:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
-        for line in self.lines():
+        for line in self._read_ahead() if self.source.reads_ahead else self._source_lines():
             yield from window.take_in(line)
-
-    def lines(self) -> Iterator[Line]:
-        """The lines of the source. They are read ahead, so that the total number of lines is known early."""
-        return iter(self._read_ahead() if self.source.reads_ahead else self._source_lines())
 
     def _source_lines(self) -> Iterator[Line]:
         return self.source.lines(self.screen, self.output, results=len(self.functions))
@@ -182,10 +174,6 @@ class Loop:
             wake,
         )
         return self.ahead
-
-    @property
-    def total(self) -> int | None:
-        return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
     def _process_ahead(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
         """Run the jobs in the engine's workers while a thread reads the lines."""
@@ -206,7 +194,7 @@ class Loop:
     def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
         """The line `[5/24] NAME TEXT · 4:00 left in all`; NAME TEXT if the number of results is unknown."""
         name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
-        total = self.total
+        total = self.ahead.count if self.ahead is not None and self.ahead.ended else None
         if total is None and not reading:
             total = window.given
         if total is None or total < 2:

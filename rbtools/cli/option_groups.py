@@ -38,7 +38,7 @@ GROUPS = (
     OptionGroup(
         "Validation, tracking and initial weights",
         ("val", "select", "track", "init"),
-        ("patience output keep every track-n stop-on stop-patience init-file resample tensorboard").split(),
+        "patience output keep every track-n stop-on stop-patience init-file resample tensorboard".split(),
     ),
     OptionGroup(
         "Model", ("checkpoint", "arch", "normalize"), ("member", "allow-code", "defend", "backward", "draws")

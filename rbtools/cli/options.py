@@ -16,7 +16,7 @@ from rbtools.registry import param
 
 
 def record_source(errors: str, **options: object) -> RecordSource:
-    """The records of a tool. Raises UsageError for a wrong --errors or a folder without weights."""
+    """The records of a tool. Raises UsageError if --errors or the folder of --checkpoint is invalid."""
     for word in errors.split(","):
         if word not in ("pass", "retry", "stop"):
             raise UsageError(f"--errors is '{word}'. Expected pass, retry or stop.")

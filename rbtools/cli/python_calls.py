@@ -144,7 +144,6 @@ def _shown_default(option: Option) -> Any:
 
 
 def _of_weights(value: object) -> bool:
-    """True if the value of --checkpoint is a folder of weights, or a member of the record's file."""
     return value is None or os.path.isdir(str(value))
 
 

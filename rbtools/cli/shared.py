@@ -58,7 +58,7 @@ def filter_records(
     work: CommandContext,
     start: Callable[[Run], dict[str, Any]] | None = None,
 ) -> Status:
-    """Run each work on every record and write one output per work, as `rbtools.cli.filter_loop` describes."""
+    """Run each job on every record, as `rbtools.cli.filter_loop` describes."""
     from rbtools.cli.filter_loop import filter_records as loop
 
     if streams.of_command().each(works, work.run):

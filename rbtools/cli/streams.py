@@ -51,7 +51,7 @@ class Streams:
         return False
 
     def each(self, works: Iterable[Callable[[Any, Any], Record]], run: Run) -> bool:
-        """If the records are in memory, run each work on each record, and return True."""
+        """If the records are in memory, run each job on each record, and return True."""
         return False
 
 
@@ -105,13 +105,10 @@ _SHELL = Streams()
 
 
 def of_command() -> Streams:
-    """The streams of the command that is running."""
     return calls.current().streams or _SHELL
 
 
 class _MemoryWriter(RecordWriter):
-    """Appends lines to a list."""
-
     def __init__(self, lines: list[bytes]) -> None:
         self._kept = lines
 

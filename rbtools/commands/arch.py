@@ -112,7 +112,8 @@ def main(
       rb-arch --from-checkpoint model.pt --normalize cifar10 | rb-attack fgsm --dataset imagefolder:photos
     """
     if typed.checkpoints:
-        _refuse_with_files()
+        if option := _given(NOT_FOR_FILES):
+            raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
         from rbtools.execution.run import Run
 
         run = Run.of(
@@ -178,12 +179,6 @@ NOT_FOR_FILES = (
 def _given(names: Iterable[str]) -> str | None:
     given = calls.current().given
     return next((given[name] for name in names if name in given), None)
-
-
-def _refuse_with_files() -> None:
-    option = _given(NOT_FOR_FILES)
-    if option is not None:
-        raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
 
 
 def _is_program(name: str | None) -> bool:

@@ -139,7 +139,7 @@ def _is_checkpoint(path: str) -> bool:
 def _watched(
     status: shared.Status, request: CardRequest, output: str | None, work: shared.CommandContext
 ) -> int:
-    """Run the measurements with the live table on the screen, and then write the page."""
+    """Run the measurements with the live table, and then write the page."""
     made: list[Record] = []
 
     def hear(event: dict[str, Any], record: Record | None) -> None:

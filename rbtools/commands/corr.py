@@ -151,7 +151,7 @@ def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
 
 
 def _labels(files: Sequence[str]) -> dict[str, str]:
-    """Map each file to its result set: the name of the file, or the path if file names are equal."""
+    """Map files to names of result sets: the names of the files, or paths if these names are equal."""
     stems = ["stdin" if name == "-" else Path(name).stem for name in files]
     clear = len(set(stems)) == len(stems)
     sources = ["standard input" if name == "-" else name for name in files]

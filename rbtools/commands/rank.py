@@ -279,9 +279,9 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
             compiled(name, option)
     if options.against is not None:
         against.parts(options.against)  # raises an error for a wrong key before records are read
-    compared = {"--against": options.against, "--paired": options.paired, "--baseline": options.baseline}
-    for option, given in compared.items():
-        if given is not None and (lists["pivot"] or lists["group"]):
+    comparisons = {"--against": options.against, "--paired": options.paired, "--baseline": options.baseline}
+    for option, other in comparisons.items():
+        if other is not None and (lists["pivot"] or lists["group"]):
             raise UsageError(
                 f"{option} compares models, but --pivot and --aggregate-by merge them. Leave them out."
             )
@@ -366,7 +366,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
 def _meant(
     text: str, contenders: dict[int, Contender] | list[Contender], read: list[dict[str, Any]], sink: Sink
 ) -> list[Contender]:
-    """The contenders that --paired may refer to: input records, or means with their positions."""
+    """The ranked records that --paired may refer to, by name or by position."""
     if isinstance(contenders, list):
         return [
             one

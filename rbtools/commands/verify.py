@@ -82,12 +82,13 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
       rb-verify --n 50 --sample 3 trained.jsonl
       rb-attack pgd --steps 5 --n 50 --save-adv adv trained.jsonl | rb-verify --adv adv
     """
+    from rbtools.cli import tables
     from rbtools.jobs.evidence import EvidenceJob
     from rbtools.jobs.verification import ConsistencyJob, VerifyJob
 
     heard = _Verdicts(work.screen)
     work.screen.listeners.append(heard.hear)
-    source = dataclasses.replace(source, table=_table)
+    source = dataclasses.replace(source, table=tables.verify_table)
     if typed.inconsistent:
         if (
             typed.sample is not None
@@ -150,12 +151,6 @@ class _OrItsOwn(shared.RecordSource):
         if not came and self.start is not None:
             record = self.start()
             yield Line("--checkpoint", 1, dumps(record), record, None)
-
-
-def _table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import tables
-
-    return tables.verify_table(record, width)
 
 
 class _Verdicts:

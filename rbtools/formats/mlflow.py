@@ -1,4 +1,4 @@
-"""Reads and writes MLflow runs, in a folder or on a tracking server, with the MLflow client."""
+"""Writes MLflow runs to a folder or a tracking server, with the MLflow client."""
 
 from __future__ import annotations
 

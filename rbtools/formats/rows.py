@@ -16,7 +16,6 @@ from rbtools.records import SCHEMA, checksums, results
 TOOL = "rb-convert"
 ENOUGH = 4  # of so many JSON numbers in a row, all end in a zero only in 1 of 10,000 rows
 SHARE, DIFFERENCE = (0.0, 1.0), (-1.0, 1.0)  # limits of shares of images, and of their differences
-NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
 class PublishedRow:
@@ -60,7 +59,8 @@ class PublishedRow:
                 raise numbers.NoNumber(_out_of_range(got, percent, limits))
         except numbers.NoNumber as wrong:
             shown = str(raw)[:20]
-            self.report.error(f"{wrong}; {NO_NUMBER}", f"{self.where}: {metric} is {shown}")
+            problem = f"{wrong}; the metric is left out, and its entry in evals says why"
+            self.report.error(problem, f"{self.where}: {metric} is {shown}")
             self.entries.append({**entry, "value": None, "reason": f"published as {shown}: {wrong}"})
             return
         self.metrics[metric] = got.value
@@ -86,10 +86,8 @@ class PublishedRow:
             )
 
     def record(self, arch: Record, **fields: object) -> Record:
-        """The record, without empty fields. A JSON number lacks the zeros that were dropped at its end, so
-        that its rounding is that of the row's number with the most digits (or unknown in a row with few
-        numbers).
-        """
+        """The record, without empty fields. JSON drops zeros at the end of numbers, so all JSON numbers of
+        the row get the rounding of the number with the most digits (in a short row, none)."""
         most = max(self.digits.values(), default=0)
         for place in self.digits:
             if len(self.digits) < ENOUGH:
@@ -124,7 +122,7 @@ class MetricValues:
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
-        """The value, with the published digits if the scale is the same; `percent` None is the file's scale."""
+        """The value, with the published digits if possible; by default in the scale of the file."""
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)
         if value is None:

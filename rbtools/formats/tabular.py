@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 FIELDS = ("dataset", "arch.", "train.", "checkpoint", "record.")  # how columns of fields begin, in order
 TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
-IGNORED = "-"
 BESIDE = ("n", "low", "high")  # last words of columns next to a metric: its images, and its 95 % interval
 # Metrics that are shares of images, by their first word, unless the last word is another quantity.
 _ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
@@ -115,7 +114,7 @@ class Tabular:
         row = PublishedRow("csv", report, where, percent=self.scale == "percent")
         record, mapped, texts = self._constants(), self._mapped(), {}
         columns = {header: mapped.get(header, Column(header)) for header in unit}
-        columns = {header: column for header, column in columns.items() if column.name != IGNORED}
+        columns = {header: column for header, column in columns.items() if column.name != "-"}
         metrics = {
             header
             for header, column in columns.items()

@@ -108,7 +108,7 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
 
 
 def packed_labels(labels: np.ndarray) -> dict[str, Any]:
-    """The field `examples` of the classes of a list of examples; `labels` is (N,), counted from 0."""
+    """The value in the field `examples` for the labels (N,) of a list of images, counted from 0."""
     data = zlib.compress(labels.astype("<u2").tobytes(), 9)
     return {"images": len(labels), "labels": base64.b64encode(data).decode()}
 

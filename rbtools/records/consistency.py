@@ -246,7 +246,7 @@ def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 
 def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """Find unions above one of their parts, and answers that are damaged or contradict the parts."""
+    """Find unions with a higher value than one of their parts, and damaged or contradictory answers."""
     name, value, entry = result
     try:
         given = answers.of(entry)
@@ -284,7 +284,8 @@ def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
 
 
 def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
-    """Find robust accuracies above clean accuracy, a smaller distance or (AutoAttack) another attack."""
+    """Find robust accuracies above the clean accuracy or above the accuracy at a smaller distance, and
+    accuracies under AutoAttack above the accuracy under another attack."""
     attacks = [
         result
         for result in measured

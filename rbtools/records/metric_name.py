@@ -57,7 +57,7 @@ class MetricName(NamedTuple):
 
     @property
     def family(self) -> str:
-        """What metrics with different distances, radii or severities share, such as `train.pgd20.l2`."""
+        """The common part of names with different distances, radii or severities: `train.pgd20.l2`."""
         return ".".join(filter(None, (*self.prefixes, self.stem, self.of, self.norm)))
 
     @property
@@ -105,7 +105,7 @@ class MetricName(NamedTuple):
 
 @lru_cache
 def _forms() -> list[re.Pattern[str]]:
-    """Compiled at the first use, because a tool that only prints its version needs no patterns."""
+    """The patterns of names are compiled at the first use, because `--version` does not need them."""
     number, rate = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
     forms = (
         rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",

@@ -118,7 +118,7 @@ def _terms(terms: Mapping[str, str]) -> list[str]:
 
 
 def _filled(text: str) -> list[str]:
-    """Lines of at most 80 characters, as roff checkers require; no line looks like a request."""
+    """Break a text into lines of at most 80 characters, as roff checkers require."""
     lines = textwrap.wrap(text, 78, break_long_words=False, break_on_hyphens=False)
     return [f"\\&{line}" if line[:1] in (".", "'") else line for line in lines]
 

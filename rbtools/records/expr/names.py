@@ -60,7 +60,7 @@ def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
 
 
 def _mean_of_corruptions(name: str, metrics: Iterable[str]) -> str | None:
-    """The expression for the mean over the measured part of `corrupt.mean` or of `corrupt.NAME.mean`."""
+    """The name or mean of the measured severities, if `name` needs all severities."""
     asked = metric_name.parse(name)
     if asked.stem != "corrupt" or asked.suffix not in ("mean", "mce", "relative_mce"):
         return None

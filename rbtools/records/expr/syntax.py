@@ -55,7 +55,7 @@ def is_bare(text: str) -> bool:
 
 
 def items(text: str) -> list[str]:
-    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; commas in brackets or quotes stay."""
+    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; commas inside brackets do not separate."""
     cuts, depth = [-1], 0
     for _, sign, at in tokens(text):
         depth += (sign in ("(", "[")) - (sign in (")", "]"))

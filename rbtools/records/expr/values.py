@@ -84,7 +84,7 @@ def same(left: object, right: object) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> bool:
-    """Compare two values. Raises NoValue if they have no order: neither two numbers nor two texts."""
+    """Compare two values. Raises NoValue if `<` or `>` compares neither two numbers nor two texts."""
     if sign in ("in", "not in"):
         return any(same(left, item) for item in right) == (sign == "in")
     if sign in ("==", "!="):
