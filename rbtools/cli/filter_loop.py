@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.output import DONE, FAILED, ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.read_ahead import ReadAhead
-from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
+from rbtools.cli.source import RecordSource, bad_line_record, name_of, stop_if_strict, where
+from rbtools.cli.streams import opened_output
 from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError

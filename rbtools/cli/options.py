@@ -95,7 +95,7 @@ _OF_TRAINING = {
     ),
     "prepare": param(
         "fold",
-        "fold: attack a copy of the network with folded BatchNorm, channels last, in --precision.",
+        "With fold, attack a copy of the network with folded BatchNorm, channels last, in --precision.",
         choices=("none", "fold"),
     ),
 }

@@ -13,7 +13,8 @@ from rbtools.cli import calls, streams
 from rbtools.cli.build_context import CommandContext
 from rbtools.cli.declare import command, group, takes
 from rbtools.cli.output import DONE, FAILED
-from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_output, read_all
+from rbtools.cli.source import RecordSource, bad_line_record, file_path, read_all
+from rbtools.cli.streams import opened_output
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.parse_units import build

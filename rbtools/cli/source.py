@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TextIO
@@ -57,8 +55,8 @@ class RecordSource:
     )
     checkpoint: str | None = param(
         None,
-        "Evaluate this checkpoint and read no records. Published weights are named:"
-        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]. --download fetches them.",
+        "Evaluate this checkpoint and read no records. FILE may also be the name of published weights, which"
+        " --download fetches: hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
         metavar="FILE",
     )
     arch: str | None = param(
@@ -123,9 +121,6 @@ class RecordSource:
             return line
         fits = isinstance(content, dict) and self.adopt(content)
         return line._replace(record=content, problem=None) if fits else line
-
-    def writer(self) -> RecordWriter:
-        return RecordWriter()
 
     def passes(self, record: dict[str, Any]) -> bool:
         """True if a record is written unchanged, because it failed before and is not retried."""
@@ -265,52 +260,6 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
             "text": line.text.decode("utf-8", "replace"),
         },
     }
-
-
-@contextlib.contextmanager
-def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
-    """Yield standard output, or with `--in-place` the file, which is replaced at the end."""
-    output = source.writer()
-    try:
-        if not source.in_place:
-            yield output
-            return
-        if len(source.files) != 1 or source.files[0] == "-":
-            raise UsageError("--in-place needs exactly one FILE to write back into.")
-        if os.path.exists(source.files[0]) and not os.path.isfile(source.files[0]):
-            raise UsageError(
-                f"--in-place: {source.files[0]} is not a regular file. Only a regular file can be replaced."
-            )
-        if source.shard is not None:
-            raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
-        # For a link, its target is rewritten, and the link remains.
-        with _replacing(os.path.realpath(source.files[0]), output):
-            yield output
-    finally:
-        screen.clear()
-        output.close()
-
-
-@contextlib.contextmanager
-def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
-    """Write the records to a new file, which replaces the old file if there was no interruption."""
-    try:
-        handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
-    except OSError as error:
-        raise UsageError(f"Cannot write beside {path}: {error.strerror}. --in-place needs that.") from None
-    output.divert(handle)
-    try:
-        yield
-        os.fsync(handle)
-        with contextlib.suppress(OSError):
-            os.fchmod(handle, os.stat(path).st_mode & 0o777)
-        os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
-    finally:
-        os.close(handle)
 
 
 def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:

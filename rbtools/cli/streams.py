@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +14,7 @@ from rbtools.cli import calls
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import RecordSource, file_path
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError
 from rbtools.records import Line, dumps, lines, read
 
 if TYPE_CHECKING:
@@ -108,6 +111,52 @@ def of_command() -> Streams:
     return calls.current().streams or _SHELL
 
 
+@contextlib.contextmanager
+def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
+    """Yield standard output, or with `--in-place` the file, which is replaced at the end."""
+    output = of_command().writer()
+    try:
+        if not source.in_place:
+            yield output
+            return
+        if len(source.files) != 1 or source.files[0] == "-":
+            raise UsageError("--in-place needs exactly one FILE to write back into.")
+        if os.path.exists(source.files[0]) and not os.path.isfile(source.files[0]):
+            raise UsageError(
+                f"--in-place: {source.files[0]} is not a regular file. Only a regular file can be replaced."
+            )
+        if source.shard is not None:
+            raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
+        # For a link, its target is rewritten, and the link remains.
+        with _replacing(os.path.realpath(source.files[0]), output):
+            yield output
+    finally:
+        screen.clear()
+        output.close()
+
+
+@contextlib.contextmanager
+def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
+    """Write the records to a new file, which replaces the old file if there was no interruption."""
+    try:
+        handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
+    except OSError as error:
+        raise UsageError(f"Cannot write beside {path}: {error.strerror}. --in-place needs that.") from None
+    output.divert(handle)
+    try:
+        yield
+        os.fsync(handle)
+        with contextlib.suppress(OSError):
+            os.fchmod(handle, os.stat(path).st_mode & 0o777)
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
+    finally:
+        os.close(handle)
+
+
 class _MemoryWriter(RecordWriter):
     def __init__(self, lines: list[bytes]) -> None:
         self._kept = lines
@@ -139,9 +188,6 @@ class _GivenRecords(RecordSource):
 
     reads_ahead: ClassVar[bool] = False  # the caller's iterator belongs to the caller's thread
     given: MemoryStreams = field(default_factory=MemoryStreams)
-
-    def writer(self) -> RecordWriter:
-        return self.given.writer()
 
     def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
         for name in self.files or ("-",):

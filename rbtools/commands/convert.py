@@ -185,8 +185,7 @@ class _Writing:
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
         if self.format.one_file and target != "-":
             check_folder_of(Path(target))
-        output = streams.of_command().writer()
-        try:
+        with shared.opened_output(self.source, self.screen) as output:
             reader = RecordReader(self.source, self.screen, output)
             units = list(self._units(reader))
             documents = self.format.documents(units, self.report)
@@ -204,9 +203,6 @@ class _Writing:
                 if isinstance(self.format, WrittenOnly) and not self.format.one_file:
                     documents = iter(_not_there(list(documents), Path(target)))
                 write_all(Path(target), documents, hint="Name another place with --write.")
-        finally:
-            self.screen.clear()
-            output.close()
         if reader.failed:
             self.screen.say(f"{counted(reader.failed, 'failed record')} left out.")
         self.screen.detail(f"{counted(reader.good, 'record')} written.")

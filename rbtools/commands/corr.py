@@ -30,7 +30,7 @@ class CorrelationOptions:
     rows: str | None = param(None, "Metrics in the rows.  [default: --metric]", metavar="LIST")
     cols: str | None = param(None, "Metrics in the columns.  [default: --metric]", metavar="LIST")
     kind: str = param(
-        "spearman", "spearman (rho), kendall (tau-b), or both, separated by a comma.", metavar="LIST"
+        "spearman", "Correlation: spearman (rho), kendall (tau-b), or both with a comma.", metavar="LIST"
     )
     on: str | None = param(
         None,

@@ -39,7 +39,7 @@ class MeasureOptions:
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(
-        None, "train, test or train,test.  [default: depends on the measure]", metavar="LIST"
+        None, "Split: train, test or train,test.  [default: depends on the measure]", metavar="LIST"
     )
     batches: int | None = param(
         None, "Number of batches.  [default: depends on the measure]", bounds="[1, inf)"

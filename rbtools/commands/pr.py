@@ -51,14 +51,14 @@ class PROptions:
     )
     only: str = param(
         "both",
-        "probacc: do not compute PR_D, and stop sampling an image as soon as its remaining copies cannot"
+        "With probacc, do not compute PR_D, and stop sampling an image as soon as its remaining copies cannot"
         " change whether it passes.",
         choices=("both", "probacc"),
     )
     sampling: str = param(
         "fixed",
-        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
-        " sampling an image as soon as it is decided.",
+        "With fixed, --samples copies of each image; with adaptive, only ProbAcc, by a sequential test that"
+        " stops sampling an image as soon as it is decided.",
         choices=("fixed", "adaptive"),
     )
     require_decided: bool = param(
@@ -113,9 +113,9 @@ class PROptions:
 class RareOptions(PROptions):
     sampling: str = param(
         "fixed",
-        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
-        " sampling an image as soon as it is decided; rare: failure probabilities that are too small for"
-        " plain sampling, by adaptive multilevel splitting.",
+        "With fixed, --samples copies of each image; with adaptive, only ProbAcc, by a sequential test that"
+        " stops sampling an image as soon as it is decided; with rare, failure probabilities that are too"
+        " small for plain sampling, by adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
     particles: int = param(200, "Number of particles (with --sampling rare).", bounds="[20, inf)")

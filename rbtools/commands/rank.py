@@ -97,18 +97,17 @@ class RankingOptions:
     )
     asserts: tuple[str, ...] = param(
         (),
-        "Exit with status 1 unless every written record meets this condition: 'aa.8 >= .4'. The condition"
-        " must hold at the worse end of the interval; with the prefix point:, only for the value. With"
-        " --paired, a condition may refer to the reference: 'aa.8 >= reference - .01'.",
+        "Exit with status 1 unless every written record meets this condition, such as 'aa.8 >= .4', at the"
+        " worse end of the interval (with the prefix point:, for the value). With --paired, a condition may"
+        " refer to the reference: 'aa.8 >= reference - .01'.",
         metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
     baseline: str | None = param(
         None,
-        "Use the last accepted record as the reference of --assert. The record is kept in FILE or in the"
-        " store (one record for each data set and LABEL), and is replaced by the first record of the ranking"
-        " if all conditions hold. If no record has been accepted yet, conditions with 'reference' count as"
-        " met.",
+        "Use the last accepted record as the reference of --assert; if there is none yet, conditions with"
+        " 'reference' count as met. The record is kept in FILE or in the store (one record for each data set"
+        " and LABEL), and is replaced by the first record of the ranking if all conditions hold.",
         metavar="FILE|store[:LABEL]",
     )
     against: str | None = param(
