@@ -273,21 +273,11 @@ class Tool:
 
 
 def command(
-    *,
-    choose: Registry | None = None,
-    many: bool = False,
-    by: str | None = None,
-    default: str | Callable[[Sequence[str]], str] = "",
-    covers: str | None = None,
-    lists: str = "",
+    choose: Registry | None = None, default: str | Callable[[Sequence[str]], str] = "", **settings: Any
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool from a function. `choose` is the registry; `Tool` describes the other arguments."""
-
-    def decorate(function: Callable[..., Any]) -> Tool:
-        chooses = default if callable(default) else lambda words: str(default)
-        return Tool(_tool_name(function), function, choose, many, by, chooses, covers, lists=lists)
-
-    return decorate
+    chooses = default if callable(default) else lambda words: str(default)
+    return lambda function: Tool(_tool_name(function), function, choose, default=chooses, **settings)
 
 
 def group(**commands: Tool) -> Callable[[Callable[..., Any]], Tool]:

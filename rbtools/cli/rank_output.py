@@ -38,6 +38,8 @@ class RankOptions:
     seed: int
     paired: str | None = None
     per_class: str | None = None
+    shown: str | None = None
+    form: str | None = None
     style: table.Style = table.PLAIN
 
     @property
@@ -56,16 +58,9 @@ class Ranking:
     reference: Contender | None = None
 
 
-def write(
-    result: Ranking,
-    choice: RankOptions,
-    shown: str | None,
-    form: str | None,
-    output: RecordWriter,
-    screen: Terminal,
-) -> None:
+def write(result: Ranking, choice: RankOptions, output: RecordWriter, screen: Terminal) -> None:
     """Write the ranking; the default format is a table on a terminal, and JSON Lines otherwise."""
-    form = form or ("table" if output.is_terminal() else "jsonl")
+    form = choice.form or ("table" if output.is_terminal() else "jsonl")
     if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
         raise UsageError(
             f"--percent, --digits, --plus-minus and --label are for tables that people read, but {form} keeps"
@@ -84,13 +79,13 @@ def write(
             output.line(dumps(entry.record))
         return
     for entry, contender in zip(itertools.chain(*ranked), itertools.chain(*groups), strict=True):
-        deviations = _deviations(contender.record, result.keys, shown)
+        deviations = _deviations(contender.record, result.keys, choice.shown)
         entry.record["evals"] = [*entry.record.get("evals", []), *deviations]
     if choice.pivot:
-        _write_pivot(ranked, choice, shown, form, output, screen)
+        _write_pivot(ranked, choice, form, output, screen)
     elif any(ranked):
         every = [entry for group in ranked for entry in group]
-        _write_table(every, result.keys, choice, shown, form, output, screen)
+        _write_table(every, result.keys, choice, form, output, screen)
 
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
@@ -115,13 +110,12 @@ def _write_table(
     ranked: list[rank_order.Ranked],
     keys: Sequence[rank_order.SortKey],
     choice: RankOptions,
-    shown: str | None,
     form: str,
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
     key, *others = [sort_key.text for sort_key in keys]
-    records = [entry.record for entry in ranked]
+    records, shown = [entry.record for entry in ranked], choice.shown
     points = [sort_key.text for sort_key in choice.front if sort_key.text != key]
     first = list(dict.fromkeys([*others, *points]))
     every_metric = metric_name.names(records)
@@ -159,7 +153,6 @@ def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Termin
 def _write_pivot(
     groups: Sequence[Sequence[rank_order.Ranked]],
     choice: RankOptions,
-    shown: str | None,
     form: str,
     output: RecordWriter,
     screen: Terminal,
@@ -167,7 +160,7 @@ def _write_pivot(
     """Write one table for each group of --within; in CSV, the groups are columns of one table."""
     every = [entry.record for group in groups for entry in group]
     every_metric = metric_name.names(every)
-    wanted = every_metric if shown is None else chosen(shown, every)
+    wanted = every_metric if choice.shown is None else chosen(choice.shown, every)
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     _warn_of_n(wanted, every, screen)

@@ -187,7 +187,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
             found, conditions, choice.top, sink, options.form, first=baseline is not None
         )
         if found is not None and options.form != "junit":
-            write(found, choice, options.shown, options.form, output, screen)
+            write(found, choice, output, screen)
         if baseline is not None and found is not None and passed and not sink.bad:
             baseline.accept(_first_of(found), screen)
         sink.tell()
@@ -304,6 +304,8 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
         seed=options.seed,
         paired=options.paired,
         per_class=options.per_class,
+        shown=options.shown,
+        form=options.form,
         style=_style(options),
     )
 
