@@ -196,7 +196,7 @@ class Group(_Main, click.Group):
 
 
 class Chooser(Group):
-    """A command whose subcommands are the names in a registry and `tool.commands` (or `--NAME`)."""
+    """A command whose subcommands are names in a registry and `tool.commands` (also written `--NAME`)."""
 
     tool: Tool
     registry: registry.Registry

@@ -1,9 +1,9 @@
 """The loop of all filters: read a record, run its job, write the result, flush.
 
 With `--jobs 1`, and for the single model of `--checkpoint`, jobs run in this process; for the single model,
-the engine's workers compute the tiles. In all other cases, a thread reads a bounded number of lines ahead,
-the workers run whole jobs, and this process writes the results in input order (with `--unordered`, as soon as
-they are finished).
+the engine's workers compute groups of images (tiles). In all other cases, a thread reads a bounded number of
+lines ahead, the workers run whole jobs, and this process writes the results in input order (with
+`--unordered`, as soon as they are finished).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.output import DONE, FAILED, ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.read_ahead import ReadAhead
-from rbtools.cli.source import RecordSource, bad_line_record, name_of, stop_if_strict, where
+from rbtools.cli.source import RecordSource, bad_line_record, failed_record, name_of, stop_if_strict, where
 from rbtools.cli.streams import opened_output
 from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
@@ -25,7 +25,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
 from rbtools.execution.engine import Call, Engine, InProcess, Job, JobFunction, JobReport, engine_for
 from rbtools.inputs.data import check_here
-from rbtools.records import SCHEMA, Line, dumps, parse_again
+from rbtools.records import Line, dumps, parse_again
 from rbtools.report import clock_time
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def filter_records(
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
-    """The run of a shard that computes some tiles of one model. Raises UsageError without a common store."""
+    """The run of a shard that computes a share of one model's images. Raises UsageError without a store."""
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
@@ -122,9 +122,8 @@ class Loop:
             self.failed += 1
             stop_if_strict(self.source.strict, str(wrong))
             self.screen.error(str(wrong))
-            error = {"tool": self.screen.tool, "message": str(wrong)}
             if self.source.place[0] == 1:
-                self.output.line(dumps({"schema": SCHEMA, "error": error}))
+                self.output.line(dumps(failed_record(self.screen.tool, str(wrong))))
             return None
 
     def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
@@ -228,7 +227,7 @@ class Loop:
     def place_of_another(self) -> bytes:
         """A placeholder for the result of another shard, which the next tools of the pipe do not change."""
         self.elsewhere += 1
-        return dumps({"schema": SCHEMA, "error": {"tool": self.screen.tool, "message": ELSEWHERE}})
+        return dumps(failed_record(self.screen.tool, ELSEWHERE))
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
         """The output line of a finished job; messages of the job are printed."""

@@ -1,4 +1,4 @@
-"""The options that tools share; each bundle of options reaches a command as one object."""
+"""The options that tools share; a command receives each group of options as one object."""
 
 from __future__ import annotations
 

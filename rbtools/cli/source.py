@@ -16,7 +16,7 @@ from rbtools.cli.terminal import Terminal
 from rbtools.errors import NoRecords, UsageError
 from rbtools.execution import resources
 from rbtools.plain_files import streamed
-from rbtools.records import Line, can_be_retried, lines
+from rbtools.records import SCHEMA, Line, can_be_retried, lines
 from rbtools.registry import param
 
 _PLACES = ":places"
@@ -250,16 +250,12 @@ def file_path(path: str) -> str:
 
 
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "error": {
-            "tool": tool,
-            "message": f"{where(line)} {line.problem}",
-            "source": line.source,
-            "line": line.number,
-            "text": line.text.decode("utf-8", "replace"),
-        },
-    }
+    about = {"source": line.source, "line": line.number, "text": line.text.decode("utf-8", "replace")}
+    return failed_record(tool, f"{where(line)} {line.problem}", **about)
+
+
+def failed_record(tool: str, message: str, **about: object) -> dict[str, Any]:
+    return {"schema": SCHEMA, "error": {"tool": tool, "message": message, **about}}
 
 
 def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:

@@ -13,7 +13,7 @@ from typing import Any
 from rbtools.cli import options, shared, streams
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import RecordReader, counted
-from rbtools.cli.source import RecordSource, name_of, stop_if_strict, where
+from rbtools.cli.source import RecordSource, failed_record, name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Document, Format, Published, Unit
 from rbtools.formats.base import as_text
@@ -21,7 +21,7 @@ from rbtools.formats.conversion_report import losses
 from rbtools.formats.csv import csv_bytes
 from rbtools.formats.parquet_table import parquet_bytes
 from rbtools.formats.written import Sender, WrittenOnly
-from rbtools.records import SCHEMA, dumps
+from rbtools.records import dumps
 from rbtools.registry import REQUIRED, param
 from rbtools.store.files import check_folder_of, write_all
 
@@ -102,7 +102,7 @@ class _Reading:
                 output.line(self._record(unit))
         except Broken as wrong:
             self._say(f"{source.name} {wrong}. Expected what rb-convert {self.format.name} --help describes.")
-            output.line(dumps(_failed(f"{source.name} {wrong}.")))
+            output.line(dumps(failed_record("rb-convert", f"{source.name} {wrong}.")))
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
 
@@ -117,18 +117,14 @@ class _Reading:
             except UnicodeEncodeError:
                 problem = "It contains half of a surrogate pair, which is not text. Expected Unicode."
                 unit = Bad(unit.where, problem, as_text(unit.content))
-        self._say(f"{unit.where}: {unit.problem}")
-        return dumps(_failed(f"{unit.where}: {unit.problem}", unit.text))
+        message = f"{unit.where}: {unit.problem}"
+        self._say(message)
+        return dumps(failed_record("rb-convert", message, text=unit.text))
 
     def _say(self, message: str) -> None:
         self.bad += 1
         stop_if_strict(self.strict, message)
         self.screen.error(message)
-
-
-def _failed(message: str, text: str | None = None) -> dict[str, Any]:
-    carried = {} if text is None else {"text": text}
-    return {"schema": SCHEMA, "error": {"tool": "rb-convert", "message": message, **carried}}
 
 
 def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
