@@ -27,10 +27,10 @@ def check_counts(successes: float, trials: float) -> None:
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
 
-    Without the correction, the coverage falls to .84 for any number of trials if fewer than one success (or
-    failure) is expected; with the correction, the coverage is at least .948 from 10 trials on
-    (`bench/coverage_of_intervals.py`). Each end moves by about 1 / (2 trials), and stays in [0, 1]. Unlike
-    the interval of Clopper and Pearson, this interval needs no scipy.
+    With the correction, the coverage is at least .948 from 10 trials on (`bench/coverage_of_intervals.py`).
+    Without the correction, the coverage falls to .84 if fewer than one success (or failure) is expected. Each
+    end of the interval moves by about 1 / (2 trials), and stays in [0, 1]. Unlike the interval of Clopper and
+    Pearson, this interval needs no scipy.
     """
     check_counts(successes, trials)
     z2 = normal_quantile(confidence) ** 2

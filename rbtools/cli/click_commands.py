@@ -124,7 +124,7 @@ def _chosen(ctx: click.Context) -> str:
 
 
 class Command(_Main, click.Command):
-    classes: Sequence[type] = ()  # the registered classes that a subcommand stands for
+    classes: Sequence[type] = ()  # the registered classes of a subcommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_pairs(args)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from rbtools import registry
 from rbtools.cli import declare
@@ -105,15 +104,11 @@ def _help(field: dataclasses.Field[Any]) -> str:
     return f"{text}  [default: {default}]"
 
 
-def _names_of_files(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
-    return [CompletionItem(text, type="file")]
-
-
 def legible(params: list[click.Parameter]) -> list[click.Parameter]:
     """The parameters as the help shows them, with N and X for numbers, and without empty defaults."""
     for param in params:
         if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
-            param._custom_shell_complete = _names_of_files
+            param._custom_shell_complete = click.Path().shell_complete
         if isinstance(param, click.Option) and not param.is_flag:
             if param.metavar is None and isinstance(param.type, click.types.IntParamType):
                 param.metavar = "N"

@@ -47,7 +47,8 @@ def call(
     known = _known(found, classes, main.name)
     given = {}
     for word, value in keywords.items():
-        if word not in known or (word == "checkpoint" and not _of_weights(value)):
+        no_weights = word == "checkpoint" and value is not None and not os.path.isdir(str(value))
+        if word not in known or no_weights:
             raise UsageError(_refusal(word, found, classes, known))
         option = known[word]
         if value is not None or word == "store":
@@ -141,10 +142,6 @@ def _public(option: Option) -> str:
 def _shown_default(option: Option) -> Any:
     default = option.default
     return None if default is registry.REQUIRED or (default == () and not option.multiple) else default
-
-
-def _of_weights(value: object) -> bool:
-    return value is None or os.path.isdir(str(value))
 
 
 def _value(option: Option, value: object, streams: MemoryStreams) -> Any:

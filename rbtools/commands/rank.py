@@ -170,7 +170,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     compares = options.paired is not None or any(one.relative and not one.point for one in conditions)
     choice = _choice(options, compares)
     baseline = None if options.baseline is None else Baseline(options.baseline, store)
-    if conditions:  # without records the assertions fail, and the report says so
+    if conditions:  # without records, the conditions fail and are reported
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)

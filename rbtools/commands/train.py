@@ -85,9 +85,8 @@ def main(
             step, count = training_method.reach_options
             parse_units.tell_reach(training_method, step, count, slips.setdefault)
     if whole_recipe.optimizer == "adam" and whole_recipe.lr > 0.02:
-        slips[f"--optimizer adam with --lr {whole_recipe.lr:g} seldom learns; 0.0005 to 0.005 is usual."] = (
-            None
-        )
+        usual = "seldom learns; 0.0005 to 0.005 is usual."
+        slips.setdefault(f"--optimizer adam with --lr {whole_recipe.lr:g} {usual}")
     for slip in slips:
         work.screen.warn(slip)
     try:

@@ -90,12 +90,8 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
     work.screen.listeners.append(heard.hear)
     source = dataclasses.replace(source, table=tables.verify_table)
     if typed.inconsistent:
-        if (
-            typed.sample is not None
-            or work.run.selection.n is not None
-            or typed.adv is not None
-            or source.checkpoint is not None
-        ):
+        others = (typed.sample, work.run.selection.n, typed.adv, source.checkpoint)
+        if any(value is not None for value in others):
             raise UsageError(
                 "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
             )

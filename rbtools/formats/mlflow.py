@@ -63,7 +63,7 @@ class MLflow(WrittenOnly):
 
 
 def _client(target: str) -> MlflowClient:
-    # MLflow supports folders only on request, and reports its use unless told not to.
+    # MLflow supports folders only on request, and reports its use unless this is disabled.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:

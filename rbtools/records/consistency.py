@@ -334,8 +334,8 @@ def _is_autoattack(entry: Entry) -> bool:
 def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> float:
     """The p-value of the hypothesis that `high` is truly not larger than `low`.
 
-    If `paired` is true, both results are on the same images, and only rounding can put `high` above `low`:
-    the p-value is 0 if more than two verdicts and more than a share _FLIPPED of the verdicts changed.
+    If `paired` is true, both results are on the same images, and only rounding can put `high` above `low`.
+    The p-value is then 0 if more than two verdicts and more than a share _FLIPPED of the verdicts changed.
     Otherwise, the test is the two-sample test of proportions, which is conservative if the images are the
     same.
     """

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeGuard
 from rbtools.errors import RbError
 from rbtools.records import checksums, schema
 
-LATER: Any = object()  # stands in an entry for a value that is known only after the work
+LATER: Any = object()  # placeholder for a value that is known only after the work
 
 
 def short_dataset(name: str) -> str:

@@ -8,7 +8,7 @@ import click
 from click import shell_completion
 
 VARIABLE = "_RB_COMPLETE"
-_NAME = "rb-complete"  # stands for the tool in click's scripts
+_NAME = "rb-complete"  # placeholder for the tool's name in click's scripts
 
 
 def _source(shell: type[shell_completion.ShellComplete]) -> str:

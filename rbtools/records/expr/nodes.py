@@ -38,7 +38,7 @@ class Builder:
         self.names: dict[str, None] = {}
         self.functions: set[str] = set()
         self._text, self._tokens = text, tokens(text)
-        self._starts: list[int] = []  # where tokens start in the text that Python parses
+        self._starts: list[int] = []  # positions of tokens in the text that Python parses
         self._named: dict[str, str] = {}  # maps Python's names to the names that they replace
         self._depth = 0
         self.node = self._node(self._parsed())
