@@ -16,28 +16,9 @@ __version__ = "0.1.0"
 __date__ = "2026-11-21"  # release date of this version, printed in man pages
 
 _API = (
-    "arch",
-    "attack",
-    "card",
-    "certify",
-    "check",
-    "curve",
-    "convert",
-    "corr",
-    "corrupt",
-    "frame",
-    "ge",
-    "load",
-    "measure",
-    "plot",
-    "pr",
-    "rank",
-    "read",
-    "score",
-    "train",
-    "transfer",
-    "verify",
-)
+    "arch attack card certify check curve convert corr corrupt frame ge load measure plot pr rank read score"
+    " train transfer verify"
+).split()
 _LIBRARY = {
     "Fit": "rbtools.trainer.fit",
     "Result": "rbtools.evaluation.in_memory",

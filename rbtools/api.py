@@ -362,7 +362,6 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
 def _of_records(
     tool: str, words: Sequence[str], options: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
 ) -> list[Record]:
-    """The records that a tool writes for all records together."""
     records = list(records)
     for record in records:
         if not isinstance(record, Mapping):
@@ -371,8 +370,7 @@ def _of_records(
 
 
 def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[str, Any]]:
-    """For a module with `data=`, the record of the module and the options without `data`; results are not
-    stored unless a store is named. Any other arguments are returned unchanged."""
+    """The record of a module and the options without `data`; other arguments are returned unchanged."""
     options = dict(options)
     if isinstance(given, Mapping) or "data" not in options:
         return given, options
@@ -385,7 +383,7 @@ def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[st
 
 
 def _check_record(given: object) -> None:
-    """Raise RbError, which says what to do, if the value is not a record, for example a network."""
+    """Raise RbError, which says what to do, if the value is not a record (a network, a list)."""
     if isinstance(given, dict):
         try:
             check_shape(given)

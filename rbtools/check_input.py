@@ -1,5 +1,4 @@
-"""Checks of objects that a caller passes: images, labels, a model and its logits. Each function raises an
-RbError that states what was found, what was expected and what to do."""
+"""Checks of images, labels, models and logits; each raises RbError, which says what to do."""
 
 from __future__ import annotations
 
@@ -62,7 +61,6 @@ def check_images(images: Tensor) -> None:
 
 
 def _dimensions(shape: tuple[int, ...]) -> str:
-    """A hint for converting images of this shape to four dimensions."""
     if len(shape) == 3 and shape[2] <= _CHANNELS < shape[0]:
         return ": of one image (H, W, C) images.permute(2, 0, 1)[None]"
     if len(shape) == 3:
@@ -74,8 +72,7 @@ def _dimensions(shape: tuple[int, ...]) -> str:
 
 
 def floats(images: Tensor) -> Tensor:
-    """Returns the images as float32 in [0, 1], without a graph. Raises RbError in the same cases as
-    `check_images`."""
+    """The images as float32 in [0, 1], without a graph. Raises RbError as `check_images` does."""
     check_images(images)
     images = images.clone() if images.is_inference() else images
     return images.detach().float().div(255) if images.dtype == torch.uint8 else images.detach().float()
@@ -139,9 +136,10 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
 def checked(
     model: Any, images: Tensor, labels: Tensor, *, every: Tensor | None = None, probabilities: bool = False
 ) -> tuple[Any, Tensor, Tensor]:
-    """Returns the model from `look`, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), after
-    checking that images and labels are valid for the model. `every` contains all labels of the data if the
-    images are only a part."""
+    """Returns the model from `look`, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,). Raises
+    RbError if images or labels do not fit the model. `every` contains all labels of the data if the images
+    are only a part.
+    """
     images = floats(images)
     check_device(model, images.device)
     check_labels(labels, len(images))
@@ -155,9 +153,8 @@ def checked(
 def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[Any, int]:
     """Run the model on a few images and on one image. Returns the model and the number of classes.
 
-    If the model changes its images in place, the returned model has the same weights and receives copies.
-    Raises RbError if the model does not return logits. With `probabilities`, a model may also return
-    probabilities.
+    If the model changes its images in place, the returned model receives copies. Raises RbError if the model
+    does not return logits; with `probabilities`, probabilities are allowed.
     """
     images = floats(images)
     given = images.clone()
@@ -213,8 +210,7 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
 
 def check_outputs(network: nn.Module, shape: tuple[int, int, int], classes: int) -> None:
     """Check that a network returns logits (N, classes) for one and for two images (C, H, W), in eval and
-    train mode. A pass that fails inside the network's code is ignored. Raises RbError for any other
-    output."""
+    train mode. A pass that fails inside the network's code is ignored."""
     images = torch.zeros(2, *shape, device=next(network.parameters()).device)
     for mode in ("eval", "train"):
         for n in (2, 1):
@@ -246,13 +242,11 @@ def _with_copies(model: Any) -> Any:
 
 
 def _same_numbers(device: torch.device) -> Any:
-    """A context that restores the state of the random generators at its end."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def outside_inference(function: Function) -> Function:
-    """Decorates a function that computes gradients, so that it can be called within
-    torch.inference_mode()."""
+    """Let a function compute gradients, even if it is called within torch.inference_mode()."""
 
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:

@@ -66,8 +66,7 @@ def is_foreign(wrong: BaseException) -> bool:
 def of_network(wrong: BaseException) -> str | None:
     """The message for an exception that a user's network raises for its input; None for any other exception.
 
-    An exception of this kind is raised inside a call of a torch module. The innermost `forward` outside torch
-    belongs either to the user's network or to a wrapper that rbtools puts around networks.
+    The innermost `forward` outside torch must not belong to rbtools, except to its wrappers of networks.
     """
 
     def of_torch(file: str) -> bool:
@@ -91,12 +90,7 @@ def of_network(wrong: BaseException) -> str | None:
 
 
 def of_own_code(wrong: BaseException) -> str | None:
-    """The message for an exception in the user's own code (python:MODULE:CLASS), with its file and line.
-
-    Returns None for any other exception.
-
-    The user's code is called by rbtools and itself calls only Python and installed packages.
-    """
+    """The message, with file and line, for an exception in code of the user; None for any other exception."""
     packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
     of_python = os.path.dirname(os.__file__) + os.sep
 
@@ -131,8 +125,7 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def as_arguments(text: str) -> str:
-    """A command's message with options replaced by Python arguments: `--batch-size 64` becomes
-    batch_size=64."""
+    """Replace options in a message by Python arguments: `--batch-size 64` becomes batch_size=64."""
 
     def argument(match: re.Match[str]) -> str:
         name, value = match[1].replace("-", "_"), match[2]
@@ -223,9 +216,8 @@ _SAME = {
 def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str:
     """Return " Did you mean 'x'?" with the nearest known name or names, or an empty string.
 
-    The function tries synonyms first, then names that end with this name (`train.method`), and then similar
-    spellings. `not_for` contains known names that have another meaning in this place. Such a name is
-    not suggested for one of its synonyms.
+    Synonyms are tried first, then names that end with this name (`train.method`), then similar spellings.
+    Names in `not_for` have another meaning here, and are not suggested for their synonyms.
     """
     plain: dict[str, str] = {}  # so that PGD finds pgd
     for word in known:

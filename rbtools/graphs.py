@@ -16,7 +16,7 @@ _SINCE = (2, 12)
 
 
 def usable(device: torch.device) -> bool:
-    """True if work on this device is captured, by default on a GPU with a recent torch. The environment
+    """True if work on this device is captured: on a GPU, by default with a recent torch. The environment
     variable RB_CUDA_GRAPHS disables (0) or enables (1) captures on GPUs."""
     if device.type != "cuda":
         return False
@@ -29,8 +29,7 @@ _BROKEN: list[torch.cuda.CUDAGraph] = []  # failed captures: torch may still acc
 
 class Pool:
     """Memory that several graphs use one after another, and the stream on which the graphs are captured.
-    `ticket` counts the replays of training runs, because a replay may overwrite data that an earlier replay
-    kept for its backward pass."""
+    `ticket` counts replays in training, because a replay may overwrite data that a backward pass needs."""
 
     def __init__(self, device: torch.device) -> None:
         self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
@@ -38,7 +37,7 @@ class Pool:
 
     @contextmanager
     def capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """A context that captures GPU work instead of executing it.
+        """Capture GPU work instead of executing it.
 
         `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than a capture.
         During a capture, another thread may read and copy the next batch.
@@ -59,8 +58,8 @@ class Pool:
 
 @functools.cache
 def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
-    """A pool for graphs of limited lifetime, with a graph that keeps the pool alive.
-    `lasting_pool.cache_clear()` releases its memory. A pool must not be used again after a failed capture."""
+    """A pool, with a graph that keeps the pool alive until `lasting_pool.cache_clear()`. After a failed
+    capture, the pool must not be used again."""
     pool, graph = Pool(device), torch.cuda.CUDAGraph()
     with pool.capture(graph):
         torch.zeros(1, device=device)

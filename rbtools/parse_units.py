@@ -1,7 +1,4 @@
-"""Parses user input, from the command line or a Python call, into values.
-
-Only this module converts distances to pixel units of [0, 1].
-"""
+"""Parses the user's input into values, with distances in pixel units of [0, 1]."""
 
 from __future__ import annotations
 
@@ -25,9 +22,8 @@ def severities(text: str) -> tuple[int, ...]:
 def build(
     methods: registry.Registry, name: str, params: dict[str, Any], warn: Callable[[str], Any] | None = None
 ) -> Any:
-    """Build a registered method from command-line values, with distances converted to pixel units. Parameters
-    that belong to other methods are ignored. `warn` is called with a message for each distance whose unit is
-    probably wrong. Raises UsageError."""
+    """Build a registered method, with distances in pixel units. Parameters that belong to other methods are
+    ignored. `warn` is called for each distance whose unit is probably wrong. Raises UsageError."""
     cls = methods.load(name)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     norm = params.get("norm", getattr(cls, "norm", "linf"))
@@ -45,8 +41,8 @@ def build(
 
 
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
-    """Parse `--eps` into pixel units of [0, 1]. `warn` is called with a message for each distance whose unit
-    is probably wrong. Raises UsageError, also for an ambiguous number or range (0.031)."""
+    """Parse `--eps` into pixel units of [0, 1]. `warn` is called for each distance whose unit is probably
+    wrong. Raises UsageError, also for an ambiguous number (0.031)."""
     pieces = text.split(",")
     pixels: list[float] = []
     for piece in filter(None, (piece.strip() for piece in pieces)):
@@ -67,8 +63,8 @@ def attack(
     eps: str,
     warn: Callable[[str], Any] | None = None,
 ) -> tuple[Any, tuple[float, ...]]:
-    """The attack, and its distances in pixel units. `warn` is called with a message for a distance whose unit
-    is probably wrong, and for steps that are too short."""
+    """The attack, and its distances in pixel units. `warn` is called for a distance whose unit is probably
+    wrong, and for steps that are too short."""
     method = build(attacks, name, params, warn)
     eps_values = distances(eps, method.norm, warn)
     for value in eps_values if hasattr(method, "grid") else ():
@@ -83,8 +79,7 @@ def attack(
 
 
 def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:
-    """Warn about a method whose steps cannot reach the border of its ball. `step` and `steps` are the names
-    of the options to increase."""
+    """Warn if the steps of a method cannot reach the border of its ball; `step` and `steps` are options."""
     if units.reaches(method.reach, method.eps):
         return
     norm = getattr(method, "norm", "linf")
@@ -99,8 +94,7 @@ def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -
 def distance(
     text: str | float | None, what: str, warn: Callable[[str], Any] | None = None, norm: str = "linf"
 ) -> float | None:
-    """Parse a single distance such as `--step-size` into pixel units. None is returned unchanged. `warn` is
-    called with a message if the unit is probably wrong."""
+    """Parse one distance, such as `--step-size`, into pixel units; None is returned unchanged."""
     if text is None:
         return None
     pixels = units.eps_to_pixels(text, norm, what)
@@ -110,10 +104,7 @@ def distance(
 
 
 def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
-    """Parse `--gamma` into radii in (0, 1], or above 0 for L2. A range start:stop:count may begin at 0.
-
-    Raises UsageError, with the unit that was probably meant.
-    """
+    """Parse `--gamma` into radii in (0, 1], or above 0 for L2; a range may begin at 0. Raises UsageError."""
     numbers: list[float] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
         curve = piece.count(":") == 2

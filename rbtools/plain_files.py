@@ -45,8 +45,7 @@ class NoPlainFile(OSError):
 
 
 def plain(path: Path) -> Path:
-    """Check that a path is a plain file, and return the path, which a library then opens. Raises OSError,
-    also if the path is not a plain file."""
+    """Return the path of a plain file, which a library then opens. Raises OSError for anything else."""
     _check(os.stat(path).st_mode, path)
     return path
 
@@ -60,11 +59,7 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 
 
 def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """A file descriptor of a plain file, opened for reading.
-
-    If `follow` is true, a link to a plain file is opened, as is usual outside a store. Raises OSError, and
-    NoPlainFile if the path is not a plain file.
-    """
+    """A file descriptor for reading a plain file or, with `follow`, a link to such a file. Raises OSError."""
     _check(os.stat(path, follow_symlinks=follow).st_mode, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     handle = os.open(path, flags)
@@ -82,23 +77,18 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_plain(path: str | os.PathLike[str], most: int | None = None, *, follow: bool = True) -> bytes:
-    """The bytes of a plain file. Raises OSError as `open_plain` does, and also if the file has more than
-    `most` bytes."""
+    """The bytes of a plain file. Raises OSError, also if the file has more than `most` bytes."""
     with open(open_plain(path, follow=follow), "rb") as stream:
         return stream.read() if most is None else _bounded(stream, most, path)
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = LARGEST_LIST) -> str:
-    """The text of a plain file, with "\n" as line ends. Raises the same errors as `read_plain` and
-    `text_of`."""
+    """The text of a plain file, with LF as line ends. Raises OSError, and the errors of `text_of`."""
     return text_of(read_plain(path, most), encoding, path)
 
 
 def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a file or pipe that the command line names, which is read from beginning to end.
-
-    Raises OSError, also for a device, because reading it may never end.
-    """
+    """A stream of a file or pipe that the command line names. Raises OSError, also for an endless device."""
     status = os.stat(path)
     if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not _ends(status)):
         raise OSError(errno.EINVAL, "it is a device", os.fspath(path))
@@ -106,18 +96,14 @@ def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_settings(path: str | os.PathLike[str]) -> str:
-    """The text of a small file or pipe that the command line names. Raises OSError, and the same errors as
-    `text_of`."""
+    """The text of a small file or pipe. Raises OSError, and the errors of `text_of`."""
     with streamed(path) as stream:
         return text_of(_bounded(stream, LARGEST_SETTINGS, path), "utf-8", path)
 
 
 def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -> str | None:
-    """The end of an error message about a file that is compressed or in UTF-16, with a command for the user
-    to type. None if the first bytes show no such file.
-
-    `then` is the text after the command that converts the file to UTF-8.
-    """
+    """The end of an error message if the first bytes of a file are compressed or in UTF-16; None otherwise.
+    The message contains a command that converts the file, followed by `then`."""
     for pattern, what, command in _OTHER:
         if re.match(pattern, start):
             return f"is {what}. Make plain text of it: {command} {shlex.quote(os.fspath(name))} {then}"
@@ -125,8 +111,7 @@ def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -
 
 
 def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
-    """Decode the content of a file to a text. Raises UnicodeDecodeError, or RbError if the content is
-    compressed or in UTF-16."""
+    """Decode a file. Raises UnicodeDecodeError, and RbError if the file is compressed or in UTF-16."""
     if other := not_utf8(data[:64], path, "> NEWFILE"):
         raise RbError(f"{os.fspath(path)} {other}, and name that file.")
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()
@@ -134,10 +119,7 @@ def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
 
 def shards_of(path: str | os.PathLike[str]) -> list[str]:
     """The files that the index of a checkpoint in several files (`*.index.json`) lists; empty for any other
-    file.
-
-    Raises OSError. Raises RbError if the index lists no files, or lists files in other folders.
-    """
+    file. Raises OSError, and RbError if the index lists no files or files in other folders."""
     if not os.fspath(path).endswith(".index.json"):
         return []
     try:
@@ -159,8 +141,7 @@ def _check(mode: int, path: str | os.PathLike[str]) -> None:
 
 
 def _ends(status: os.stat_result) -> bool:
-    """True if a character device is the null device or a terminal of this process, because reading such a
-    device ends."""
+    """True for the null device and a terminal of this process, because reading such a device ends."""
     known = [os.stat(os.devnull), *(os.fstat(handle) for handle in range(3) if os.isatty(handle))]
     return any(one.st_rdev == status.st_rdev for one in known)
 
@@ -176,8 +157,7 @@ _DEEPEST = 50  # maximum levels of YAML, because PyYAML reads it by recursion
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse a YAML text. Raises yaml.YAMLError, also if the text contains aliases, because a few lines with
-    aliases can expand to billions of values."""
+    """Parse YAML. Raises yaml.YAMLError, also for aliases, which can expand to billions of values."""
     import yaml  # only here, because --help and most runs do not need it
 
     depth = 0

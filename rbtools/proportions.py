@@ -10,8 +10,7 @@ Interval = tuple[float, float]
 
 @functools.lru_cache(maxsize=64)
 def normal_quantile(confidence: float) -> float:
-    """The z for which P(|Z| <= z) = confidence, where Z has a standard normal distribution; for example, 1.96
-    for 0.95."""
+    """The z for which P(|Z| <= z) = confidence (1.96 for 0.95), where Z is standard normal."""
     from statistics import NormalDist
 
     if not 0 < confidence < 1:
@@ -28,17 +27,16 @@ def check_counts(successes: float, trials: float) -> None:
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
 
-    Without the correction, the coverage falls to .84 for any number of trials if fewer than one success (or
-    failure) is expected. With the correction, the coverage is at least .948 from 10 trials on
-    (`bench/coverage_of_intervals.py`). The correction moves each end of the interval by about 1 / (2 trials),
-    and both ends stay in [0, 1]. Unlike the interval of Clopper and Pearson, this interval needs no scipy.
+    With the correction, the coverage is at least .948 from 10 trials on (`bench/coverage_of_intervals.py`).
+    Without the correction, the coverage falls to .84 if fewer than one success (or failure) is expected. Each
+    end of the interval moves by about 1 / (2 trials), and stays in [0, 1]. Unlike the interval of Clopper and
+    Pearson, this interval needs no scipy.
     """
     check_counts(successes, trials)
     z2 = normal_quantile(confidence) ** 2
     share = successes / trials
 
     def reach(hits: float, misses: float) -> float:
-        """The lower end of the interval for these numbers of hits and misses; it may be negative."""
         root = math.sqrt(max(z2 - 2 - 1 / trials + 4 * hits / trials * (misses + 1), 0.0))
         return (2 * hits + z2 - 1 - math.sqrt(z2) * root) / (2 * (trials + z2))
 

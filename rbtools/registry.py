@@ -1,5 +1,4 @@
-"""Registries of attacks, methods, corruptions ...: a registry maps names to classes, which are imported at
-their first use.
+"""Registries map names to classes (attacks, methods, corruptions ...), which are imported at their first use.
 
 A registered class is a frozen, keyword-only dataclass. The fields of the dataclass are its configuration:
 they become long options on the command line, and are part of the record and of the store's key. The module of
@@ -59,22 +58,8 @@ def param(
     --NAME and, for a bool, also --no-NAME. `variable` is an environment variable that overrides the default.
     A `positional` field is typed without a flag. A field whose default is REQUIRED must be given.
     """
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "unit": unit,
-        "name": name,
-        "check": check,
-        "metavar": metavar,
-        "optional": optional,
-        "elsewhere": elsewhere,
-        "bounds": bounds,
-        "typed": typed,
-        "flags": flags,
-        "variable": variable,
-        "positional": positional,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = dict(locals())  # all arguments
+    return dataclasses.field(default=metadata.pop("default"), metadata=metadata)
 
 
 def public_name(field: dataclasses.Field[Any]) -> str:
@@ -125,8 +110,7 @@ class Registered:
             cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
 
     def __post_init__(self) -> None:
-        """Check the fields that users set, and convert numbers of numpy or torch to Python numbers. Raises
-        RbError."""
+        """Check the fields that users set, and convert numbers of numpy or torch to Python numbers."""
         norm = getattr(self, "norm", "linf")
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if "help" in field.metadata or field.name == "eps":
@@ -148,12 +132,8 @@ def _checked_first(own: Callable[[Any], None]) -> Callable[[Any], None]:
 
 @functools.cache
 def rooms() -> dict[str, dict[str, str]]:
-    """Map groups to {name: "module:attribute"}, read from all files `entry_points.txt` in the package's
-    folders.
-
-    These files have the same format as the entry points of installed packages. Therefore a folder registers
-    its own classes, and the package works without the folder.
-    """
+    """Map groups to {name: "module:attribute"}, from the files `entry_points.txt` in folders of the package.
+    The package works without such a folder, because the folder itself registers its classes."""
     groups: dict[str, dict[str, str]] = {}
     for file in sorted(Path(__file__).parent.glob("*/entry_points.txt")):
         for line in filter(None, file.read_text("utf-8").splitlines()):
@@ -177,8 +157,7 @@ def gathered(group: str) -> dict[str, Any]:
 
 
 def preset(group: str, name: str) -> Any:
-    """The preset with that name or alias in the group. Raises UsageError, which suggests similar names, if
-    there is no such preset."""
+    """The preset with that name or alias. Raises UsageError, which suggests similar names."""
     presets, aliases = gathered(group), gathered("preset-aliases")
     if (found := presets.get(aliases.get(name, name))) is None:
         raise unknown("preset", name, [*presets, *aliases], UsageError)
@@ -187,8 +166,7 @@ def preset(group: str, name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class CommandPreset:
-    """The settings of a paper: options of a command as a user types them, and parameters of the command's
-    methods."""
+    """The settings of a paper: options as a user types them, and parameters of the methods."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -252,9 +230,8 @@ class Registry(Mapping[str, str]):
         )
 
     def load(self, name: str) -> Any:
-        """Import the class of that name. Raises RbError, which suggests similar names, if the name is
-        unknown. Also raises RbError if a user's class does not exist or is not a dataclass of the right base
-        class."""
+        """Import the class of that name. Raises RbError if the name is unknown, or if a user's class does not
+        exist or is not a dataclass of the right base class."""
         if name in self._entries:
             return imported(self._entries[name])
         if not self.knows(name):
@@ -263,8 +240,7 @@ class Registry(Mapping[str, str]):
         return loaded if self.closed else self._fitting(name, loaded)
 
     def of_name(self, name: object) -> Any | None:
-        """Returns the class that entries call by this name. Returns None if no class has this name, or if it
-        is the name of a user's class that was not loaded."""
+        """The class that entries call by this name; None if it is unknown, or the user's and not loaded."""
         if not isinstance(name, str) or name.startswith(OWN):
             return None
         return self._own.get(name) or (self.load(name) if self.knows(name) else None)
@@ -274,7 +250,6 @@ class Registry(Mapping[str, str]):
         return ((name, self.load(name)) for name in self)
 
     def _fitting(self, name: str, loaded: object) -> type:
-        """The class, if it can be an entry of the registry."""
         base = next(b for b in reversed(self.load(next(iter(self))).__mro__) if Registered in b.__bases__)
         if (
             not isinstance(loaded, type)
@@ -318,8 +293,6 @@ class Registry(Mapping[str, str]):
 
 
 def _imported(kind: str, name: str, place: str) -> object:
-    """The object that MODULE:CLASS names, imported from the working directory or from an installed
-    package."""
     module, colon, attribute = place.partition(":")
     if not (module and colon and attribute):
         raise RbError(f"The {kind} {name} does not name a class. Expected {OWN}MODULE:CLASS.")
@@ -355,9 +328,8 @@ RULES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def _check(field: dataclasses.Field[Any], value: Any, label: str, norm: Any, eps: Any) -> Any:
-    """The value of a field, where a number of numpy or torch becomes a Python number. Raises RbError if the
-    value has another type or is out of range. `norm` and `eps` are the norm and the distance of the method,
-    which limit the distances in the field."""
+    """The value of a field, converted by `plain`. Raises RbError if the value is out of range; the method's
+    `norm` and `eps` limit its distances."""
     choices = field.metadata.get("choices")
     if value is None and (field.default is None or "None" in str(field.type)):
         return None
@@ -386,8 +358,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
-    """The value, converted to the type of its field if this type is a number, a text or a switch; any other
-    value is unchanged. Raises RbError, which names `label`, if the value has another type."""
+    """Convert a number, a text or a switch to the type of its field. Raises RbError for another type."""
     kind = str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
     if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
         return value
@@ -400,8 +371,7 @@ def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
 
 
 def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
-    """Raise RbError, which names `label`, if a number is not finite, or if the `check` or the `bounds` of the
-    field do not allow it."""
+    """Raise RbError if a number is not finite, or if the field's `check` or `bounds` exclude it."""
     if not isinstance(value, int | float):
         return
     if isinstance(value, float) and not math.isfinite(value):

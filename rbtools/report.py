@@ -36,10 +36,7 @@ class Clock:
 
 
 class Pace:
-    """The rate and the remaining time of `total` units of work, for the status line.
-
-    `done` units were finished before the clock starts.
-    """
+    """The rate and the remaining time of `total` units of work, of which `done` were finished before."""
 
     def __init__(self, total: int, done: int = 0, unit: str = "images") -> None:
         self.total, self.first, self.unit = total, done, unit
@@ -89,10 +86,8 @@ SILENT = Report()
 
 @contextlib.contextmanager
 def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Callable[[str], None] | None]:
-    """Yields the call-back for an argument `progress=` in Python. If the argument is a function, the function
-    itself is the call-back. True stands for a tqdm progress bar, which is a widget in a notebook; False and
-    None stand for no call-back. Raises RbError if tqdm is not installed.
-    """
+    """Yields the call-back for an argument `progress=` in Python: the function itself, a tqdm progress bar
+    for True, and None for False and None. Raises RbError if tqdm is not installed."""
     if not isinstance(progress, bool):
         yield progress
         return

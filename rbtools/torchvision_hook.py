@@ -10,8 +10,7 @@ from importlib.machinery import ModuleSpec
 
 
 class _BeforeTorchvision:
-    """A finder that finds no module, but declares the missing operators of torchvision once before
-    torchvision is imported."""
+    """Finds no module, but declares the missing operators before torchvision is imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name == "torchvision":

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from rbtools.errors import UsageError
 
-MOST = 100_000
-"""Maximum length of a list of numbers; longer lists are an error, because they would fill the memory."""
-SEVERITIES = (1, 2, 3, 4, 5)
-"""The severities of a corruption (Hendrycks and Dietterich, ICLR 2019); 5 is the worst."""
-
-
+MOST = 100_000  # maximum length of a list of numbers, so that a list does not fill the memory
+SEVERITIES = (1, 2, 3, 4, 5)  # of a corruption (Hendrycks and Dietterich, ICLR 2019); 5 is the worst
 _SUCH_AS = {
     "--eps": "8 or 8/255",
     "--severity": "3",
@@ -26,8 +22,7 @@ _SUCH_AS = {
 
 
 def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> float:
-    """Parse a number such as `8` or `0.03`, or a fraction such as `8/255`. Raises UsageError naming
-    `what`."""
+    """Parse a number such as `8` or `0.03`, or a fraction such as `8/255`. Raises UsageError."""
     try:
         top, slash, bottom = str(text).partition("/")
         value = float(top) / float(bottom) if slash else float(top)
@@ -41,10 +36,7 @@ def number(text: str | float, what: str, such_as: str = "8, 0.03 or 8/255") -> f
 
 
 def number_list(text: str | float, what: str) -> list[float]:
-    """Parse `1,2,8`, the integer range `1-5`, the range `0:0.15:31` (start, stop, count), or a combination.
-
-    Raises UsageError, with `what` as the name of the input.
-    """
+    """Parse `1,2,8`, `1-5`, `0:0.15:31` (start, stop, count), or a combination. Raises UsageError."""
     if not isinstance(text, str):
         return [number(text, what)]
     values: list[float] = []
@@ -68,8 +60,7 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Parse a list of non-negative integers, as `number_list` does. An empty text is an empty list. Raises
-    UsageError."""
+    """Parse a list of non-negative integers; an empty text is an empty list. Raises UsageError."""
     values = number_list(text, what) if text else []
     wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:
@@ -78,8 +69,7 @@ def whole_numbers(text: str, what: str) -> tuple[int, ...]:
 
 
 def _is_whole(text: str) -> bool:
-    """True if int() accepts the text. The method str.isdigit also accepts superscripts, and int() limits the
-    length."""
+    """True if int() accepts the text; str.isdigit also accepts superscripts and longer numbers."""
     return text.isascii() and text.isdigit() and len(text) < 20
 
 
@@ -98,10 +88,8 @@ def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
 
 
 def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") -> float:
-    """Convert a distance for an attack, as typed by a user, to pixel units of [0, 1].
-
-    In L-infinity, `8` and `8/255` are both 8/255. In L2, the number is not changed. Raises UsageError for a
-    negative or unreadable number, and in L-infinity for a distance above 255/255.
+    """Convert a distance, as typed by a user, to pixel units: in L-infinity, `8` and `8/255` are both 8/255;
+    in L2, the number is unchanged. Raises UsageError for negative numbers, and in L-infinity above 255/255.
     """
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if value < 0:
@@ -123,10 +111,7 @@ def reaches(length: float, eps: float) -> bool:
 
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
-    """The warning for an L2 distance such as 8, or None if the distance is plausible.
-
-    Raises UsageError for an L-infinity distance such as 0.031, which is ambiguous.
-    """
+    """The warning for an L2 distance such as 8, if any. Raises UsageError for 0.031 in L-infinity."""
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if norm == "l2" and what == "--eps" and value > 4:
         return "is an L2 distance on [0, 1], where 0.5 or 1 is usual. Is --norm linf meant?"

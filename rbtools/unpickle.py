@@ -22,8 +22,6 @@ from typing import IO, Any, ClassVar
 from rbtools.errors import shown
 from rbtools.lazy import np
 
-__all__ = ["Damaged", "NotTorch", "Refused", "Stub", "UnusualTensor", "published", "torch_file"]
-
 DEEPEST_KEY = 8  # maximum levels of tuples in a key: Python hashes them by recursion without a limit
 MOST_BYTES = 2**62  # maximum size in bytes of an expanded tensor, so that sizes never overflow
 
@@ -57,8 +55,7 @@ class Stub:
 
 
 class UnusualTensor:
-    """A placeholder for a tensor that is not dense, such as a sparse tensor. `kind` describes the layout of
-    the tensor."""
+    """A placeholder for a tensor that is not dense; `kind` describes the layout, such as sparse."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -151,12 +148,6 @@ def _mapping(make: Callable[..., Any], *given: Any) -> Any:
     return make(*given)
 
 
-def _is_type(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.dtype)
-
-
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any = False, *more: Any) -> Any:
     """A tensor on its storage, for each of torch's formats. Hooks are ignored, because they are functions."""
     import torch
@@ -164,7 +155,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any
     if not isinstance(storage, torch.storage.TypedStorage):
         raise Damaged("it has a tensor without a storage")
     memory = storage._untyped_storage
-    dtype = next(filter(_is_type, more), storage.dtype)
+    dtype = next((one for one in more if isinstance(one, torch.dtype)), storage.dtype)
     if any(isinstance(about, dict) and about for about in more[1:]):
         return UnusualTensor("conjugated or negated only by a mark")
     shape, strides, (offset,) = _sizes(shape), _sizes(strides), _sizes((offset,))
@@ -412,10 +403,6 @@ class _Stream(io.RawIOBase):
         self.readinto = file.readinto  # type: ignore[method-assign]
 
 
-def _stream(file: IO[bytes]) -> Any:
-    return _Stream(file)
-
-
 def _one_error(read: Callable[[], Any]) -> Any:
     try:
         return read()
@@ -434,12 +421,12 @@ def _legacy(file: IO[bytes]) -> Any:
     if file.read(2) == b"PK":
         raise Damaged("it contains a zip archive in the place of a tensor")
     file.seek(0)
-    return torch.load(_stream(file), "cpu", _MODULE, weights_only=False)
+    stream: Any = _Stream(file)
+    return torch.load(stream, "cpu", _MODULE, weights_only=False)
 
 
 def torch_file(file: IO[bytes]) -> Any:
-    """The value in a seekable file of torch.save (zip, or the format before torch 1.6), with tensors on the
-    CPU.
+    """The value in a seekable file of torch.save (any format), with tensors on the CPU.
 
     The value is equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and
     notes of training scripts. The function also reads arrays, numbers and text of NumPy, and argparse's
@@ -454,16 +441,16 @@ def torch_file(file: IO[bytes]) -> Any:
         if not zipped:
             return _legacy(file)
         # A TorchScript program has this member, and torch would run it.
-        reader: Any = torch._C.PyTorchFileReader(_stream(file))
+        stream: Any = _Stream(file)
+        reader: Any = torch._C.PyTorchFileReader(stream)
         if reader.has_record("constants.pkl"):
             raise Refused("a TorchScript program")
         file.seek(0)
-        return torch.load(_stream(file), "cpu", _MODULE, weights_only=False)
+        return torch.load(stream, "cpu", _MODULE, weights_only=False)
 
     return _one_error(read)
 
 
 def published(data: bytes) -> Any:
-    """The value of a plain pickle with tensors, in the format of NATS-Bench. Raises the same errors as
-    `torch_file`."""
+    """The value of a plain pickle with tensors, as in NATS-Bench. Raises the errors of `torch_file`."""
     return _one_error(_Unpickler(io.BytesIO(data)).load)

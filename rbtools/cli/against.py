@@ -22,13 +22,13 @@ _NAMED = 3  # the most reasons that are printed on stderr
 
 
 class PublishedSource(NamedTuple):
-    """A publication: how its rows match records, and the number of test images for its numbers.
+    """How the rows of a publication match records, and the number of test images for its numbers.
 
     `key` returns the fields that are equal in a record and a row of the same model (data set first), or None
-    if the record cannot match a row. `methods` lists the training methods of the publication's models; a
-    record contains at most one of these methods. `options` are options of the publication's format. `shipped`
-    reads the wanted rows that are part of rbtools, so that no file is needed. `folder` is the folder in the
-    publication's repository that contains its files.
+    if the record cannot match a row. A record matches only if its training method is in `methods` or unknown.
+    `options` are options of the publication's format. `shipped` reads the wanted rows that are part of
+    rbtools, so that no file is needed. `folder` is the folder with the results in the publication's
+    repository.
     """
 
     key: Callable[[Record], Key | None]
@@ -43,13 +43,10 @@ SOURCES = Registry("source of published results", {}, group="published-results",
 
 
 class PublishedResults:
-    """The rows of a publication for the models of some records."""
-
     def __init__(self, name: str, rows: Mapping[Key, list[Record]]) -> None:
         self.name, self.source, self.rows = name, SOURCES.load(name), rows
 
     def beside(self, record: Record) -> dict[str, Any] | None:
-        """The published values for a record; None if there are none."""
         row = self._row(record)
         if row is None:
             return None
@@ -85,10 +82,7 @@ def _metrics(record: Record) -> set[str]:
 
 
 def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedResults:
-    """Read the results in SOURCE or SOURCE:FILE for the models of the records.
-
-    Raises UsageError if the source is unknown, or if the file is missing or cannot be read.
-    """
+    """Read the results in SOURCE or SOURCE:FILE for the models of the records. Raises UsageError."""
     from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Published
 
     name, file = parts(text)
@@ -119,8 +113,7 @@ def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedRes
 
 
 def parts(text: str) -> tuple[str, str | None]:
-    """Split the option into SOURCE and FILE; FILE is None if the option does not contain it. Raises
-    UsageError."""
+    """Split SOURCE:FILE; the file is None if the user names only a source. Raises UsageError."""
     name, colon, file = text.partition(":")
     if name not in SOURCES:
         raise unknown("source of published results", name, SOURCES, UsageError)
@@ -135,7 +128,7 @@ def parts(text: str) -> tuple[str, str | None]:
 
 
 def _place(source: PublishedSource, file: str) -> Path:
-    """The file to read; in a copy of the publication's repository, a file in the folder of results."""
+    """The file to read; for a copy of the publication's repository, its folder with results."""
     path = Path(file)
     if not path.exists():
         raise UsageError("No such file or directory.")
@@ -152,11 +145,7 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
 
 
 def tell(beside: Sequence[dict[str, Any] | None], name: str, screen: Terminal) -> None:
-    """Report how many records have published values, how many of the values differ, and which metrics were
-    not compared.
-
-    `beside` contains the published values of each record, or None if a record has none.
-    """
+    """Report how many records have published values, and how many of the values differ."""
     found = [published["metrics"] for published in beside if published is not None]
     judged = [one for metrics in found for one in metrics.values() if "within" in one]
     beyond = sum(not one["within"] for one in judged)

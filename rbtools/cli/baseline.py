@@ -15,23 +15,20 @@ from rbtools.store import Store, digest
 from rbtools.store.files import check_folder_of, user_output
 
 Record = dict[str, Any]
-STORE = "store"
 _OF_A_RANKING = ("rank", "band", "rank_ci95", "ranking", "pareto", "paired", "published", "per_class")
 
 
 class Baseline:
-    """The place where the last accepted record is kept: a file, or the store (one record per data set and
-    label)."""
+    """The last accepted record: in a file, or in the store (one record per data set and label)."""
 
     def __init__(self, place: str, store: str) -> None:
         name, _, self.label = place.partition(":")
-        self.store = Store(store) if name == STORE else None
+        self.store = Store(store) if name == "store" else None
         self.place = place
         if self.store is None:
             check_folder_of(Path(place))
 
     def accepted(self, ranked: Record) -> Record | None:
-        """The accepted record for the data set of `ranked`; None if no record has been accepted yet."""
         if self.store is not None:
             found = self.store.result(digest(self._key(ranked)))
             return found if isinstance(found, dict) else None
@@ -43,7 +40,7 @@ class Baseline:
             raise UsageError(f"--baseline: {wrong}") from None
 
     def accept(self, ranked: Record, screen: Terminal) -> None:
-        """Replace the last accepted record by `record`. Raises RbError if the record cannot be written."""
+        """Replace the last accepted record. Raises RbError if the new record cannot be written."""
         record = {name: value for name, value in ranked.items() if name not in _OF_A_RANKING}
         if self.store is not None:
             key, about = self._key(ranked), {"arch": record["arch"]}

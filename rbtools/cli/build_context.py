@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.cli import calls, command_line, events, streams
 from rbtools.cli.run_options import RunOptions
@@ -15,30 +15,25 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 
-class CommandContext:
-    """A run, and the terminal that prints its messages."""
-
-    def __init__(self, run: Run, screen: Terminal) -> None:
-        self.run, self.screen = run, screen
+class CommandContext(NamedTuple):
+    run: Run
+    screen: Terminal
 
     def changed(self, **options: object) -> CommandContext:
-        """A copy of the context, with other options of the run."""
         return CommandContext(self.run.changed(**options), self.screen)
 
 
 def terminal(quiet: bool, verbose: bool, log: str | None, config: str | None = None) -> Terminal:
-    """The terminal for the messages of the running tool. `config` is not used, because the configuration file
-    has been read before."""
+    """The terminal of the running tool. `config` is unused: the configuration file was read before."""
     tool = calls.current().tool
     return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
 def build_context(**values: object) -> CommandContext:
-    """Make the run from the options, and check it before the first record is read. `values` contains the
-    options of RunOptions that the tool has; all other options keep their defaults.
+    """Make the run, and check the options before the first record is read.
 
-    Raises UsageError if options contradict each other, or if a data set, a file of weights, a store or
-    another file is not available.
+    `values` contains the options of RunOptions that the tool has. Raises UsageError if options contradict
+    each other, or if a data set, a file of weights, a store or another file is not available.
     """
     from rbtools.execution import resources
     from rbtools.execution.run import OPTIONS, Run
@@ -77,7 +72,6 @@ def build_context(**values: object) -> CommandContext:
 
 
 def _check_files(given: RunOptions) -> None:
-    """Raise RbError if a data set, a list of images, a file of weights or a class map does not exist."""
     if given.dataset is not None:
         from rbtools import datasets
 
@@ -95,7 +89,6 @@ def _check_files(given: RunOptions) -> None:
 
 
 def _stages(given: RunOptions) -> Any:
-    """The defence stages in --defend; None if --defend is not given. Raises UsageError."""
     if given.defend is None:
         if given.backward is not None:
             raise UsageError("--backward is for stages. Add some: --defend jpeg:75.")

@@ -14,12 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool.
-
-    `given` maps the names of option values to the options as they were typed on the command line or passed as
-    keywords. `in_file` contains the same for options that only a configuration file sets. `streams` replaces
-    the input and output of the shell.
-    """
+    """`given` maps the names of option values to the options as the user typed or passed them; `in_file`
+    names the values that a configuration file sets. `streams` replaces the input and output of the shell."""
 
     tool: str = "rbtools"
     given: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +28,6 @@ _CURRENT: ContextVar[ToolCall] = ContextVar("call", default=_SHELL)
 
 
 def current() -> ToolCall:
-    """The call of a tool that is active in the current thread."""
     return _CURRENT.get()
 
 

@@ -20,8 +20,7 @@ Event = dict[str, Any]
 
 @contextlib.contextmanager
 def live_table(seconds: float | None) -> Iterator[Callable[[Event, dict[str, Any] | None], None]]:
-    """Draw the table on standard error while a card is made. Yields a function that accepts the events of the
-    terminal."""
+    """Draw the table on standard error. Yields a function that accepts the events of the terminal."""
     begin, latest = time.monotonic(), list[Event]()
 
     def drawn() -> Group | Text:
@@ -45,8 +44,6 @@ def live_table(seconds: float | None) -> Iterator[Callable[[Event, dict[str, Any
 
 
 def table(event: Event) -> Table:
-    """One row for each part: value, interval, number of images, share of the time, and the name of the first
-    metric."""
     drawn = Table(box=None, pad_edge=False, expand=True)
     drawn.add_column("part", no_wrap=True)
     for name in ("value", "interval", "images", "time"):

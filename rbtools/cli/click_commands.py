@@ -1,6 +1,4 @@
-"""Commands of click with the exit statuses and the one-line error messages of rbtools. Registered classes
-become subcommands, and the fields of a class become the options of its subcommand.
-"""
+"""Commands of click: registered classes become subcommands, and the fields of a class become options."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ class _Main:
         sys.exit(status)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return legible(option_groups.with_help_all(super().get_params(ctx)))  # type: ignore[misc]
+        return legible([*super().get_params(ctx), option_groups.HELP_ALL])  # type: ignore[misc]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first paragraphs of the help and the examples, or with --help-all the whole help."""
@@ -77,8 +75,6 @@ class _Main:
             formatter.write_text("\n\n".join([first, *more]))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups, and then the subcommands; the options of chosen classes are the first
-        group."""
         command = typing.cast(click.Command, self)
         names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
         title = f"Options of {_chosen(ctx)}"
@@ -91,8 +87,7 @@ class _Main:
                 formatter.write_text(", ".join(of_packages))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Handle `--version -v`, which prints more than `--version`; click's own --version option does not
-        see the -v."""
+        """Handle `--version -v`, because click's own --version option does not see the -v."""
         if len(args) == 2 and "--version" in args and {"-v", "--verbose"} & set(args):
             from rbtools.cli import versions
 
@@ -101,7 +96,6 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; `calls.current()` then returns the options that were given."""
         params = self.get_params(ctx)
         flags = {str(param.name): param.opts[0] for param in params}
         sources = {name: ctx.get_parameter_source(name) for name in flags}
@@ -116,8 +110,7 @@ class _Main:
             return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """The first paragraph of the help. Click's own function would end the text after "(Goodfellow et
-        al."."""
+        """The first paragraph of the help. Click would end the text "(Goodfellow et al., 2015)" at "al."."""
         text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
         return " ".join(text.split("\n\n")[0].split())
 
@@ -131,9 +124,7 @@ def _chosen(ctx: click.Context) -> str:
 
 
 class Command(_Main, click.Command):
-    """A command without subcommands."""
-
-    classes: Sequence[type] = ()  # the registered classes that a subcommand stands for
+    classes: Sequence[type] = ()  # the registered classes of a subcommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_pairs(args)
@@ -147,8 +138,7 @@ PAIR = "--normalize"  # the only option whose value may be two arguments
 
 
 def with_pairs(args: Sequence[str]) -> list[str]:
-    """Join the two words of `--normalize MEAN STD`, because an option of click cannot have one word in some
-    calls and two in other calls."""
+    """Join the two words of `--normalize MEAN STD`, because click expects a fixed number of words."""
     words = list(args)
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
@@ -166,8 +156,6 @@ def _is_number(text: str) -> bool:
 
 
 class Group(_Main, click.Group):
-    """A command that only groups other commands."""
-
     kind = "command"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -208,10 +196,7 @@ class Group(_Main, click.Group):
 
 
 class Chooser(Group):
-    """A command whose subcommands are the names in a registry and the further commands of the tool.
-
-    If the first words are `--NAME VALUE`, they are the same as the further command NAME.
-    """
+    """A command whose subcommands are names in a registry and `tool.commands` (also written `--NAME`)."""
 
     tool: Tool
     registry: registry.Registry
@@ -265,8 +250,7 @@ class Chooser(Group):
 
 
 class OptionChooser(_Main, click.Command):
-    """A command with an option that chooses classes, such as `--method trades`; the fields of these classes
-    become options."""
+    """A command with an option, such as `--method`, that chooses classes with further options."""
 
     tool: Tool
     registry: registry.Registry
@@ -310,8 +294,6 @@ class OptionChooser(_Main, click.Command):
                 )
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own help and the help of each chosen class (with --help only the first
-        paragraphs)."""
         named = ctx.meta.get("rbtools.named", {})
         if not named or option_groups.every(ctx):
             super().format_help_text(ctx, formatter)
@@ -326,7 +308,6 @@ class OptionChooser(_Main, click.Command):
 
 
 def _callback(tool: Tool) -> Callable[..., Any]:
-    """The function that click calls with the values of the options."""
     if tool.by is None:
         return lambda **values: tool.run(values)
     return lambda **values: tool.chosen((), values, click.get_current_context().meta["rbtools.classes"])
@@ -349,7 +330,6 @@ def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 @functools.cache
 def rendered(tool: Tool) -> click.Command:
-    """Make a command of click from the tool."""
     common: dict[str, Any] = {"context_settings": CONTEXT, "help": tool.help}
     if tool.holds_commands:
         group = (Chooser if tool.registry is not None else Group)(tool.name, no_args_is_help=False, **common)

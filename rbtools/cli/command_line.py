@@ -16,19 +16,17 @@ _typed: list[str] = []
 
 
 def note(tool: str, words: Sequence[str] | None) -> None:
-    """Store the arguments; `words` is None if Python calls the tool, which then has no command line."""
+    """Store the arguments; `words` is None if Python calls the tool, because it then has no command line."""
     _typed[:] = [] if words is None else [tool, *words]
 
 
 def label() -> str | None:
-    """The command line in which each file is replaced by its name and a short hash, without paths of this
-    machine. None if Python called the tool."""
+    """The command line, with file names and short hashes instead of paths; None for calls from Python."""
     return shlex.join(map(_without_paths, _typed)) if _typed else None
 
 
 def _without_paths(word: str) -> str:
-    """Change `--checkpoint=nets/a.pt` to `--checkpoint=a.pt@1a2b3c4d`, but leave 8/255 and names
-    unchanged."""
+    """Change `--checkpoint=nets/a.pt` to `--checkpoint=a.pt@1a2b3c4d`, but keep 8/255 and names."""
     return "".join(_named(part) for part in re.split(r"([=:,])", word))
 
 

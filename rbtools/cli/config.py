@@ -63,8 +63,7 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
 
 
 def settings(ctx: click.Context, arguments: Sequence[str]) -> dict[str, Any]:
-    """Map all keys that are valid for the command, or for a command that contains it, to values. Raises
-    UsageError."""
+    """Map the keys that are valid for the command, or for its parent commands, to values."""
     if _META not in ctx.meta:
         unread = ctx.resilient_parsing or ctx.find_root().obj is not None  # figures have fixed settings
         ctx.meta[_META] = [] if unread else [(path, _read(path)) for path in _paths(arguments)]
@@ -111,7 +110,6 @@ def _paths(arguments: Sequence[str]) -> list[str]:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The sections of a file. Raises UsageError."""
     import yaml  # only if there is a file: --help and most runs do not need it
 
     try:
@@ -130,7 +128,6 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
-    """Raise UsageError if any level of the section contains a key that is not allowed."""
     valid = set(SHARED) if section == ALL else None
     for name, value in level.items():
         if name in FORBIDDEN and value is not False:
@@ -144,8 +141,7 @@ def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
 
 
 def _value(option: click.Option, name: str, value: object) -> Any:
-    """Convert the value to the form that click expects. Raises UsageError if the value has the wrong type, or
-    if it is a path outside the working directory (after links are resolved)."""
+    """The value as click expects it. Raises UsageError if a path leads out of the working directory."""
     if value is None or isinstance(value, bool) != option.is_flag:
         wanted = "true or false" if option.is_flag else "a value"
         raise UsageError(f"{name} in the configuration is {value}. Expected {wanted}.")

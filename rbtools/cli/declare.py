@@ -39,7 +39,6 @@ class Option(NamedTuple):
 
     @classmethod
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
-        """The option of a field whose type is `hint`."""
         kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
         metadata, kind = field.metadata, kinds[0]
         number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
@@ -54,19 +53,16 @@ class Option(NamedTuple):
 
     @property
     def flags(self) -> list[str]:
-        """The flags that precede the value or switch the option on, such as --eps; empty for a positional
-        argument."""
+        """The flags that precede the value or switch the option on; empty for a positional argument."""
         if self.field.metadata["positional"]:
             return []
         return list(self.field.metadata["flags"] or [f"--{self._long}"])
 
     @property
     def off(self) -> list[str]:
-        """The flags that switch the option off."""
         return [f"--no-{self._long}"] if self.kind is bool and not self.field.metadata["flags"] else []
 
     def problem(self, text: str) -> str | None:
-        """The reason why the text is not a valid value; None if it is valid."""
         choices, bounds = self.field.metadata["choices"], self.field.metadata["bounds"]
         if choices and not self.field.metadata["metavar"] and text not in choices:
             return f"'{text}' is not one of {', '.join(map(repr, choices))}.{near(text, choices)}"
@@ -100,8 +96,7 @@ def _outside(bounds: str) -> str:
 
 
 class OptionBundle(NamedTuple):
-    """Options that a function receives as one object under `name`; `make` makes this object from the
-    values."""
+    """Options that a function receives as one argument `name`, whose value `make` makes."""
 
     name: str
     make: Callable[..., Any]
@@ -136,16 +131,11 @@ def takes(
 
 
 def bundles_of(function: Callable[..., Any]) -> list[OptionBundle]:
-    """The options that decorators added to a function, in the order of its help."""
     return list(vars(function).get("bundles", ()))
 
 
 def method_options(classes: Sequence[type]) -> dict[str, Option]:
-    """Map names to the options for the fields of registered classes. A field that several classes share
-    becomes one option.
-
-    If an option is not given, its value is None, and the class uses its own default.
-    """
+    """The options for the fields of registered classes; a field of several classes is one option."""
     options: dict[str, Option] = {}
     for cls in classes:
         for field in registry.options(cls):
@@ -155,7 +145,6 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
 
 
 def no_such_option(flag: str, flags: Iterable[str]) -> str:
-    """The error message for an option that the class or tool does not have."""
     if flag in ("-o", "--out", "--output"):
         hint = " Records and tables go to standard output: write > FILE at the end of the line."
     else:
@@ -195,7 +184,6 @@ class Tool:
 
     @property
     def every_option(self) -> list[Option]:
-        """The tool's options; if the tool only has subcommands, the options of all subcommands."""
         if not self.holds_only:
             return self.options
         return [option for below in self.commands.values() for option in below.every_option]
@@ -207,17 +195,14 @@ class Tool:
 
     @property
     def listed(self) -> list[str]:
-        """The names of the subcommands."""
         return [*(self.registry or ()), *(["all"] if self.many else []), *self.commands]
 
     @property
     def help(self) -> str:
-        """The text of --help."""
         return inspect.cleandoc(self.function.__doc__ or "")
 
     def load(self, names: Sequence[str], allow_code: bool) -> list[type]:
-        """The registered classes with the given names. Raises UsageError if a name is unknown, or if a name
-        refers to the user's code but --allow-code is not given; the code is then not imported."""
+        """The registered classes. Raises UsageError for unknown names and for code without --allow-code."""
         assert self.registry is not None
         strange = next((name for name in names if not self.registry.knows(name)), None)
         if strange is not None and self.by is None:
@@ -239,8 +224,6 @@ class Tool:
         return words.union(self.listed, *(below.vocabulary() for below in self.commands.values()))
 
     def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
-        """The error message for an option that the tool does not have; `flags` are the flags of the tool's
-        options."""
         if self.by is not None and self.registry is not None:
             for cls in classes:
                 for field in registry.options(cls):
@@ -260,7 +243,6 @@ class Tool:
         return no_such_option(flag, flags)
 
     def names(self, text: str) -> list[str]:
-        """The names in the registry that a word refers to."""
         assert self.registry is not None
         if not self.many:
             return [text]
@@ -269,7 +251,6 @@ class Tool:
         return list(dict.fromkeys(filter(None, text.split(","))))
 
     def run(self, values: Mapping[str, Any], **choice: object) -> Any:
-        """Call the function with the values of its options and the chosen names of the registry."""
         made = {
             bundle.name: bundle.make(**{option.name: values[option.name] for option in bundle.options})
             for bundle in bundles_of(self.function)
@@ -277,8 +258,6 @@ class Tool:
         return self.function(**choice, **made)
 
     def chosen(self, names: Sequence[str], values: Mapping[str, Any], classes: Sequence[type]) -> Any:
-        """Run the tool with the chosen names of the registry; the classes receive the values that were
-        given."""
         assert self.registry is not None
         kind = self.registry.kind.replace(" ", "_")
         params = {name: values[name] for name in method_options(classes) if values[name] is not None}
@@ -286,7 +265,6 @@ class Tool:
         return self.run(values, params=params, **choice)
 
     def main(self, *args: object, **settings: object) -> typing.NoReturn:
-        """Run the command line, and end the process with the status of the command."""
         rendered = registry.imported("rbtools.cli.click_commands:rendered")  # calls from Python need no click
         rendered(self).main(*args, **settings)
         raise AssertionError("a command ends its process")
@@ -295,35 +273,19 @@ class Tool:
 
 
 def command(
-    *,
-    choose: Registry | None = None,
-    many: bool = False,
-    by: str | None = None,
-    default: str | Callable[[Sequence[str]], str] = "",
-    covers: str | None = None,
-    lists: str = "",
+    choose: Registry | None = None, default: str | Callable[[Sequence[str]], str] = "", **settings: Any
 ) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool from a function. With `choose`, the names of a registry are the tool's subcommands; with
-    `many`, a subcommand may be a list of names. With `choose` and `by`, the option `by` chooses among the
-    names. `default` is the choice if the option is not given, or a function that returns this choice from the
-    words of the command line. `Tool` describes `covers` and `lists`.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Tool:
-        chooses = default if callable(default) else lambda words: str(default)
-        return Tool(_tool_name(function), function, choose, many, by, chooses, covers, lists=lists)
-
-    return decorate
+    """Make a tool from a function. `choose` is the registry; `Tool` describes the other arguments."""
+    chooses = default if callable(default) else lambda words: str(default)
+    return lambda function: Tool(_tool_name(function), function, choose, default=chooses, **settings)
 
 
 def group(**commands: Tool) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool that only has subcommands."""
     return lambda function: Tool(_tool_name(function), function, holds_only=True, commands=commands)
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """The name of the tool, for example rb-attack for a function in attack.py. The name is derived from the
-    file, because `python -m` renames the module."""
+    """The tool's name, such as rb-attack for attack.py; `python -m` renames modules, but not files."""
     return "rb-" + Path(function.__code__.co_filename).stem
 
 

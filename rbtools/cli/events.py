@@ -1,5 +1,4 @@
-"""Events for programs: `--log FILE` writes JSON Lines, and `--tensorboard DIR` writes curves of training
-runs.
+"""Events for programs: `--log FILE` writes JSON Lines, and `--tensorboard DIR` writes curves.
 
 Every event has `time` (UTC), `tool`, `pid` and `event`: start, record, epoch, warning, error or end. The
 stages of a pipe may write to the same file, because each line is appended in one operation.
@@ -32,8 +31,7 @@ class Log:
         self.tell("start", arguments=sys.argv[1:], version=__version__)
 
     def tell(self, event: str, **fields: object) -> None:
-        """Append an event. If writing fails, no further event is written to the log, and the run
-        continues."""
+        """Append an event. If writing fails, the log is closed, and the run continues."""
         if self._handle is None:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -44,12 +42,10 @@ class Log:
             self.close()
 
     def end(self, status: int) -> None:
-        """Write the last event."""
         self.tell("end", status=status, seconds=round(time.monotonic() - self.begun, 3))
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -59,14 +55,12 @@ _log: Log | None = None
 
 
 def opened(path: str | None, tool: str) -> Log | None:
-    """The log of the current process; None if no log file is given."""
     global _log
     _log = None if path is None else Log(path, tool)
     return _log
 
 
 def ended(status: int) -> None:
-    """Write the last event to the log of the current process, if there is a log."""
     global _log
     if _log is not None:
         _log.end(status)
@@ -99,7 +93,6 @@ class Board:
         self._written: dict[str, int] = {}  # number of written epochs of each training run
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """Handle an event, which is the end of an epoch or a finished record."""
         if event["event"] == "epoch":
             values = {key: value for key, value in event.items() if key not in _NAMES}
             self._write(_name(event), event["epoch"], values)
@@ -119,7 +112,6 @@ class Board:
         self._written[name] = epoch
 
     def close(self) -> None:
-        """Write the values that are not written yet."""
         for writer in self._writers.values():
             writer.close()
 

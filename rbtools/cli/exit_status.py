@@ -26,18 +26,15 @@ USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 2, 3, 130, 141, 143
 
 @dataclass
 class Ended:
-    """The exit status of a command."""
-
     status: int = DONE
 
 
 @contextlib.contextmanager
 def caught(command: click.Command, name: str) -> Iterator[Ended]:
-    """Run a command inside the block; an error is printed on standard error and determines the exit
-    status."""
+    """Run a command inside the block; an error is printed and determines the exit status."""
     screen, result = Terminal(name), Ended()
     try:
-        if _in_main_thread():
+        if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
         yield result
     except click.exceptions.Exit as wanted:
@@ -53,14 +50,12 @@ def caught(command: click.Command, name: str) -> Iterator[Ended]:
     except RbError as wrong:
         screen.error(str(wrong))
         result.status = EMPTY if isinstance(wrong, NoRecords) else USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort, Terminated) as ended:
+        terminated = isinstance(ended, Terminated)
+        result.status = TERMINATED if terminated else INTERRUPTED
         screen.clear()
-        screen.error(f"interrupted{_what_is_kept(command)}.")
-        result.status = INTERRUPTED
-    except Terminated:
-        screen.clear()
-        screen.error(f"terminated{_what_is_kept(command)}.")
-        result.status = TERMINATED
+        kept = "; what was finished is written and in the store" if _stores(command) else ""
+        screen.error(f"{'terminated' if terminated else 'interrupted'}{kept}.")
     except (ReaderGone, BrokenPipeError):
         _drop_stdout()
         result.status = GONE
@@ -82,10 +77,6 @@ def _of_output(bug: Exception) -> TypeGuard[OSError]:
     return isinstance(bug, OSError) and traceback.extract_tb(bug.__traceback__)[-1].name == "echo"
 
 
-def _what_is_kept(command: click.Command) -> str:
-    return "; what was finished is written and in the store" if _stores(command) else ""
-
-
 def _stores(command: click.Command) -> bool:
     """True if the command or one of its subcommands stores its results."""
     tool = getattr(command, "tool", None)
@@ -98,10 +89,6 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -110,10 +97,8 @@ def flush() -> None:
 
 def _drop_stdout() -> None:
     """Prevent Python from flushing to a closed pipe when it exits."""
-    try:
+    with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    except OSError:
-        return
 
 
 def sentence(wrong: click.ClickException) -> str:

@@ -1,9 +1,9 @@
 """The loop of all filters: read a record, run its job, write the result, flush.
 
 With `--jobs 1`, and for the single model of `--checkpoint`, jobs run in this process; for the single model,
-the engine's workers compute the tiles. In all other cases, a thread reads a bounded number of lines ahead,
-the workers run whole jobs, and this process writes the results in input order (with `--unordered`, as soon as
-they are finished).
+the engine's workers compute groups of images (tiles). In all other cases, a thread reads a bounded number of
+lines ahead, the workers run whole jobs, and this process writes the results in input order (with
+`--unordered`, as soon as they are finished).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.output import DONE, FAILED, ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.read_ahead import ReadAhead
-from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
+from rbtools.cli.source import RecordSource, bad_line_record, failed_record, name_of, stop_if_strict, where
+from rbtools.cli.streams import opened_output
 from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
 from rbtools.execution.engine import Call, Engine, InProcess, Job, JobFunction, JobReport, engine_for
 from rbtools.inputs.data import check_here
-from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
+from rbtools.records import Line, dumps, parse_again
 from rbtools.report import clock_time
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def filter_records(
             run = _sharing_images(source, run)
         loop = Loop(source, functions, screen, output, run)
         if output.is_terminal():
-            loop.table = source.table or (None if start is None else _model_table)
+            from rbtools.cli import tables
+
+            loop.table = source.table or (None if start is None else tables.model_table)
         loop.process(start)
         screen.clear()
         if run.plan is not None:
@@ -72,15 +75,8 @@ def filter_records(
         return FAILED if loop.failed else DONE
 
 
-def _model_table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import tables
-
-    return tables.model_table(record, width)
-
-
 def _sharing_images(source: RecordSource, run: Run) -> Run:
-    """The run of a shard that computes some of the tiles of a single model. Raises UsageError if the shards
-    have no common store."""
+    """The run of a shard that computes a share of one model's images. Raises UsageError without a store."""
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
@@ -92,8 +88,6 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
 
 
 class Loop:
-    """The counters of one call of the loop, and the handling of one line."""
-
     def __init__(
         self,
         source: RecordSource,
@@ -128,13 +122,11 @@ class Loop:
             self.failed += 1
             stop_if_strict(self.source.strict, str(wrong))
             self.screen.error(str(wrong))
-            error = {"tool": self.screen.tool, "message": str(wrong)}
             if self.source.place[0] == 1:
-                self.output.line(dumps({"schema": SCHEMA, "error": error}))
+                self.output.line(dumps(failed_record(self.screen.tool, str(wrong))))
             return None
 
     def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
-        """Process the record of `start`, or every line of the input, and write the results."""
         with engine_for(self.functions, self.run, at_most=None if start is None else 1) as engine:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
@@ -169,12 +161,8 @@ class Loop:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
-        for line in self.lines():
+        for line in self._read_ahead() if self.source.reads_ahead else self._source_lines():
             yield from window.take_in(line)
-
-    def lines(self) -> Iterator[Line]:
-        """The lines of the source. They are read ahead, so that the total number of lines is known early."""
-        return iter(self._read_ahead() if self.source.reads_ahead else self._source_lines())
 
     def _source_lines(self) -> Iterator[Line]:
         return self.source.lines(self.screen, self.output, results=len(self.functions))
@@ -186,11 +174,6 @@ class Loop:
             wake,
         )
         return self.ahead
-
-    @property
-    def total(self) -> int | None:
-        """The number of results; None until it is known."""
-        return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
     def _process_ahead(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
         """Run the jobs in the engine's workers while a thread reads the lines."""
@@ -209,10 +192,9 @@ class Loop:
             window.finish_ready()
 
     def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
-        """The status line `[5/24] NAME TEXT · 4:00 left in all`; only NAME TEXT while the number of results
-        is unknown."""
+        """The line `[5/24] NAME TEXT · 4:00 left in all`; NAME TEXT if the number of results is unknown."""
         name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
-        total = self.total
+        total = self.ahead.count if self.ahead is not None and self.ahead.ended else None
         if total is None and not reading:
             total = window.given
         if total is None or total < 2:
@@ -225,9 +207,7 @@ class Loop:
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
         """The record to process; None if the line is written unchanged."""
-        if line.record is None:
-            return None
-        if "error" in line.record and not (self.source.retries and can_be_retried(line.record)):
+        if line.record is None or self.source.passes(line.record):
             return None
         return {key: value for key, value in line.record.items() if key != "error"}
 
@@ -245,13 +225,12 @@ class Loop:
         return dumps(bad_line_record(self.screen.tool, line))
 
     def place_of_another(self) -> bytes:
-        """The placeholder for a result that another shard computes. The next tools in the pipe write the
-        placeholder unchanged."""
+        """A placeholder for the result of another shard, which the next tools of the pipe do not change."""
         self.elsewhere += 1
-        return dumps({"schema": SCHEMA, "error": {"tool": self.screen.tool, "message": ELSEWHERE}})
+        return dumps(failed_record(self.screen.tool, ELSEWHERE))
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
-        """The output line of a finished job. Messages of the job are printed on the terminal."""
+        """The output line of a finished job; messages of the job are printed."""
         self.screen.clear()
         for notify in report.remarks:
             self.screen.once(notify)
@@ -267,8 +246,8 @@ class Loop:
         if report.result is None:
             return self._failed(record, place, report.problem or "unknown")
         result = report.result
-        if report.pending and self.screen.tool == "rb-train":
-            result = _untrained(result)
+        if report.pending and self.screen.tool == "rb-train":  # a dry run trains nothing
+            result = {key: result[key] for key in result if key not in ("checkpoint", "checkpoint_file")}
         try:
             text = dumps(result)
         except ValueError as wrong:  # for numbers in the record that JSON refuses
@@ -303,7 +282,6 @@ class Loop:
         self.screen.tell(event, report.result)
 
     def times(self) -> str:
-        """The total time of each stage over all records."""
         total = time.perf_counter() - self.start
         words = [f"{name} {seconds:.2f} s" for name, seconds in self.stages.most_common()]
         return f"{total:.2f} s in all" + (f": {', '.join(words)}." if words else ".")
@@ -316,7 +294,6 @@ class Loop:
         return dumps({**record, "error": {"tool": self.screen.tool, "message": message}})
 
     def _say(self, record: dict[str, Any], result: dict[str, Any]) -> None:
-        """Print the result as one line for people, if standard error is a terminal."""
         if not self.screen.terminal:
             return
         before = record.get("evals", [])
@@ -336,11 +313,6 @@ class Loop:
         parts += [f"{self.elsewhere} of other shards"] if self.elsewhere else []
         parts += [f"{self.helped} written by another shard"] if self.helped else []
         return f"{total} record{'s' * (total != 1)}: {', '.join(parts)}."
-
-
-def _untrained(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a dry run. It has no checkpoint, because a dry run trains nothing."""
-    return {key: value for key, value in record.items() if key not in ("checkpoint", "checkpoint_file")}
 
 
 def _in_words(entry: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The answers for single images in entries of records; damaged answers cause a warning."""
+"""The answers for single images in entries of records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ Record = Mapping[str, Any]
 
 
 class ImageAnswers:
-    """Reads the answers for single images from entries of records. Damaged answers are reported once and then
-    treated as unknown."""
+    """Reads answers for single images; damaged answers cause one warning and are then unknown."""
 
     def __init__(self, screen: Terminal) -> None:
         self._screen = screen
@@ -44,8 +43,7 @@ class ImageAnswers:
         return own.right.astype(np.float32), counts.astype(np.float32)
 
     def counted(self, record: Record, entry: Record) -> answers.Answers | None:
-        """The answers in an entry. Returns None if they are unknown, or if the value is not a share of all n
-        images."""
+        """The answers; None if they are unknown, or if the value is not a share of all n images."""
         own = self._known(record, entry)
         return own if own is not None and len(own.right) == entry["n"] else None
 

@@ -1,5 +1,4 @@
-"""Registered classes on the command line: their fields become options, and their docstrings become help
-texts."""
+"""Registered classes on the command line: fields become options, and docstrings become help texts."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from rbtools import registry
 from rbtools.cli import declare
@@ -19,10 +17,7 @@ from rbtools.cli.declare import Option
 
 
 def for_people(cls: type) -> str:
-    """The docstring of a class as help text: the first paragraphs, without paragraphs for Python users.
-
-    `steps=20` becomes --steps 20, and backticks around other words are removed.
-    """
+    """The class docstring as a help text (`steps=20` becomes --steps 20), without parts for Python users."""
     paragraphs: list[str] = []
     for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
         if paragraph.startswith(("Shape:", "Args:", "Raises", "Returns")):
@@ -42,13 +37,12 @@ def _as_typed(match: re.Match[str]) -> str:
 
 
 def method_options(classes: Sequence[type]) -> list[click.Parameter]:
-    """The options for the fields of the classes, made by `declare.method_options`."""
     options = declare.method_options(classes).values()
     return [rendered(one, default=None, help=_help(one.field)) for one in options]
 
 
 def rendered(option: Option, **settings: object) -> click.Parameter:
-    """Make a parameter of click from the option. `settings` overrides arguments of click's constructor."""
+    """Make a parameter of click; `settings` overrides arguments of click's constructor."""
     metadata, required = option.field.metadata, option.default is registry.REQUIRED
     shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"], **settings}
     if not required:
@@ -110,16 +104,11 @@ def _help(field: dataclasses.Field[Any]) -> str:
     return f"{text}  [default: {default}]"
 
 
-def _names_of_files(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
-    """The completion item with which a shell completes file names."""
-    return [CompletionItem(text, type="file")]
-
-
 def legible(params: list[click.Parameter]) -> list[click.Parameter]:
     """The parameters as the help shows them, with N and X for numbers, and without empty defaults."""
     for param in params:
         if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
-            param._custom_shell_complete = _names_of_files
+            param._custom_shell_complete = click.Path().shell_complete
         if isinstance(param, click.Option) and not param.is_flag:
             if param.metavar is None and isinstance(param.type, click.types.IntParamType):
                 param.metavar = "N"

@@ -14,14 +14,11 @@ _TERMS = 30  # the widest column of flags
 
 
 class OptionGroup(NamedTuple):
-    """Options that many tools share.
-
-    --help explains the options in `shown` and lists the options in `more`; --help-all explains all of them.
-    """
+    """--help explains the options in `shown` and only lists those in `more`; --help-all explains both."""
 
     title: str
-    shown: tuple[str, ...]
-    more: tuple[str, ...]
+    shown: Sequence[str]
+    more: Sequence[str]
 
 
 GROUPS = (
@@ -34,34 +31,14 @@ GROUPS = (
         "Regularisation",
         ("augment", "regularize"),
         (
-            "label-smoothing",
-            "cutout-length",
-            "mixup-alpha",
-            "awp-gamma",
-            "awp-warmup",
-            "l2",
-            "wci-weight",
-            "filter",
-            "filter-rule",
-            "warm-steps",
-            "clean-pass",
-        ),
+            "label-smoothing cutout-length mixup-alpha awp-gamma awp-warmup l2 wci-weight filter filter-rule"
+            " warm-steps clean-pass"
+        ).split(),
     ),
     OptionGroup(
         "Validation, tracking and initial weights",
         ("val", "select", "track", "init"),
-        (
-            "patience",
-            "output",
-            "keep",
-            "every",
-            "track-n",
-            "stop-on",
-            "stop-patience",
-            "init-file",
-            "resample",
-            "tensorboard",
-        ),
+        "patience output keep every track-n stop-on stop-patience init-file resample tensorboard".split(),
     ),
     OptionGroup(
         "Model", ("checkpoint", "arch", "normalize"), ("member", "allow-code", "defend", "backward", "draws")
@@ -72,17 +49,7 @@ GROUPS = (
     OptionGroup(
         "Running",
         ("device", "jobs", "seed"),
-        (
-            "batch",
-            "precision",
-            "prepare",
-            "threads",
-            "shard",
-            "jobs-per-gpu",
-            "engine",
-            "ray-address",
-            "unordered",
-        ),
+        "batch precision prepare threads shard jobs-per-gpu engine ray-address unordered".split(),
     ),
     OptionGroup(
         "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")
@@ -97,7 +64,7 @@ RARE = frozenset(
     " lipschitz-theta smooth smooth-theta gamma softmax updates weight c failure examples largest form"
     " source save-adv reference queries".split()
 )
-_GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.more)}
+_GROUPED = {name for group in GROUPS for name in (*group.shown, *group.more)}
 
 
 class HelpSection(NamedTuple):
@@ -115,7 +82,7 @@ def _explain(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-_help_all = click.Option(
+HELP_ALL = click.Option(
     ["--help-all"],
     is_flag=True,
     is_eager=True,
@@ -125,18 +92,9 @@ _help_all = click.Option(
 )
 
 
-def with_help_all(params: Sequence[click.Parameter]) -> list[click.Parameter]:
-    """Add --help-all to the parameters."""
-    return [*params, _help_all]
-
-
 def every(ctx: click.Context) -> bool:
     """True if all options are explained (--help-all)."""
     return bool(ctx.meta.get(_ALL, False))
-
-
-def _options(params: Sequence[click.Parameter]) -> list[click.Option]:
-    return [param for param in params if isinstance(param, click.Option)]
 
 
 def long_name(param: click.Option) -> str:
@@ -146,18 +104,14 @@ def long_name(param: click.Option) -> str:
 
 def shared(param: click.Option) -> bool:
     """True if the option is in one of the groups. The option -o FILE is not the --output of rb-train."""
-    return long_name(param) in _GROUP_OF and "-o" not in param.opts
+    return long_name(param) in _GROUPED and "-o" not in param.opts
 
 
 def sections(
     ctx: click.Context, params: Sequence[click.Parameter], chosen: Collection[str | None], title: str
 ) -> Iterator[HelpSection]:
-    """The sections of a command's help.
-
-    The first section contains the options of the chosen classes, with `title` as heading (`chosen` contains
-    the names of these options). The command's own options and the groups follow.
-    """
-    options = _options(params)
+    """The help's sections: the options in `chosen` (with the heading `title`), other options, groups."""
+    options = [param for param in params if isinstance(param, click.Option)]
     others = [param for param in options if param.name not in chosen]
     yield _section(ctx, title, [one for one in options if one.name in chosen], RARE)
     yield _section(ctx, "Options", [one for one in others if not shared(one)], RARE)
@@ -173,7 +127,6 @@ def sections(
 def _section(
     ctx: click.Context, title: str, options: Sequence[click.Option], rare: Collection[str]
 ) -> HelpSection:
-    """A section that only lists rare options, unless all options are explained."""
     if every(ctx):
         return HelpSection(title, _records(ctx, options), [])
     named = [f"--{long_name(one)}" for one in options if long_name(one) in rare]

@@ -1,4 +1,4 @@
-"""The options that tools share; each bundle of options reaches a command as one object."""
+"""The options that tools share; a command receives each group of options as one object."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from rbtools.registry import param
 
 
 def record_source(errors: str, **options: object) -> RecordSource:
-    """The records that the command works on, read as the options of RecordSource require. Raises UsageError
-    if --errors contains an unknown word, or if a folder contains no weights."""
+    """The records of a tool. Raises UsageError if --errors or the folder of --checkpoint is invalid."""
     for word in errors.split(","):
         if word not in ("pass", "retry", "stop"):
             raise UsageError(f"--errors is '{word}'. Expected pass, retry or stop.")
@@ -39,8 +38,7 @@ def sink_source(errors: str, **options: object) -> RecordSource:
 
 
 def _file_of_weights(path: str | None) -> str | None:
-    """The file; for a folder, the file of weights that a download from the Hugging Face Hub puts into the
-    folder. Raises UsageError if the folder contains no such file."""
+    """The file, or the file of weights in a folder from the Hugging Face Hub. Raises UsageError."""
     if path is None or not os.path.isdir(path):
         return path
     from rbtools.inputs import published_weights  # --help does not need it
@@ -69,13 +67,11 @@ merging_sink_options = takes("source", RecordSource, *_SINK, "merge", make=sink_
 
 
 def eps_param() -> Any:
-    """The dataclass field of the option --eps."""
     text = "Distances: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), for pixels in [0, 1] for L2."
     return param("8", text, metavar="LIST")
 
 
 def detail_param() -> Any:
-    """The dataclass field of the option --detail."""
     text = "Keep confidences and the confusion matrix in the record, and logits in the store"
     return param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
 
@@ -99,7 +95,7 @@ _OF_TRAINING = {
     ),
     "prepare": param(
         "fold",
-        "fold: attack a copy of the network with folded BatchNorm, channels last, in --precision.",
+        "With fold, attack a copy of the network with folded BatchNorm, channels last, in --precision.",
         choices=("none", "fold"),
     ),
 }
@@ -109,8 +105,7 @@ store_param = param(
 
 
 def _work(*names: str, make: Callable[..., CommandContext] = build_context, **changed: object) -> Any:
-    """A decorator that passes a run to a command; the given options and the options of the machine describe
-    the run."""
+    """A decorator that passes a run to a command, made from the named options and the machine's options."""
     return takes("work", RunOptions, *_MACHINE, *names, make=make, **changed)
 
 

@@ -20,26 +20,25 @@ DONE, FAILED = 0, 1  # the exit status of a command that did its work; the other
 
 
 class Stop(RbError):
-    """An exception that ends the whole run with status 1. Records that were finished before are already
-    written."""
+    """Ends the whole run with status 1; records that were finished before are already written."""
 
 
 class ReaderGone(BaseException):
-    """An exception that ends the run with status 141, because the reader of standard output has closed the
-    pipe."""
+    """Ends the run with status 141, because the reader of standard output has closed the pipe."""
 
 
 class Terminated(BaseException):
-    """An exception that ends the run with status 143, because the process received SIGTERM."""
+    """Ends the run with status 143, because the process received SIGTERM."""
 
 
 class RecordWriter:
     """Writes each line to standard output completely and without buffering."""
 
+    _handle: int | None = None
+    _stream: IO[str] | None = None
+    _diverted = False
+
     def __init__(self) -> None:
-        self._handle: int | None = None
-        self._stream: IO[str] | None = None
-        self._diverted = False
         if _is_descriptor(sys.__stdout__, 1) and sys.stdout is sys.__stdout__:
             self._handle = os.dup(1)
             os.dup2(2 if _open(2) else os.open(os.devnull, os.O_WRONLY), 1)
@@ -53,11 +52,11 @@ class RecordWriter:
 
     def divert(self, handle: int) -> None:
         """Write all following records to this file descriptor (`--in-place`)."""
-        self.restore()
+        self.close()
         self._handle, self._stream = handle, None
         self._diverted = True
 
-    def restore(self) -> None:
+    def close(self) -> None:
         """Restore standard output, which is only needed if the process continues."""
         if self._stream is not None:
             sys.stdout = self._stream
@@ -68,8 +67,7 @@ class RecordWriter:
             self._handle = None
 
     def line(self, text: bytes) -> None:
-        """Write one line. Raises ReaderGone if the pipe is closed, and Stop if writing fails, for example
-        because the disk is full."""
+        """Write one line. Raises ReaderGone if the pipe is closed, and Stop if writing fails (full disk)."""
         data = text + b"\n"
         if self._stream is not None:
             self._stream.write(data.decode())
@@ -97,32 +95,23 @@ class RecordWriter:
             raise ReaderGone
 
     def is_terminal(self) -> bool:
-        """True if records are written to a terminal."""
         return self._handle is not None and os.isatty(self._handle)
 
     def width(self) -> int:
-        """The width in columns of the terminal to which records are written, at most 120; if there is no
-        terminal, $COLUMNS or 200."""
+        """The width in columns: of the terminal, at most 120; without a terminal, $COLUMNS or 200."""
         if self.is_terminal() and self._handle is not None:
             return min(os.get_terminal_size(self._handle).columns or 80, 120)
         columns = os.environ.get("COLUMNS", "")
         return int(columns) if columns.isdecimal() and int(columns) > 0 else 200
 
-    def same_file(self, path: str) -> bool:
-        """True if records are written to the file `path`."""
+    def same_file(self, path: str | int) -> bool:
+        """True if records are written to this file, which is a path or a file descriptor."""
         if self._handle is None:
             return False
         with contextlib.suppress(OSError):
             ours, theirs = os.fstat(self._handle), os.stat(path)
             return stat.S_ISREG(ours.st_mode) and os.path.samestat(ours, theirs)
         return False
-
-    def same_as_input(self) -> bool:
-        """True if standard input and the output for records are the same file."""
-        if self._handle is None or not _open(0):
-            return False
-        ours, theirs = os.fstat(self._handle), os.fstat(0)
-        return stat.S_ISREG(ours.st_mode) and os.path.samestat(ours, theirs)
 
 
 def _is_descriptor(stream: IO[str] | None, number: int) -> bool:

@@ -30,11 +30,10 @@ def is_meant(text: str, position: int, record: Record) -> bool:
 
 
 def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Record]) -> Contender:
-    """The reference record.
+    """The only record in `meant`, or if `meant` is empty the record in the file `text`.
 
-    `meant` contains the ranked records that the text refers to. If `meant` is empty, the text is read as the
-    name of a file. `join` adds the unions in the sort keys to a record from a file. Raises UsageError if
-    `meant` contains several records, or if there is neither such a record nor such a file.
+    `meant` contains the ranked records with the name or position `text`. `join` adds the unions in the sort
+    keys to a record from a file. Raises UsageError.
     """
     if len(meant) > 1:
         names = ", ".join(dict.fromkeys(name_of(one.record) for one in meant[:5]))
@@ -56,8 +55,7 @@ def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Re
 
 
 def compare(ranking: Ranking, choice: RankOptions, *, raw: bool, screen: Terminal) -> None:
-    """Set `paired` for each ranked record that has answers; for the reference, `paired` only contains the
-    name."""
+    """Set `paired` for each ranked record that has answers; the reference only gets its name."""
     chosen = ranking.reference
     assert chosen is not None
     option = "--baseline" if choice.paired is None else "--paired"

@@ -30,9 +30,10 @@ _OF_CHECKPOINT = frozenset({"arch", "normalize"})
 def call(
     tool: str | Tool, words: Sequence[str], keywords: Mapping[str, Any], streams: MemoryStreams
 ) -> list[Record]:
-    """Run a tool and return the records that it writes. Raises RbError if the tool fails. `words` contains
-    the subcommand, the choice and the arguments; `keywords` maps Python names of options to values; `streams`
-    contains the input.
+    """Run a tool and return the records that it writes. Raises RbError if the tool fails.
+
+    `words` contains the subcommand, the choice and the arguments; `keywords` maps Python names of options to
+    values.
     """
     main: Tool = TOOLS.load(tool) if isinstance(tool, str) else tool
     found, names, rest = _find(main, words)
@@ -46,7 +47,8 @@ def call(
     known = _known(found, classes, main.name)
     given = {}
     for word, value in keywords.items():
-        if word not in known or (word == "checkpoint" and not _of_weights(value)):
+        no_weights = word == "checkpoint" and value is not None and not os.path.isdir(str(value))
+        if word not in known or no_weights:
             raise UsageError(_refusal(word, found, classes, known))
         option = known[word]
         if value is not None or word == "store":
@@ -62,13 +64,11 @@ def call(
 
 
 def _known(tool: Tool, classes: Sequence[type], name: str) -> dict[str, Option]:
-    """The options that a Python call may set, by their Python names."""
     options = _of_python([*tool.options, *method_options(classes).values()], name).values()
     return {word: option for option in options for word in reversed(option_names(option))}
 
 
 def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str]) -> str:
-    """The error message for a keyword that a Python call cannot set."""
     left_out = (name for option in tool.options if option.name not in known for name in option_names(option))
     if word in {*left_out, *_NOT_IN_PYTHON, *_PROCESSES, *_OF_CHECKPOINT, "checkpoint"}:
         return f"{word} is for streams of records on the command line. Leave it out here."
@@ -77,8 +77,7 @@ def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str
 
 
 def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[str]]:
-    """Split the words into the command that they select, names of the command's registry, and the remaining
-    words."""
+    """Split the words into the selected command, names of its registry, and the remaining words."""
     for place, word in enumerate(words):
         if word in tool.commands:
             tool = tool.commands[word]
@@ -92,7 +91,6 @@ def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[s
 
 
 def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
-    """The names in the tool's registry that the tool's option, or its default, selects."""
     assert tool.by is not None
     named = keywords.get(tool.by.lstrip("-"))
     preset = keywords.get("preset")
@@ -102,8 +100,7 @@ def _chosen(tool: Tool, keywords: Mapping[str, Any]) -> list[str]:
 
 
 def option_names(option: Option) -> list[str]:
-    """The Python names of an option: the name of its value, and then the names of its flags; `as_` is
-    accepted for --as."""
+    """The Python names of an option: the name of its value, then its flags (`as_` for --as)."""
     flags = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
     words = [f"{flag}_" for flag in flags if keyword.iskeyword(flag)]
     return list(dict.fromkeys([option.name, *words, *flags]))
@@ -118,16 +115,14 @@ def _of_python(options: Iterable[Option], tool: str) -> dict[str, Option]:
 
 
 def _default(option: Option) -> Any:
-    """The value of an option that is not given: the value of its environment variable, or else its
-    default."""
     variable = option.field.metadata["variable"]
     return os.environ.get(variable) or option.default if variable else option.default
 
 
 def parameters(tool: str, words: Sequence[str] = ()) -> dict[str, tuple[Parameter, str]]:
-    """Maps the value's name of each option of a command and of its subcommands to a parameter of a Python
-    function, which has the name of the flag, and to the help text. The options of registered classes are not
-    included, because they depend on the choice; they belong to `**options`.
+    """Map each option of a command to a parameter of a Python function (named as the flag) and its help text.
+
+    The options of registered classes belong to `**options`, because they depend on the choice.
     """
     found, _, _ = _find(TOOLS.load(tool), words)
     return {
@@ -149,15 +144,8 @@ def _shown_default(option: Option) -> Any:
     return None if default is registry.REQUIRED or (default == () and not option.multiple) else default
 
 
-def _of_weights(value: object) -> bool:
-    """True if the value of --checkpoint is a folder of weights, or a member of the record's file."""
-    return value is None or os.path.isdir(str(value))
-
-
 def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
-    """Convert the value of a keyword to the form that the tool expects. Records and mappings become files of
-    the streams in memory. Raises UsageError if the value has the wrong type, or is a number outside the
-    bounds."""
+    """The value as the tool expects it; records and mappings become files in memory. Raises UsageError."""
     flag = option.flags[0]
     if option.kind is bool:
         if not isinstance(value, bool):
@@ -184,8 +172,7 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
 
 
 def as_typed(value: object) -> str:
-    """The value as text for the command line: items of a list are separated by commas, and pairs of lists by
-    a space."""
+    """The value as text for the command line, with commas between items and spaces between lists."""
     if isinstance(value, (str, int, float)):
         return str(value)
     if isinstance(value, os.PathLike):

@@ -21,15 +21,11 @@ from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, re
 from rbtools.scoring.ranking import Contender
 
 Record = dict[str, Any]
-
-
 _FOR_PEOPLE = ("table", "md", "latex")
 
 
 @dataclass(frozen=True)
 class RankOptions:
-    """The parsed options of a ranking."""
-
     keys: list[rank_order.SortKey]
     front: list[rank_order.SortKey]
     within: list[str]
@@ -42,18 +38,18 @@ class RankOptions:
     seed: int
     paired: str | None = None
     per_class: str | None = None
+    shown: str | None = None
+    form: str | None = None
     style: table.Style = table.PLAIN
 
     @property
     def merges(self) -> bool:
-        """True if several records are merged into one."""
         return bool(self.aggregate or self.group or self.pivot)
 
 
 @dataclass
 class Ranking:
-    """A ranking: groups of contenders in order. `missing` is the number of records that lack the first sort
-    key."""
+    """Groups of contenders in order; `missing` is the number of records that lack the first sort key."""
 
     keys: list[rank_order.SortKey]
     groups: list[list[rank_order.Ranked]]
@@ -62,17 +58,9 @@ class Ranking:
     reference: Contender | None = None
 
 
-def write(
-    result: Ranking,
-    choice: RankOptions,
-    shown: str | None,
-    form: str | None,
-    output: RecordWriter,
-    screen: Terminal,
-) -> None:
-    """Write the ranking in the format `form`; the default is a table on a terminal, and JSON Lines
-    otherwise."""
-    form = form or ("table" if output.is_terminal() else "jsonl")
+def write(result: Ranking, choice: RankOptions, output: RecordWriter, screen: Terminal) -> None:
+    """Write the ranking; the default format is a table on a terminal, and JSON Lines otherwise."""
+    form = choice.form or ("table" if output.is_terminal() else "jsonl")
     if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
         raise UsageError(
             f"--percent, --digits, --plus-minus and --label are for tables that people read, but {form} keeps"
@@ -91,18 +79,17 @@ def write(
             output.line(dumps(entry.record))
         return
     for entry, contender in zip(itertools.chain(*ranked), itertools.chain(*groups), strict=True):
-        deviations = _deviations(contender.record, result.keys, shown)
+        deviations = _deviations(contender.record, result.keys, choice.shown)
         entry.record["evals"] = [*entry.record.get("evals", []), *deviations]
     if choice.pivot:
-        _write_pivot(ranked, choice, shown, form, output, screen)
+        _write_pivot(ranked, choice, form, output, screen)
     elif any(ranked):
         every = [entry for group in ranked for entry in group]
-        _write_table(every, result.keys, choice, shown, form, output, screen)
+        _write_table(every, result.keys, choice, form, output, screen)
 
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
-    """The record with its rank and the other fields that the ranking adds. New comparisons replace earlier
-    comparisons."""
+    """The record with its rank and other new fields; new comparisons replace earlier comparisons."""
     old = {"published": result.published, "paired": result.reference}
     kept = {name: value for name, value in entry.record.record.items() if old.get(name) is None}
     return {**kept, **({"rank": entry.rank} if with_rank else {}), **entry.record.marks}
@@ -123,13 +110,12 @@ def _write_table(
     ranked: list[rank_order.Ranked],
     keys: Sequence[rank_order.SortKey],
     choice: RankOptions,
-    shown: str | None,
     form: str,
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
     key, *others = [sort_key.text for sort_key in keys]
-    records = [entry.record for entry in ranked]
+    records, shown = [entry.record for entry in ranked], choice.shown
     points = [sort_key.text for sort_key in choice.front if sort_key.text != key]
     first = list(dict.fromkeys([*others, *points]))
     every_metric = metric_name.names(records)
@@ -152,11 +138,7 @@ def _write_table(
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
-    """Warn if the values in a column are measured on different numbers of images.
-
-    For PR and ProbAcc, these numbers always differ, because only images count that the model classifies
-    correctly.
-    """
+    """Warn if the values in a column are measured on different numbers of images."""
     counts = merge.mixed_images(records)
     mixed = [name for name in dict.fromkeys(metrics) if name in counts]
     if mixed:
@@ -171,16 +153,14 @@ def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Termin
 def _write_pivot(
     groups: Sequence[Sequence[rank_order.Ranked]],
     choice: RankOptions,
-    shown: str | None,
     form: str,
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
-    """Write one table for each group of --within, with the values of the group above it (in CSV, as
-    columns)."""
+    """Write one table for each group of --within; in CSV, the groups are columns of one table."""
     every = [entry.record for group in groups for entry in group]
     every_metric = metric_name.names(every)
-    wanted = every_metric if shown is None else chosen(shown, every)
+    wanted = every_metric if choice.shown is None else chosen(choice.shown, every)
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     _warn_of_n(wanted, every, screen)
@@ -203,8 +183,7 @@ def _write_pivot(
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
-    """The metrics, fields and expressions in --metric. Raises UsageError if one of them is missing in all
-    records."""
+    """The metrics, fields and expressions in --metric. Raises UsageError if no record has one of them."""
     items, known = expr.items(text), metric_name.names(records)
     if not items:
         raise UsageError(
@@ -237,7 +216,6 @@ def _has(records: Sequence[Record], item: str) -> bool:
 def _mark_published(
     contenders: Sequence[Contender], results: against.PublishedResults, screen: Terminal
 ) -> None:
-    """Add the published values to each record."""
     beside = [results.beside(one.record) for one in contenders]
     for one, published in zip(contenders, beside, strict=True):
         one.marks |= {} if published is None else {"published": published}
@@ -260,8 +238,7 @@ def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
 
 
 def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal) -> None:
-    """Add the accuracy of each class to the record's new fields. Raises UsageError if no record has
-    accuracies of classes."""
+    """Add the accuracy of each class. Raises UsageError if no record has accuracies of classes."""
     lacking: list[RbError] = []
     for one in contenders:
         try:
@@ -305,7 +282,6 @@ def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
 
 
 def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: bool) -> None:
-    """Report which values were resampled for the rank intervals."""
     counts = [list(draws.sources.values()).count(source) for source in range(len(bootstrap.SOURCES))]
     images, binomial, normal, nothing = counts
     parts = [f"test images resampled for {counted(images, 'record')}"] if images else []

@@ -1,5 +1,4 @@
-"""Reads lines ahead in a thread, so that the total number of lines is known before the last line is
-processed."""
+"""Reads lines ahead in a thread, so that the number of lines is known early."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ MOST_BYTES = 8 << 20  # of text in memory: the records of 6,466 architectures ha
 
 
 class ReadAhead:
-    """The lines of an iterator, in order. `count` is the number of results for the lines that were read so
-    far, and `ended` is true after the last line. The thread calls `wake` after each line.
-    """
+    """The lines of an iterator. `count` is the number of results for the lines that were read so far, and
+    `ended` is true after the last line. The thread calls `wake` after each line."""
 
     def __init__(
         self, lines: Iterator[Line], results: Callable[[Line], int], wake: Callable[[], None] = lambda: None
@@ -28,7 +26,6 @@ class ReadAhead:
         self._changed = threading.Condition()
 
     def __iter__(self) -> Iterator[Line]:
-        """Yield the lines."""
         self.begin()
         while self.left:
             with self._changed:
@@ -38,7 +35,6 @@ class ReadAhead:
                 yield line
 
     def begin(self) -> None:
-        """Start reading."""
         threading.Thread(target=self._read, daemon=True).start()
 
     @property

@@ -94,7 +94,7 @@ class RunOptions:
     )
     prepare: str = param(
         "fold",
-        "fold: search on a copy of the network with folded BatchNorm, channels last, in --precision.",
+        "With fold, search on a copy of the network with folded BatchNorm, channels last, in --precision.",
         choices=("none", "fold"),
     )
     draws: int = param(

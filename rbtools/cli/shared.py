@@ -1,4 +1,5 @@
 """The names that every command imports: options, the filter loop, and functions that build methods."""
+# ruff: noqa: F401 - the commands use the imported names
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from rbtools.cli import calls, streams
 from rbtools.cli.build_context import CommandContext
 from rbtools.cli.declare import command, group, takes
 from rbtools.cli.output import DONE, FAILED
-from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_output, read_all
+from rbtools.cli.source import RecordSource, bad_line_record, file_path, read_all
+from rbtools.cli.streams import opened_output
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.parse_units import build
@@ -23,27 +25,6 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints
 
-__all__ = [
-    "DONE",
-    "FAILED",
-    "CommandContext",
-    "RecordSource",
-    "Terminal",
-    "bad_line_record",
-    "build",
-    "checked",
-    "command",
-    "evaluate",
-    "file_path",
-    "filter_models",
-    "filter_records",
-    "group",
-    "opened_output",
-    "read_all",
-    "takes",
-    "with_preset",
-]
-
 
 class _WithPreset(Protocol):
     @property
@@ -53,12 +34,11 @@ class _WithPreset(Protocol):
 _Options = TypeVar("_Options", bound=_WithPreset)
 
 
-def with_preset(group: str, options: _Options, params: dict[str, Any]) -> tuple[_Options, dict[str, Any]]:
-    """The settings of the preset in `options.preset`; settings on the command line override them. Raises
-    UsageError if the name is unknown."""
+def with_preset(kind: str, options: _Options, params: dict[str, Any]) -> tuple[_Options, dict[str, Any]]:
+    """The settings of the preset, if one is given, overridden by options that the user gives."""
     if options.preset is None:
         return options, params
-    preset, given = registry.preset(group, options.preset), calls.current().given
+    preset, given = registry.preset(kind, options.preset), calls.current().given
     fresh = {name: value for name, value in preset.options.items() if name not in given}
     changed: _Options = dataclasses.replace(options, **fresh)  # type: ignore[type-var]
     return changed, {**preset.params, **params}
@@ -69,7 +49,7 @@ Status = int | Callable[[], int]
 
 
 def done(status: Status) -> int:
-    """Return the exit status; if `status` is a function, call it, so that it does the work."""
+    """The exit status; if `status` is a function, the function is called and does the work."""
     return status() if callable(status) else status
 
 
@@ -79,7 +59,7 @@ def filter_records(
     work: CommandContext,
     start: Callable[[Run], dict[str, Any]] | None = None,
 ) -> Status:
-    """Run each work on every record and write one output per work, as `rbtools.cli.filter_loop` describes."""
+    """Run each job on every record, as `rbtools.cli.filter_loop` describes."""
     from rbtools.cli.filter_loop import filter_records as loop
 
     if streams.of_command().each(works, work.run):
@@ -95,10 +75,7 @@ def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> St
 
 
 def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:
-    """Run a job that needs a model on every record, or on the record that is made from `--checkpoint`.
-
-    Returns the exit status. Raises UsageError if options contradict each other.
-    """
+    """Run a job on every record, or on the record of `--checkpoint`. Raises UsageError."""
     if source.checkpoint is None:
         described = {"--arch": source.arch, "--normalize": source.normalize}
         for option, value in described.items():

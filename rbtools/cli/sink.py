@@ -1,5 +1,4 @@
-"""Code that tools share if they read all records and write something else, such as rankings, figures or
-correlations."""
+"""Code of tools that read all records and write something else, such as rankings or figures."""
 
 from __future__ import annotations
 
@@ -20,20 +19,16 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
 
 
 def where_param() -> Any:
-    """The dataclass field of the option --where."""
     return param(None, "Use only records that meet this condition: 'acc > 0.8'.", metavar="EXPR")
 
 
 def form_param() -> Any:
-    """The dataclass field of the option --format."""
     text = "Output format.  [default: table on a terminal, else jsonl]"
     return param(None, text, choices=FORMATS, flags=("--format",))
 
 
 class Inconsistent:
-    """Checks whether the numbers of each record agree with each other, and reports records with
-    contradictions. Records without entries are not checked.
-    """
+    """Reports records whose numbers contradict each other; records without entries are not checked."""
 
     LINES = 5
 
@@ -42,7 +37,6 @@ class Inconsistent:
         self.unexplained: list[str] = []  # records with metrics that lack an entry
 
     def look(self, record: dict[str, Any]) -> None:
-        """Check a record, and count it if its numbers contradict each other."""
         if not record.get("evals"):
             return
         findings = consistency.findings(record)
@@ -56,7 +50,6 @@ class Inconsistent:
             self.unexplained.append(f"{name_of(record)}: {shown(', '.join(metrics), 80)}")
 
     def tell(self, screen: shared.Terminal) -> None:
-        """Report the first inconsistent records, one per line, and the number of all others."""
         for line in self.lines[: self.LINES]:
             screen.warn(f"{line}.")
         if (further := len(self.lines) - self.LINES) > 0:
@@ -68,11 +61,8 @@ class Inconsistent:
 
 
 class RecordReader:
-    """Reads all lines of a source.
-
-    `bad` counts lines that are not records, `read` counts records that did not fail, and `good` counts the
-    records that the tool works on.
-    """
+    """`bad` counts lines that are not records, `read` counts records that did not fail, and `good` counts the
+    records that the tool works on."""
 
     def __init__(self, source: shared.RecordSource, screen: shared.Terminal, output: RecordWriter) -> None:
         self.source, self.screen, self.output = source, screen, output
@@ -80,12 +70,10 @@ class RecordReader:
 
     @property
     def came(self) -> int:
-        """The number of lines that were read."""
         return self.read + self.failed + self.bad
 
     def every_line(self) -> Iterator[Line]:
-        """All lines. Yields a line that is not a record with its `problem`, and a failed record as text
-        only."""
+        """A line that is not a record has a `problem`; for a failed record, `record` is None."""
         for line in shared.read_all(self.source, self.screen, self.output):
             if line.record is None:
                 self.bad += 1
@@ -98,11 +86,9 @@ class RecordReader:
                 yield line
 
     def lines(self) -> Iterator[Line]:
-        """The lines with a record that did not fail."""
         return (line for line in self.every_line() if line.record is not None)
 
     def say_left_out(self) -> None:
-        """Report how many failed records and bad lines were left out."""
         if self.failed:
             self.screen.say(f"{counted(self.failed, 'failed record')} left out.")
         if self.bad:
@@ -110,11 +96,8 @@ class RecordReader:
 
 
 class Sink(RecordReader):
-    """The records that the tool works on. Bad lines and failed records are left out and counted. Records that
-    do not meet `where`, or that lack a name in `where`, are also left out and counted.
-
-    `good` counts the records that are returned. `united` merges the records of one model.
-    """
+    """Counts and leaves out bad lines, failed records, and records that do not meet `where` or lack a name in
+    `where`. `united` merges the records of one model."""
 
     def __init__(
         self,
@@ -138,8 +121,7 @@ class Sink(RecordReader):
             yield line
 
     def records(self) -> list[dict[str, Any]]:
-        """One record for each checkpoint; with --no-merge, all records. Raises UsageError if every record
-        lacks a name in --where."""
+        """One record for each checkpoint; with --no-merge, all records."""
         every = [line.record for line in self.lines() if line.record is not None]
         models = self.models(every, weights=True)
         self.check()
@@ -148,8 +130,7 @@ class Sink(RecordReader):
     def models(
         self, records: Sequence[dict[str, Any]], *, weights: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Map the digest of each model to a record that meets `where`; with --no-merge, map the position of
-        each record to the record."""
+        """Map model digests (with --no-merge, positions) to the records that meet `where`."""
         merge = self.source.merge
         models = (
             one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
@@ -174,7 +155,6 @@ class Sink(RecordReader):
         return holds
 
     def tell(self) -> None:
-        """Report which records were left out, and the reason if there is no output."""
         tell_united(self.united, self.screen)
         self.inconsistent.tell(self.screen)
         if not self.came:
@@ -187,8 +167,7 @@ class Sink(RecordReader):
 
 
 def tell_united(unions: Unions, screen: shared.Terminal) -> None:
-    """Report how many records were merged with records of the same model, and whether the merged results were
-    measured on different numbers of images."""
+    """Warn about merged records, and about merged results on different numbers of images."""
     if unions.count:
         screen.warn(
             f"{counted(unions.count, 'record')} merged with an earlier one of the same model. If both have a"
@@ -202,8 +181,7 @@ def tell_united(unions: Unions, screen: shared.Terminal) -> None:
 
 
 def of_images(counts: Mapping[str, int], most: int = 4) -> str:
-    """The numbers of images in words, such as `acc of 200, pgd20.8 of 50`, with one metric for each
-    number."""
+    """Such as `acc of 200, pgd20.8 of 50`; the first metrics in the text have different numbers."""
     first = dict.fromkeys(next(name for name in counts if counts[name] == n) for n in counts.values())
     names = [*first, *(name for name in counts if name not in first)]
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TextIO
@@ -18,7 +16,7 @@ from rbtools.cli.terminal import Terminal
 from rbtools.errors import NoRecords, UsageError
 from rbtools.execution import resources
 from rbtools.plain_files import streamed
-from rbtools.records import Line, can_be_retried, lines
+from rbtools.records import SCHEMA, Line, can_be_retried, lines
 from rbtools.registry import param
 
 _PLACES = ":places"
@@ -57,8 +55,8 @@ class RecordSource:
     )
     checkpoint: str | None = param(
         None,
-        "Evaluate this checkpoint and read no records. Published weights are named:"
-        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]. --download fetches them.",
+        "Evaluate this checkpoint and read no records. FILE may also be the name of published weights, which"
+        " --download fetches: hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
         metavar="FILE",
     )
     arch: str | None = param(
@@ -77,9 +75,7 @@ class RecordSource:
     )
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is not a record
-    table: Callable[[dict[str, Any], int], str] | None = (
-        None  # makes the table of a record for a terminal of the given width
-    )
+    table: Callable[[dict[str, Any], int], str] | None = None  # the table of a record for a terminal's width
     reads_ahead: ClassVar[bool] = True  # the lines may be read in another thread
 
     @property
@@ -89,13 +85,11 @@ class RecordSource:
 
     @property
     def retries(self) -> bool:
-        """True if records that failed before are processed again."""
         return "retry" in self.errors.split(",")
 
     @property
     def place(self) -> tuple[int, int]:
-        """The number of this shard (from 1) and the total number of shards. Raises UsageError if `--shard` is
-        invalid."""
+        """The number of this shard (from 1) and the number of shards. Raises UsageError."""
         return (1, 1) if self.shard is None else shard(self.shard)
 
     @property
@@ -128,16 +122,11 @@ class RecordSource:
         fits = isinstance(content, dict) and self.adopt(content)
         return line._replace(record=content, problem=None) if fits else line
 
-    def writer(self) -> RecordWriter:
-        """The writer for the records of the tool."""
-        return RecordWriter()
-
     def passes(self, record: dict[str, Any]) -> bool:
         """True if a record is written unchanged, because it failed before and is not retried."""
         return "error" in record and not (self.retries and can_be_retried(record))
 
     def _any_lines(self, output: RecordWriter) -> Iterator[Line]:
-        """All lines. Yields the lines, and raises NoRecords at the end if there was none."""
         came = False
         for line in self._all_lines(output):
             came = True
@@ -160,7 +149,7 @@ class RecordSource:
             raise UsageError("Standard input is closed. " + self._what_to_give())
         if sys.stdin.isatty():
             raise UsageError("No records were given. " + self._what_to_give())
-        if output.same_as_input():
+        if output.same_file(0):
             raise UsageError(
                 "Standard input and standard output are the same file. Write elsewhere, or name the file"
                 " and use --in-place."
@@ -189,8 +178,7 @@ class RecordSource:
 def _results_dealt(
     all_lines: Iterator[Line], number: int, of: int, results: int, places: bool
 ) -> Iterator[Line]:
-    """The lines with at least one result for this shard; the shard computes every `of`-th result, starting
-    with the `number`-th. With `places`, all lines are returned."""
+    """The lines with results for this shard (with `places`, all lines)."""
     for place, line in enumerate(all_lines):
         mine = tuple(one for one in range(results) if (place * results + one) % of == number - 1)
         if mine or places:
@@ -210,8 +198,7 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """Parse a shard: `2/8` becomes (2, 8), and `auto` becomes the task of the Slurm job. Raises UsageError if
-    the text is invalid."""
+    """Change `2/8` to (2, 8), and `auto` to the task of the Slurm job. Raises UsageError."""
     if text.removesuffix(_PLACES) == "auto":
         task = resources.slurm_task()
         if task is None:
@@ -243,17 +230,13 @@ def where(line: Line) -> str:
 
 
 def stop_if_strict(strict: bool, message: str) -> None:
-    """End the run at the first failure if `--errors stop` is given."""
     if strict:
         raise Stop(f"{message} Stopped there, because of --errors stop.")
 
 
 def file_path(path: str) -> str:
     """The absolute path of a user's file, or of the weights in a user's folder; names of published weights
-    stay unchanged.
-
-    Raises UsageError if the file does not exist.
-    """
+    stay unchanged. Raises UsageError if the file does not exist."""
     if not os.path.isfile(path):
         from rbtools.inputs import published_weights  # imported here because --help does not need it
 
@@ -267,66 +250,12 @@ def file_path(path: str) -> str:
 
 
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
-    """The record that replaces a bad line in the output."""
-    return {
-        "schema": 1,
-        "error": {
-            "tool": tool,
-            "message": f"{where(line)} {line.problem}",
-            "source": line.source,
-            "line": line.number,
-            "text": line.text.decode("utf-8", "replace"),
-        },
-    }
+    about = {"source": line.source, "line": line.number, "text": line.text.decode("utf-8", "replace")}
+    return failed_record(tool, f"{where(line)} {line.problem}", **about)
 
 
-@contextlib.contextmanager
-def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
-    """Yield the output for records: standard output, or with `--in-place` the file, which is replaced at the
-    end. Raises UsageError if --in-place is given with --shard, without a file, or with several files.
-    """
-    output = source.writer()
-    try:
-        if not source.in_place:
-            yield output
-            return
-        if len(source.files) != 1 or source.files[0] == "-":
-            raise UsageError("--in-place needs exactly one FILE to write back into.")
-        if os.path.exists(source.files[0]) and not os.path.isfile(source.files[0]):
-            raise UsageError(
-                f"--in-place: {source.files[0]} is not a regular file. Only a regular file can be replaced."
-            )
-        if source.shard is not None:
-            raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
-        # For a link, its target is rewritten, and the link remains.
-        with _replacing(os.path.realpath(source.files[0]), output):
-            yield output
-    finally:
-        screen.clear()
-        output.restore()
-
-
-@contextlib.contextmanager
-def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
-    """Write the records to a new file, which replaces the old file at the end. After an interruption, the old
-    file is unchanged."""
-    try:
-        handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
-    except OSError as error:
-        raise UsageError(f"Cannot write beside {path}: {error.strerror}. --in-place needs that.") from None
-    output.divert(handle)
-    try:
-        yield
-        os.fsync(handle)
-        with contextlib.suppress(OSError):
-            os.fchmod(handle, os.stat(path).st_mode & 0o777)
-        os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
-    finally:
-        os.close(handle)
+def failed_record(tool: str, message: str, **about: object) -> dict[str, Any]:
+    return {"schema": SCHEMA, "error": {"tool": tool, "message": message, **about}}
 
 
 def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:

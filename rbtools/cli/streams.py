@@ -1,11 +1,10 @@
-"""The streams of a command for its input, records, results and messages, either those of the shell or in
-memory.
-
-A command uses `streams.of_command()`, so it runs in the same way in the shell and in a Python program.
-"""
+"""The input and output of a command, either of the shell or in memory (for calls from Python)."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from rbtools.cli import calls
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import RecordSource, file_path
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError
 from rbtools.records import Line, dumps, lines, read
 
 if TYPE_CHECKING:
@@ -29,15 +28,12 @@ class Streams:
     """The streams of the shell: standard input and output, files, and the terminal."""
 
     def writer(self) -> RecordWriter:
-        """The writer for the records of the command."""
         return RecordWriter()
 
     def source(self, source: RecordSource) -> RecordSource:
-        """The records that the command works on."""
         return source
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
-        """The terminal for the messages of the command."""
         return Terminal(tool, quiet=quiet, verbose=verbose, log=log)
 
     def file(self, name: str) -> Any:
@@ -58,8 +54,7 @@ class Streams:
         return False
 
     def each(self, works: Iterable[Callable[[Any, Any], Record]], run: Run) -> bool:
-        """Run each work on each record if the records are in memory. Returns True if the records are in
-        memory."""
+        """If the records are in memory, run each job on each record, and return True."""
         return False
 
 
@@ -113,33 +108,61 @@ _SHELL = Streams()
 
 
 def of_command() -> Streams:
-    """The streams of the command that is running."""
     return calls.current().streams or _SHELL
 
 
-class _MemoryWriter(RecordWriter):
-    """Appends lines to a list."""
+@contextlib.contextmanager
+def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWriter]:
+    """Yield standard output, or with `--in-place` the file, which is replaced at the end."""
+    output = of_command().writer()
+    try:
+        if not source.in_place:
+            yield output
+            return
+        if len(source.files) != 1 or source.files[0] == "-":
+            raise UsageError("--in-place needs exactly one FILE to write back into.")
+        if os.path.exists(source.files[0]) and not os.path.isfile(source.files[0]):
+            raise UsageError(
+                f"--in-place: {source.files[0]} is not a regular file. Only a regular file can be replaced."
+            )
+        if source.shard is not None:
+            raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
+        # For a link, its target is rewritten, and the link remains.
+        with _replacing(os.path.realpath(source.files[0]), output):
+            yield output
+    finally:
+        screen.clear()
+        output.close()
 
+
+@contextlib.contextmanager
+def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
+    """Write the records to a new file, which replaces the old file if there was no interruption."""
+    try:
+        handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
+    except OSError as error:
+        raise UsageError(f"Cannot write beside {path}: {error.strerror}. --in-place needs that.") from None
+    output.divert(handle)
+    try:
+        yield
+        os.fsync(handle)
+        with contextlib.suppress(OSError):
+            os.fchmod(handle, os.stat(path).st_mode & 0o777)
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
+    finally:
+        os.close(handle)
+
+
+class _MemoryWriter(RecordWriter):
     def __init__(self, lines: list[bytes]) -> None:
         self._kept = lines
 
-    def restore(self) -> None:
-        """Do nothing, because standard output was not redirected."""
-
     def line(self, text: bytes) -> None:
         self._kept.append(text)
-
-    def poll(self) -> None:
-        """Do nothing, because memory has no reader that could close it."""
-
-    def is_terminal(self) -> bool:
-        return False
-
-    def same_file(self, path: str) -> bool:
-        return False
-
-    def same_as_input(self) -> bool:
-        return False
 
 
 class _Warnings(Terminal):
@@ -165,9 +188,6 @@ class _GivenRecords(RecordSource):
 
     reads_ahead: ClassVar[bool] = False  # the caller's iterator belongs to the caller's thread
     given: MemoryStreams = field(default_factory=MemoryStreams)
-
-    def writer(self) -> RecordWriter:
-        return self.given.writer()
 
     def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
         for name in self.files or ("-",):

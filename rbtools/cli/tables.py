@@ -41,8 +41,7 @@ _HINT = "--metric chooses columns; --format jsonl has all"
 def write(
     built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2, below: str = ""
 ) -> None:
-    """Write a table in one of the formats of `render`; a table for a terminal is drawn for its width and has
-    a text below it."""
+    """Write a table in one of the formats of `render`, and below the table the text `below`."""
     if form == "table":
         text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
         below = below and "\n" + textwrap.fill(below.strip(), output.width(), break_on_hyphens=False)
@@ -119,7 +118,6 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
 
 
 def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
-    """The lines of a table: headings, a rule, and cells that are padded to the widths of their columns."""
     headings = [column.heading.split("\n") for column in columns]
     lines = max(map(len, headings))
     head = [
@@ -134,7 +132,6 @@ def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
 
 
 def _aligned(cells: Sequence[str], column: _DrawnColumn, bold: Sequence[bool]) -> list[str]:
-    """Cells padded to the width of a column, with numbers aligned to the right."""
     aligned = []
     for text, is_bold in zip(cells, bold, strict=True):
         blanks = " " * (column.width - cell_len(text))
@@ -165,7 +162,6 @@ def _broken(title: str, width: int) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The name; if it is long, its middle is left out."""
     if len(text) <= _LONGEST_TEXT:
         return text
     half = (_LONGEST_TEXT - 1) // 2
@@ -173,11 +169,7 @@ def _shortened(text: str) -> str:
 
 
 def model_table(record: Mapping[str, Any], width: int) -> str:
-    """A line about the model, and then a row for each metric: value with 95 % interval, number of images,
-    split.
-
-    If the record has an error, the error is printed after the rows.
-    """
+    """A line about the model, a row for each metric, and the record's error, if any."""
     entries = {entry.get("metric"): entry for entry in record.get("evals") or []}
     rows = []
     for name, value in (record.get("metrics") or {}).items():
@@ -195,9 +187,7 @@ _VERDICT = ("metric", "verdict", "claimed", "measured", "p", "test", "n", "diffe
 
 
 def verify_table(record: Mapping[str, Any], width: int) -> str:
-    """A line about the model, a row for each entry, the reasons why entries cannot be judged, and a line for
-    each inconsistency.
-    """
+    """A line about the model, a row for each entry, the reasons, and a line for each inconsistency."""
     verify = record.get("verify") or {}
     entries = verify.get("entries") or {}
     headings = [
@@ -236,8 +226,6 @@ def _verdict_cell(title: str, verdict: Mapping[str, Any]) -> table.TableCell:
 def _of_record(
     record: Mapping[str, Any], built: table.Table, key: str, width: int, hint: str, lines: Sequence[str] = ()
 ) -> str:
-    """The table of one record for a terminal: a line about the model, the rows, further lines, and the
-    record's error."""
     arch = record.get("arch") or {}
     parts = [table.plain(", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part))]
     if built.rows:

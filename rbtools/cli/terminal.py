@@ -43,7 +43,6 @@ class Terminal:
         self._wrong_lines = 0
 
     def say(self, text: str) -> None:
-        """Print a line, unless `-q` is given."""
         if not self.quiet:
             self._line(text)
 
@@ -55,29 +54,23 @@ class Terminal:
 
     @property
     def wants_details(self) -> bool:
-        """True if messages of `detail` and `tell` are printed, logged, or passed to a listener."""
         return bool(self.verbose or self.log is not None or self.listeners)
 
     def detail(self, text: str) -> None:
-        """Print a line if `-v` is given."""
         if self.verbose:
             self._line(text)
 
     def warn(self, text: str) -> None:
-        """Print a warning, even with `-q`."""
         self.tell({"event": "warning", "text": text})
         self._line(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """Print an error as one line."""
         self.tell({"event": "error", "text": text})
         self._line(f"error: {text}")
 
     def wrong_line(self, text: str, more: str = "more lines are not records", hint: str = _RECORDS) -> None:
-        """Report a line that is not a record, or that a tool cannot use. Only the first bad lines are
-        reported, because a file of another kind may contain thousands of bad lines. `more` describes the
-        lines that are not reported, and `hint` says what the user may check. With `-v` and in the log, all
-        bad lines are reported.
+        """Report a line that is not a record, or that a tool cannot use. Without `-v`, only the first lines
+        are printed, because a file of another kind may contain thousands. `more` describes the other lines.
         """
         self._wrong_lines += 1
         if self.verbose or self._wrong_lines <= _NAMED_LINES:
@@ -88,8 +81,7 @@ class Terminal:
             self._line(f"error: {more}; they are not listed here (-v lists all).{hint}")
 
     def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
-        """Pass an event to the log and to the listeners. `event["event"]` is the kind of the event, and
-        `record` is the record that it belongs to."""
+        """Pass an event to the log and the listeners; `record` is the record that the event is about."""
         if self.log is not None:
             self.log.tell(**event)
         for listener in self.listeners:

@@ -21,14 +21,12 @@ class Page(NamedTuple):
 
 
 def tool(named: str | Tool) -> Page:
-    """The help page of one tool."""
     declared: Tool = TOOLS.load(named) if isinstance(named, str) else named
     command, words = rendered(declared), declared.name
     return Page(words, command, _context(command, words, None))
 
 
 def pages(page: Page) -> Iterator[Page]:
-    """The page of the command, and then the pages of all its subcommands."""
     yield page
     if chooses_by_option(page.command):
         yield from _chosen(page, page.command)

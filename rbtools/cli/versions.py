@@ -12,8 +12,6 @@ from rbtools import __version__
 
 
 def lines(tool: str) -> Iterator[str]:
-    """Lines about the tool, Python, the operating system, the packages that rbtools uses, and torch's
-    devices."""
     yield f"{tool} (rbtools) {__version__}"
     yield f"Python {platform.python_version()} ({platform.python_implementation()})"
     yield f"{platform.platform()}, {os.cpu_count()} cores"
@@ -26,8 +24,7 @@ def lines(tool: str) -> Iterator[str]:
 
 
 def _packages() -> Iterator[tuple[str, str | None]]:
-    """The packages that the wheel requires, each with the name of its extra, if it has one. Packages that
-    only tests need are left out."""
+    """The packages that rbtools requires, with their extras, except packages that only tests need."""
     seen: set[str] = set()
     try:
         requirements = importlib.metadata.requires("rbtools") or []

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """A bounded number of lines between input and output, which are written in order or as soon as their jobs
-    finish.
+    """Lines between input and output, which are written in order or as soon as their jobs finish.
 
     An interruption may come at any time, so a place stays in `waiting` or `held` until it is written.
     """
@@ -50,8 +49,8 @@ class Window:
     def jobs(
         self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
     ) -> Iterator[tuple[int, Job]]:
-        """Make one job for each function, or only for the functions in `results`. `at` is the place of the
-        record in words. If `helps` is true, another shard writes the result."""
+        """Make one job for each function, or only for those in `results`; `at` is the record's place in
+        words. If `helps` is true, another shard writes the result."""
         every = range(len(self.loop.functions))
         mine = every if results is None else results
         functions = every if self.loop.source.places else mine
@@ -66,26 +65,22 @@ class Window:
             yield place, job
 
     def _places(self, count: int) -> range:
-        """Places in the output for all results of one line."""
         places = range(self.given, self.given + count)
         self.given += count
         self.last.add(places[-1])
         return places
 
     def submit(self, place: int, job: Job, engine: Engine) -> Future[JobReport]:
-        """Pass a job to an engine."""
         self.flying[place] = future = engine.submit(job)
         future.add_done_callback(engine.wake)
         return future
 
     def finish_ready(self) -> None:
-        """Write the results that workers have finished so far."""
         for place in [place for place, future in self.flying.items() if future.done()]:
             self.finish_job(place, self.flying[place].result())
             del self.flying[place]
 
     def finish_job(self, place: int, report: JobReport) -> None:
-        """Write the result of a job in its turn (see `finish`)."""
         self._hold(place, report)
         self.finish(place, self.held[place])
 

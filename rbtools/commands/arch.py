@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchOptions:
-    """The options of rb-arch, as the user typed them."""
-
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     checkpoints: tuple[str, ...] = param(
         (),
@@ -60,8 +59,6 @@ class ArchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchSizes:
-    """The sizes of networks. If a size is None, the default of the search space is used."""
-
     channels: int | None = param(None, "Channels in the first stage.  [default: 16]", bounds="[1, inf)")
     cells: int | None = param(None, "Cells in each of the three stages.  [default: 5]", bounds="[1, inf)")
     width: int | None = param(
@@ -74,8 +71,6 @@ class ArchSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchChoice:
-    """The options that select the architectures to write."""
-
     where: str | None = param(
         None,
         "Write only architectures that meet this condition, for example 'kernel_params == 18'.",
@@ -117,7 +112,8 @@ def main(
       rb-arch --from-checkpoint model.pt --normalize cifar10 | rb-attack fgsm --dataset imagefolder:photos
     """
     if typed.checkpoints:
-        _refuse_with_files()
+        if option := _given(NOT_FOR_FILES):
+            raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
         from rbtools.execution.run import Run
 
         run = Run.of(
@@ -151,10 +147,8 @@ def main(
 def _of_files(
     files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record for each file, in the given order; if the network is not recognised, the record contains
-    an `error`. `described` contains the user's description of the files, as arguments of `CheckpointHints`.
-    Raises UsageError if a path is not a file; this is checked before any file is read.
-    """
+    """A record for each file, in the given order, with an `error` if the network is not recognised. Raises
+    UsageError for a path that is not a file, before any file is read."""
     from rbtools.inputs import checkpoints
 
     hints = checkpoints.CheckpointHints(*described)
@@ -183,19 +177,11 @@ NOT_FOR_FILES = (
 
 
 def _given(names: Iterable[str]) -> str | None:
-    """The first of the options that is on the command line, as the user typed it; None if none is given."""
     given = calls.current().given
     return next((given[name] for name in names if name in given), None)
 
 
-def _refuse_with_files() -> None:
-    option = _given(NOT_FOR_FILES)
-    if option is not None:
-        raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
-
-
 def _is_program(name: str | None) -> bool:
-    """True if the name refers to the user's own code."""
     return name is not None and name.strip().startswith(OWN)
 
 
@@ -226,9 +212,7 @@ def _named(
 
 
 def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) -> dict[str, int]:
-    """Build the user's network, and count its parameters and its operations for one image. Raises RbError if
-    the network does not exist or fails on an image.
-    """
+    """Count the parameters and operations of the user's network. Raises RbError if it fails on an image."""
     import torch
 
     from rbtools.measures.macs import count_macs
@@ -245,7 +229,6 @@ def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) ->
 def _numbers(
     space: Space, index: str | None, string: str | None, neighbours: str | None
 ) -> Iterable[int] | None:
-    """The indices that --index, --str or --neighbours selects; None if none of these options is given."""
     if index is not None:
         return [space.find(str(number)) for number in _whole_numbers(index)]
     if string is not None:
@@ -262,13 +245,11 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Terminal) -> int:
-    output, count, failed = streams.of_command().writer(), 0, 0
-    try:
+    count = failed = 0
+    with contextlib.closing(streams.of_command().writer()) as output:
         for count, record in enumerate(records, start=1):  # noqa: B007 - counted for the message below
             failed += "error" in record
             output.line(dumps(record))
-    finally:
-        output.restore()
     if count == 0:
         screen.say("no architecture matches.")
     screen.detail(f"{count} architecture{'s' * (count != 1)}.")

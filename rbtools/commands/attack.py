@@ -26,8 +26,6 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions:
-    """The options of an attack, as the user typed them."""
-
     eps: str = options.eps_param()
     ladder: bool = param(
         False,
@@ -175,8 +173,6 @@ def none(typed: AttackOptions, source: shared.RecordSource, work: shared.Command
 
 @dataclass(frozen=True, kw_only=True)
 class PresetOptions:
-    """The options of a preset, as the user typed them."""
-
     preset: str = param(REQUIRED, "", metavar="NAME", positional=True)
     eps: str | None = param(
         None, "Distances instead of the distances in the paper, such as 76.5 for MNIST.", metavar="LIST"
@@ -218,8 +214,6 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
 
 @dataclass(frozen=True, kw_only=True)
 class ChecklistOptions:
-    """The options of the tests for gradient masking, as the user typed them."""
-
     eps: str = param("8", "Distance of the tests, in 1/255.", metavar="DISTANCE")
     steps: int = param(20, "Number of gradient steps of PGD.", bounds="[1, inf)")
     queries: int = param(1000, "Queries of Square.", bounds="[1, inf)")
@@ -259,8 +253,6 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
 
 @dataclass(frozen=True, kw_only=True)
 class CurveOptions:
-    """The options of a curve over distances, as the user typed them."""
-
     norm: str = param("linf", "Norm of the distances.", choices=("linf", "l2", "l1"))
     queries: int = param(
         2000,
@@ -314,8 +306,6 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
 
 @dataclass(frozen=True, kw_only=True)
 class TransferOptions:
-    """The options of transfer attacks, as the user typed them."""
-
     attack: str = param("pgd", "The attack: " + ", ".join(ATTACKS) + ".", metavar="NAME")
     origin: str = param(
         REQUIRED,
@@ -364,8 +354,7 @@ def transfer(
 
 
 def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
-    """The records of --from: one record for each file in the list, or the records that a Python call
-    passes."""
+    """One record for each file in --from, or the records that a Python call passes."""
     given = streams.of_command().file(origin)
     if isinstance(given, Mapping):
         given = [given]
@@ -373,8 +362,6 @@ def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
 
 
 def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The record of a model: the only record in a file, a new record for a checkpoint, or a record of a
-    Python call."""
     from rbtools.inputs import checkpoints, resolve
 
     try:

@@ -30,8 +30,7 @@ _ENDINGS = ("html", "htm", "md", "tex")
 
 
 def _seconds(text: str) -> float | None:
-    """The number of seconds in a text such as 90, 90s, 10m or 2h; None if the text is `none` (no limit).
-    Raises UsageError."""
+    """The seconds in 90, 90s, 10m or 2h; None for `none` (no limit). Raises UsageError."""
     if text == "none":
         return None
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
@@ -42,8 +41,6 @@ def _seconds(text: str) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CardOptions:
-    """The options of a card, as the user typed them."""
-
     limit: str = param(
         "10m",
         "Time limit for each model: 90s, 10m, 2h, or none. Each part evaluates its first images even if the"
@@ -122,7 +119,6 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
 
 
 def _check_output(output: str | None) -> None:
-    """Raise UsageError if the file extension of the page is unknown, or if its folder does not exist."""
     if output is None:
         return
     from rbtools.store.files import check_folder_of
@@ -143,7 +139,7 @@ def _is_checkpoint(path: str) -> bool:
 def _watched(
     status: shared.Status, request: CardRequest, output: str | None, work: shared.CommandContext
 ) -> int:
-    """Run the measurements with the live table on the screen, and then write the page."""
+    """Run the measurements with the live table, and then write the page."""
     made: list[Record] = []
 
     def hear(event: dict[str, Any], record: Record | None) -> None:
@@ -175,7 +171,6 @@ def _pages(made: list[Record], output: str | None, work: shared.CommandContext) 
 
 @contextlib.contextmanager
 def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
-    """Draw the live table if standard error is a terminal."""
     if not work.screen.terminal or work.screen.quiet:
         yield
         return
@@ -187,7 +182,6 @@ def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
 
 
 def _write_page(records: list[Record], output: str) -> None:
-    """Write the report, or the table, of the finished cards."""
     from rbtools.cli import python_calls
     from rbtools.scoring import render, table
     from rbtools.store.files import write_whole
@@ -204,7 +198,6 @@ def _write_page(records: list[Record], output: str) -> None:
 
 
 def _rows_of(record: Record) -> Table:
-    """One row for each headline metric of each part."""
     from rbtools.records import results
     from rbtools.scoring import table
 
@@ -273,7 +266,6 @@ def _planned(
     stream: RecordWriter,
     work: shared.CommandContext,
 ) -> int:
-    """Report what a dry run of two cards would compute."""
     from rbtools.errors import Pending
     from rbtools.jobs.model_card import run_card
 

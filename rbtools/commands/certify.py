@@ -13,8 +13,6 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class CertificateOptions:
-    """The options of certificates, as the user typed them."""
-
     eps: str | None = param(
         None, "L2 radii to certify, for pixels in [0, 1].  [default: 0,0.25,0.5,0.75,1]", metavar="LIST"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 from rbtools.cli import options, shared, streams
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import RecordReader, counted
-from rbtools.cli.source import RecordSource, name_of, stop_if_strict, where
+from rbtools.cli.source import RecordSource, failed_record, name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Document, Format, Published, Unit
 from rbtools.formats.base import as_text
@@ -20,15 +21,13 @@ from rbtools.formats.conversion_report import losses
 from rbtools.formats.csv import csv_bytes
 from rbtools.formats.parquet_table import parquet_bytes
 from rbtools.formats.written import Sender, WrittenOnly
-from rbtools.records import SCHEMA, dumps
+from rbtools.records import dumps
 from rbtools.registry import REQUIRED, param
 from rbtools.store.files import check_folder_of, write_all
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionOptions:
-    """The options of a conversion, as the user typed them."""
-
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
     target: str | None = param(
         None,
@@ -80,8 +79,6 @@ def main(
 
 
 class _Reading:
-    """Converts published files to records, and writes the records to standard output."""
-
     def __init__(
         self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
     ) -> None:
@@ -89,13 +86,9 @@ class _Reading:
         self.good = self.bad = 0
 
     def run(self, files: tuple[str, ...]) -> int:
-        output = streams.of_command().writer()
-        try:
+        with contextlib.closing(streams.of_command().writer()) as output:
             for source in _sources(files, self.format, output):
                 self._file(source, output)
-        finally:
-            self.screen.clear()
-            output.restore()
         if self.good + self.bad == 0:
             self.screen.say("no results came in.")
         else:
@@ -109,7 +102,7 @@ class _Reading:
                 output.line(self._record(unit))
         except Broken as wrong:
             self._say(f"{source.name} {wrong}. Expected what rb-convert {self.format.name} --help describes.")
-            output.line(dumps(_failed(f"{source.name} {wrong}.")))
+            output.line(dumps(failed_record("rb-convert", f"{source.name} {wrong}.")))
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
 
@@ -124,8 +117,9 @@ class _Reading:
             except UnicodeEncodeError:
                 problem = "It contains half of a surrogate pair, which is not text. Expected Unicode."
                 unit = Bad(unit.where, problem, as_text(unit.content))
-        self._say(f"{unit.where}: {unit.problem}")
-        return dumps(_failed(f"{unit.where}: {unit.problem}", unit.text))
+        message = f"{unit.where}: {unit.problem}"
+        self._say(message)
+        return dumps(failed_record("rb-convert", message, text=unit.text))
 
     def _say(self, message: str) -> None:
         self.bad += 1
@@ -133,13 +127,7 @@ class _Reading:
         self.screen.error(message)
 
 
-def _failed(message: str, text: str | None = None) -> dict[str, Any]:
-    carried = {} if text is None else {"text": text}
-    return {"schema": SCHEMA, "error": {"tool": "rb-convert", "message": message, **carried}}
-
-
 def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
-    """The named files, or standard input if no file is named."""
     if getattr(chosen, "needs_no_file", False):
         if files:
             raise UsageError(f"--published reads no file. Leave out {files[0]}.")
@@ -168,13 +156,11 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
 
 
 def _same(name: str, target: str) -> bool:
-    """True if both arguments are names of the same regular file."""
     return os.path.isfile(name) and os.path.isfile(target) and os.path.samefile(name, target)
 
 
 def _not_there(documents: list[Document], target: Path) -> list[Document]:
-    """The documents. Raises RbError if a file that would be written exists, because a README.md may contain a
-    user's text."""
+    """Raises RbError if a file exists already, because a README.md may contain a user's text."""
     for document in documents:
         if (target / document.path).exists():
             raise RbError(f"{target / document.path} exists already. Name another folder with --write.")
@@ -182,8 +168,6 @@ def _not_there(documents: list[Document], target: Path) -> list[Document]:
 
 
 class _Writing:
-    """Converts records to published files."""
-
     def __init__(
         self, chosen: Format, report: ConversionReport, screen: shared.Terminal, source: shared.RecordSource
     ) -> None:
@@ -197,8 +181,7 @@ class _Writing:
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
         if self.format.one_file and target != "-":
             check_folder_of(Path(target))
-        output = streams.of_command().writer()
-        try:
+        with shared.opened_output(self.source, self.screen) as output:
             reader = RecordReader(self.source, self.screen, output)
             units = list(self._units(reader))
             documents = self.format.documents(units, self.report)
@@ -216,9 +199,6 @@ class _Writing:
                 if isinstance(self.format, WrittenOnly) and not self.format.one_file:
                     documents = iter(_not_there(list(documents), Path(target)))
                 write_all(Path(target), documents, hint="Name another place with --write.")
-        finally:
-            self.screen.clear()
-            output.restore()
         if reader.failed:
             self.screen.say(f"{counted(reader.failed, 'failed record')} left out.")
         self.screen.detail(f"{counted(reader.good, 'record')} written.")

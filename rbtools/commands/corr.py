@@ -21,8 +21,6 @@ from rbtools.scoring.ranking import Contender, averaged
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelationOptions:
-    """The options of correlations, as the user typed them."""
-
     metrics: str = param(
         "*",
         "Metrics to correlate: names, globs and expressions; with several sets also SET:NAME.",
@@ -32,7 +30,7 @@ class CorrelationOptions:
     rows: str | None = param(None, "Metrics in the rows.  [default: --metric]", metavar="LIST")
     cols: str | None = param(None, "Metrics in the columns.  [default: --metric]", metavar="LIST")
     kind: str = param(
-        "spearman", "spearman (rho), kendall (tau-b), or both, separated by a comma.", metavar="LIST"
+        "spearman", "Correlation: spearman (rho), kendall (tau-b), or both with a comma.", metavar="LIST"
     )
     on: str | None = param(
         None,
@@ -100,7 +98,6 @@ def _kinds(text: str) -> list[str]:
 def _read(
     sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Map the name of each result set to its records."""
     files = sink.source.files
     if by is not None and not on:
         raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
@@ -154,8 +151,7 @@ def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
 
 
 def _labels(files: Sequence[str]) -> dict[str, str]:
-    """Map each file to the name of its result set, which is the file name; if file names are equal, the set
-    name includes the folder."""
+    """Map files to names of result sets: the names of the files, or paths if these names are equal."""
     stems = ["stdin" if name == "-" else Path(name).stem for name in files]
     clear = len(set(stems)) == len(stems)
     sources = ["standard input" if name == "-" else name for name in files]

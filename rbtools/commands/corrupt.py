@@ -15,14 +15,11 @@ from rbtools.registry import param
 
 
 def severity_param() -> Any:
-    """The dataclass field of the option --severity."""
     return param("1-5", "Severities from 1 to 5, such as 3, 1-5 or 1,3,5.", metavar="LIST")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionOptions:
-    """The options of corruptions, as the user typed them."""
-
     severity: str = severity_param()
     archive: str | None = param(
         None,
@@ -117,7 +114,6 @@ def _made(
 
 
 def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | None]) -> None:
-    """Raise UsageError if an option of an evaluation is combined with --write or --show."""
     given = {"--checkpoint": source.checkpoint, "FILE": source.files, **others}
     for flag, value in given.items():
         if value:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GapOptions:
-    """The options of the generalisation gaps, as the user typed them."""
-
     eps: str = options.eps_param()
     severity: str = severity_param()
     n_train: int | None = param(None, "Number of training images.  [default: --n]", bounds="[1, inf)")

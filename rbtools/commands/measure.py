@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """The options of the measures and of the attack that perturbs images, as the user typed them."""
-
     preset: str | None = param(
         None, "The settings of a paper: " + ", ".join(gathered("measure-presets")) + ".", metavar="NAME"
     )
@@ -41,7 +39,7 @@ class MeasureOptions:
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(
-        None, "train, test or train,test.  [default: depends on the measure]", metavar="LIST"
+        None, "Split: train, test or train,test.  [default: depends on the measure]", metavar="LIST"
     )
     batches: int | None = param(
         None, "Number of batches.  [default: depends on the measure]", bounds="[1, inf)"
@@ -96,7 +94,6 @@ def main(
 def _request(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
 ) -> MeasureJob:
-    """The request for measures that the options describe. Raises UsageError."""
     from rbtools.jobs.measurement import MeasureJob, perturbing
 
     options, params = shared.with_preset("measure-presets", options, params)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PROptions:
-    """The options of probabilistic robustness, as the user typed them."""
-
     preset: str | None = param(
         None, "The settings of a paper: " + ", ".join(gathered("pr-presets")) + ".", metavar="NAME"
     )
@@ -53,14 +51,14 @@ class PROptions:
     )
     only: str = param(
         "both",
-        "probacc: do not compute PR_D, and stop sampling an image as soon as its remaining copies cannot"
+        "With probacc, do not compute PR_D, and stop sampling an image as soon as its remaining copies cannot"
         " change whether it passes.",
         choices=("both", "probacc"),
     )
     sampling: str = param(
         "fixed",
-        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
-        " sampling an image as soon as it is decided.",
+        "With fixed, --samples copies of each image; with adaptive, only ProbAcc, by a sequential test that"
+        " stops sampling an image as soon as it is decided.",
         choices=("fixed", "adaptive"),
     )
     require_decided: bool = param(
@@ -71,11 +69,9 @@ class PROptions:
 
     @property
     def adaptive(self) -> bool:
-        """True if a sequential test stops the sampling of an image."""
         return self.sampling == "adaptive"
 
     def estimator(self) -> Estimator:
-        """The estimator of PR and ProbAcc that the options describe."""
         return Estimator(
             rho=parse_units.tolerances(self.rho),
             denominator=self.denominator,
@@ -84,8 +80,7 @@ class PROptions:
         )
 
     def tasks(self, params: dict[str, Any]) -> tuple[Evaluation, ...]:
-        """The evaluations that the options describe, one for each kind of noise. Raises UsageError if no
-        noise is named, or if options contradict each other."""
+        """One evaluation for each kind of noise. Raises UsageError if options contradict each other."""
         kinds = expr.items(self.noise)
         if not kinds:
             raise UsageError(f"--noise is empty. Known noises: {', '.join(NOISES)}.")
@@ -116,13 +111,11 @@ class PROptions:
 
 @dataclass(frozen=True)
 class RareOptions(PROptions):
-    """The options of rb-pr, including the options for rare failures."""
-
     sampling: str = param(
         "fixed",
-        "fixed: --samples copies of each image; adaptive: only ProbAcc, by a sequential test that stops"
-        " sampling an image as soon as it is decided; rare: failure probabilities that are too small for"
-        " plain sampling, by adaptive multilevel splitting.",
+        "With fixed, --samples copies of each image; with adaptive, only ProbAcc, by a sequential test that"
+        " stops sampling an image as soon as it is decided; with rare, failure probabilities that are too"
+        " small for plain sampling, by adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
     particles: int = param(200, "Number of particles (with --sampling rare).", bounds="[20, inf)")
@@ -136,11 +129,9 @@ class RareOptions(PROptions):
 
     @property
     def rare(self) -> bool:
-        """True if failure probabilities are estimated."""
         return self.sampling == "rare"
 
     def _task(self, noise: Noise) -> Evaluation:
-        """The evaluations as for PROptions; with --sampling rare, the evaluation of failure probabilities."""
         from rbtools.evaluation.rare_failures import rare_failures
         from rbtools.probabilistic.splitting import Splitting
 
@@ -167,7 +158,6 @@ class RareOptions(PROptions):
         return rare_failures(noise, gammas, split, estimator.confidence)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """Print the note of PROptions; --sampling rare needs no note."""
         if not self.rare:
             super().say_undecided(work)
 

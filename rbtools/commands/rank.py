@@ -22,8 +22,6 @@ from rbtools.scoring.ranking import Contender
 
 @dataclass(frozen=True, kw_only=True)
 class RankingOptions:
-    """The options of a ranking, as the user typed them."""
-
     by: tuple[str, ...] = param(
         (),
         "Metric to sort by, or an expression such as 'mean(pgd20.*)'. In a list, later items break ties.",
@@ -99,18 +97,17 @@ class RankingOptions:
     )
     asserts: tuple[str, ...] = param(
         (),
-        "Exit with status 1 unless every written record meets this condition: 'aa.8 >= .4'. The condition"
-        " must hold at the worse end of the interval; with the prefix point:, only for the value. With"
-        " --paired, a condition may refer to the reference: 'aa.8 >= reference - .01'.",
+        "Exit with status 1 unless every written record meets this condition, such as 'aa.8 >= .4', at the"
+        " worse end of the interval (with the prefix point:, for the value). With --paired, a condition may"
+        " refer to the reference: 'aa.8 >= reference - .01'.",
         metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
     baseline: str | None = param(
         None,
-        "Use the last accepted record as the reference of --assert. The record is kept in FILE or in the"
-        " store (one record for each data set and LABEL), and is replaced by the first record of the ranking"
-        " if all conditions hold. If no record has been accepted yet, conditions with 'reference' count as"
-        " met.",
+        "Use the last accepted record as the reference of --assert; if there is none yet, conditions with"
+        " 'reference' count as met. The record is kept in FILE or in the store (one record for each data set"
+        " and LABEL), and is replaced by the first record of the ranking if all conditions hold.",
         metavar="FILE|store[:LABEL]",
     )
     against: str | None = param(
@@ -173,7 +170,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     compares = options.paired is not None or any(one.relative and not one.point for one in conditions)
     choice = _choice(options, compares)
     baseline = None if options.baseline is None else Baseline(options.baseline, store)
-    if conditions:  # without records the assertions fail, and the report says so
+    if conditions:  # without records, the conditions fail and are reported
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
@@ -190,7 +187,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
             found, conditions, choice.top, sink, options.form, first=baseline is not None
         )
         if found is not None and options.form != "junit":
-            write(found, choice, options.shown, options.form, output, screen)
+            write(found, choice, output, screen)
         if baseline is not None and found is not None and passed and not sink.bad:
             baseline.accept(_first_of(found), screen)
         sink.tell()
@@ -242,9 +239,8 @@ def _passes(
     *,
     first: bool,
 ) -> bool:
-    """True if the written records meet the conditions. Records that do not meet a condition are reported,
-    also as XML of JUnit. If `first` is true, there is no reference yet, and each record is its own reference.
-    """
+    """Report records that do not meet a condition, also as XML of JUnit; True if there are none. If `first`
+    is true, there is no reference yet, and each record is its own reference."""
     chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]
     reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None
@@ -282,12 +278,9 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
             compiled(name, option)
     if options.against is not None:
         against.parts(options.against)  # raises an error for a wrong key before records are read
-        if lists["pivot"] or lists["group"]:
-            raise UsageError(
-                "--against compares models, but --pivot and --aggregate-by merge them. Leave them out."
-            )
-    for option, reference in (("--paired", options.paired), ("--baseline", options.baseline)):
-        if reference is not None and (lists["pivot"] or lists["group"]):
+    comparisons = {"--against": options.against, "--paired": options.paired, "--baseline": options.baseline}
+    for option, other in comparisons.items():
+        if other is not None and (lists["pivot"] or lists["group"]):
             raise UsageError(
                 f"{option} compares models, but --pivot and --aggregate-by merge them. Leave them out."
             )
@@ -311,6 +304,8 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
         seed=options.seed,
         paired=options.paired,
         per_class=options.per_class,
+        shown=options.shown,
+        form=options.form,
         style=_style(options),
     )
 
@@ -324,7 +319,6 @@ def _style(options: RankingOptions) -> table.Style:
 
 
 def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
-    """The ranking of all records; None if there are no records."""
     ranked_by = (key.text for key in (*choice.keys, *choice.front))
     worst_cases = union.among([*ranked_by, *(condition.value.text for condition in conditions)])
 
@@ -373,7 +367,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
 def _meant(
     text: str, contenders: dict[int, Contender] | list[Contender], read: list[dict[str, Any]], sink: Sink
 ) -> list[Contender]:
-    """The contenders that --paired may refer to: input records, or means with their positions."""
+    """The ranked records that --paired may refer to, by name or by position."""
     if isinstance(contenders, list):
         return [
             one
@@ -389,7 +383,6 @@ def _meant(
 
 
 def _merged(contenders: list[Contender], choice: RankOptions, screen: shared.Terminal) -> list[Contender]:
-    """Merge the contenders as --aggregate requires, and then as --aggregate-by or --pivot requires."""
     if choice.aggregate:
         contenders = ranking.averaged(contenders, choice.aggregate)
         _tell_averaged(contenders, screen)
@@ -418,8 +411,7 @@ def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
 
 
 def _keys(choice: RankOptions, records: Sequence[dict[str, Any]]) -> list[rank_order.SortKey]:
-    """The sort keys; the default key depends on all records. In a pivot table, the records keep their
-    order."""
+    """The sort keys. Without --by, they depend on the records; a pivot table may have none."""
     if choice.keys or choice.pivot:
         return choice.keys
     return choice.front[:1] or [rank_order.key(metric_name.default_rank_key(records))]
@@ -431,7 +423,6 @@ def _tell(
     keys: Sequence[rank_order.SortKey],
     screen: shared.Terminal,
 ) -> None:
-    """Report the sort keys, and warn if the records are of several data sets."""
     if keys:
         ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
         screen.detail(f"ranked by {ways}.")

@@ -21,8 +21,6 @@ from rbtools.scoring.derived import Derived, derived, explained
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """The options of a score, as the user typed them."""
-
     metrics: tuple[str, ...] = param(
         (),
         "Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)), separated by commas,"
@@ -153,8 +151,7 @@ def _of_file(path: str) -> list[terms.Term]:
 
 
 class _ScoredLines:
-    """Reads records, merges the records of one checkpoint, and adds the metrics of --add. `failed` is true if
-    a line was not a record, or if a record failed."""
+    """`failed` is true if a line was not a record, or if a record failed."""
 
     def __init__(self, adds: Sequence[Derived], force: bool, screen: shared.Terminal, strict: bool) -> None:
         self.adds, self.force, self.screen, self.strict = adds, force, screen, strict
@@ -162,7 +159,6 @@ class _ScoredLines:
         self.without: dict[str, int] = {}
 
     def lines(self, reader: RecordReader, *, merge: bool) -> Iterator[Line]:
-        """All lines, each with the text to write. The text of a line without a record is unchanged."""
         inconsistent = Inconsistent()
         judged = _judged(reader, inconsistent)  # each record before it is merged with others
         for line in _united(judged, self.screen) if merge else judged:
@@ -180,8 +176,7 @@ class _ScoredLines:
             self.screen.say("no records came in.")
 
     def _added(self, line: Line, record: dict[str, Any]) -> Line:
-        """The record with the metrics of --add. The record fails if it already contains one of these metrics
-        from another source."""
+        """Add the metrics of --add; the record fails if another source has measured one of them."""
         record.pop("error", None)
         result = record
         try:
@@ -226,7 +221,6 @@ def _united(lines: Iterable[Line], screen: shared.Terminal) -> Iterator[Line]:
 
 
 def _explanation(entry: dict[str, Any]) -> Iterator[str]:
-    """Lines that report how many images each part of a union breaks."""
     if entry["value"] is None:
         yield f"{entry['metric']}: {entry['reason']}"
         return

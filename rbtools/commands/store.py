@@ -24,8 +24,6 @@ KINDS = ("training", "tracking", "evaluation")
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSelection:
-    """The options that select results."""
-
     keys: tuple[str, ...] = param((), "", metavar="[KEY]...", positional=True)
     where: str | None = param(None, "Only results that meet this condition: 'acc > 0.8'.", metavar="EXPR")
     kind: str | None = param(None, "Select only results of this kind.", choices=KINDS)
@@ -33,8 +31,6 @@ class StoreSelection:
 
 @dataclass(frozen=True, kw_only=True)
 class UpkeepOptions:
-    """The options that check and clean the store."""
-
     delete: bool = param(False, "Remove damaged files; their content is computed again.", flags=("--delete",))
     keep_metrics: bool = param(
         False, "Keep only results; also remove checkpoints and unfinished runs.", flags=("--keep-metrics",)
@@ -43,8 +39,6 @@ class UpkeepOptions:
 
 
 class SelectedResults:
-    """The selected results; damaged results are reported and left out."""
-
     def __init__(self, store: Store, choice: StoreSelection, screen: shared.Terminal) -> None:
         self.store, self.choice, self.screen = store, choice, screen
         self.condition = None if choice.where is None else compiled(choice.where, "--where")
@@ -56,12 +50,13 @@ class SelectedResults:
             if record is None:
                 self.damaged += 1
                 self.screen.error(f"{path} is damaged. rb-store verify --delete removes damaged files.")
-            elif self._counted_fit(record):
+            elif self._fits(record):
                 yield record
 
-    def _counted_fit(self, record: dict[str, Any]) -> bool:
+    def _fits(self, record: dict[str, Any]) -> bool:
+        fits = self.choice.kind in (None, record["stored"]["kind"])
         try:
-            fits = self._fits(record)
+            fits = fits and (self.condition is None or self.condition.holds(record))
         except expr.MissingName:
             self.absent += 1
             return False
@@ -70,13 +65,7 @@ class SelectedResults:
         self.matching += fits
         return fits
 
-    def _fits(self, record: dict[str, Any]) -> bool:
-        if self.choice.kind is not None and record["stored"]["kind"] != self.choice.kind:
-            return False
-        return self.condition is None or self.condition.holds(record)
-
     def why_nothing(self) -> str:
-        """The message for an empty selection."""
         if not self.seen:
             return f"the store {self.store.folder} contains no results yet."
         if self.absent == self.seen and self.condition is not None:
@@ -84,7 +73,6 @@ class SelectedResults:
         return f"none of {self.seen} results matches."
 
     def status(self) -> int:
-        """The exit status, which is 1 if a result is damaged."""
         return shared.FAILED if self.damaged else shared.DONE
 
 
@@ -106,7 +94,7 @@ def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     removed). KEY is the beginning of a key.
     """
     chosen = SelectedResults(store, choice, screen)
-    with _output() as output:
+    with contextlib.closing(RecordWriter()) as output:
         for record in chosen.records():
             output.line(dumps(record))
     if not chosen.matching and not chosen.damaged:
@@ -132,7 +120,7 @@ def du(store: Store, screen: shared.Terminal) -> int:
     leases    locks on work in progress
     aside     files that are being written, or that a dead process left unfinished
     """
-    with _output() as output:
+    with contextlib.closing(RecordWriter()) as output:
         _show(listing.usage(store), output)
     return shared.DONE
 
@@ -149,7 +137,7 @@ def verify(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     and kept.
     """
     count = bad = 0
-    with _output() as output:
+    with contextlib.closing(RecordWriter()) as output:
         for count, (kind, path, problem) in enumerate(upkeep.verify(store), start=1):
             if count % _STEP == 0:
                 screen.status(f"{count} files checked")
@@ -196,7 +184,7 @@ def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
         counts[0] += 1
         counts[1] += garbage.bytes
     gone["total"] = [sum(column) for column in zip(*gone.values(), strict=True)] or [0, 0]
-    with _output() as output:
+    with contextlib.closing(RecordWriter()) as output:
         rows = [
             {"schema": SCHEMA, "kind": kind, "files": n, "bytes": size} for kind, (n, size) in gone.items()
         ]
@@ -212,17 +200,7 @@ def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     return shared.DONE
 
 
-@contextlib.contextmanager
-def _output() -> Iterator[RecordWriter]:
-    output = RecordWriter()
-    try:
-        yield output
-    finally:
-        output.restore()
-
-
 def _show(rows: list[dict[str, Any]], output: RecordWriter) -> None:
-    """Write the numbers as a table if standard output is a terminal, else as JSON Lines."""
     if not output.is_terminal():
         for row in rows:
             output.line(dumps(row))

@@ -32,8 +32,6 @@ def _default_method(arguments: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """The options of rb-train that do not belong to the recipe, as the user typed them."""
-
     method: str | None = param(
         None, "Training methods: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
     )
@@ -87,9 +85,8 @@ def main(
             step, count = training_method.reach_options
             parse_units.tell_reach(training_method, step, count, slips.setdefault)
     if whole_recipe.optimizer == "adam" and whole_recipe.lr > 0.02:
-        slips[f"--optimizer adam with --lr {whole_recipe.lr:g} seldom learns; 0.0005 to 0.005 is usual."] = (
-            None
-        )
+        usual = "seldom learns; 0.0005 to 0.005 is usual."
+        slips.setdefault(f"--optimizer adam with --lr {whole_recipe.lr:g} {usual}")
     for slip in slips:
         work.screen.warn(slip)
     try:
@@ -114,8 +111,7 @@ def main(
 
 
 def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
-    """The recipe that the options and the preset describe. Raises UsageError if an option would have no
-    effect."""
+    """The recipe of the options and the preset. Raises UsageError if an option has no effect."""
     call = calls.current()
     given, in_file = frozenset(call.given) & set(typed), frozenset(call.in_file) & set(typed)
     result = presets.recipe(typed, given_params, given | in_file)
@@ -128,7 +124,6 @@ def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
 
 
 def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """The options of the method; options on the command line override options of the preset."""
     if recipe.preset is None:
         return given
     return presets.params(presets.named(recipe.preset), METHODS.load(name), given)
@@ -136,7 +131,6 @@ def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
-    """Write training curves during the block, if --tensorboard is given."""
     if folder is None:
         yield
         return
@@ -148,7 +142,6 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
 
 
 def _refuse_together(run: Run) -> None:
-    """Raise UsageError for options that do not work if several processes (torchrun) train one network."""
     if distributed.count() == 1:
         return
     for option, wrong in (

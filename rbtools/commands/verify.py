@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """The options of a verification, as the user typed them."""
-
     inconsistent: bool = param(
         False,
         "Only check whether the numbers of each record agree with each other, and measure nothing.",
@@ -84,19 +82,16 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
       rb-verify --n 50 --sample 3 trained.jsonl
       rb-attack pgd --steps 5 --n 50 --save-adv adv trained.jsonl | rb-verify --adv adv
     """
+    from rbtools.cli import tables
     from rbtools.jobs.evidence import EvidenceJob
     from rbtools.jobs.verification import ConsistencyJob, VerifyJob
 
     heard = _Verdicts(work.screen)
     work.screen.listeners.append(heard.hear)
-    source = dataclasses.replace(source, table=_table)
+    source = dataclasses.replace(source, table=tables.verify_table)
     if typed.inconsistent:
-        if (
-            typed.sample is not None
-            or work.run.selection.n is not None
-            or typed.adv is not None
-            or source.checkpoint is not None
-        ):
+        others = (typed.sample, work.run.selection.n, typed.adv, source.checkpoint)
+        if any(value is not None for value in others):
             raise UsageError(
                 "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
             )
@@ -119,10 +114,8 @@ def _with_file(
     job: VerifyJob | EvidenceJob,
     alone: bool = False,
 ) -> shared.Status:
-    """Run a job on every record; with --checkpoint, use the weights in the file.
-
-    If `alone` is true and there are no records, the job runs on a record made from the file.
-    """
+    """Run a job on every record; with --checkpoint, use the weights in the file. If `alone` is true and there
+    are no records, the job runs on a record made from the file."""
     from rbtools.inputs import checkpoints
 
     if work.run.selection.weights is not None:
@@ -135,9 +128,8 @@ def _with_file(
     if alone and not source.files:
         if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
             return shared.filter_models(source, work, job)
-        fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
-        fields["allow_empty"] = True
-        source = _OrItsOwn(**fields, start=lambda: checkpoints.record_of(path, hints, work.run))
+        own = {**vars(source), "allow_empty": True}
+        source = _OrItsOwn(**own, start=lambda: checkpoints.record_of(path, hints, work.run))
     return shared.filter_records(source, [dataclasses.replace(job, file=path, hints=hints)], work)
 
 
@@ -157,22 +149,13 @@ class _OrItsOwn(shared.RecordSource):
             yield Line("--checkpoint", 1, dumps(record), record, None)
 
 
-def _table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import tables
-
-    return tables.verify_table(record, width)
-
-
 class _Verdicts:
-    """Reports results that are wrong, and results that cannot be judged."""
-
     def __init__(self, screen: shared.Terminal) -> None:
         self.screen = screen
         self.wrong = self.durations = 0
         self.count = Counter({verdict: 0 for verdict in ("match", "differs", "cannot be told")})
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
-        """Report and count the verdicts on a record."""
         verify = (record or {}).get("verify")
         if event["event"] != "record" or record is None or not isinstance(verify, dict):
             return
@@ -197,8 +180,7 @@ class _Verdicts:
             self.screen.say(f"{name}: {', '.join(metrics)} cannot be told: {reason}")
 
     def tell(self) -> bool:
-        """Report how many results match; return False if there are results but none of them could be
-        judged."""
+        """Report how many results match; False if there are results, but none could be judged."""
         match, differs, unknown = self.count.values()
         if not self.count.total():
             return True

@@ -6,8 +6,8 @@ converts a unit to a record (`record`), converts a record to a unit (`unit`), an
 
 from __future__ import annotations
 
-from rbtools.formats.base import Bad, Broken, Document, Format, Published, Unit
-from rbtools.formats.conversion_report import ConversionReport
+from rbtools.formats.base import Bad, Broken, Document, Format, Published, Unit  # noqa: F401
+from rbtools.formats.conversion_report import ConversionReport  # noqa: F401
 from rbtools.registry import Registry
 
 FORMATS = Registry(
@@ -22,5 +22,3 @@ FORMATS = Registry(
     last=("hub", "mlflow", "parquet", "csv"),
     closed=True,
 )
-
-__all__ = ["FORMATS", "Bad", "Broken", "ConversionReport", "Document", "Format", "Published", "Unit"]

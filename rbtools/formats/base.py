@@ -22,8 +22,7 @@ RESULTS = ("metrics", "evals", "checksums", "examples", "schema")  # fields of a
 
 
 class Broken(RbError):
-    """Raised for a file that cannot be read. The message continues a sentence that begins with the file's
-    name."""
+    """A file cannot be read; the message continues a sentence that begins with the file's name."""
 
 
 class Published(NamedTuple):
@@ -77,16 +76,13 @@ class Format(Protocol):
         """Yields the units of a file. Raises Broken or RbError if the file is in another format."""
 
     def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
-        """The record of a unit. Raises RbError, whose message is a complete sentence, if the unit cannot be
-        converted."""
+        """The record of a unit. Raises RbError, with a complete sentence, if there is none."""
 
     def unit(self, record: Record) -> Any:
-        """The unit of a record, with everything that the format can express. Raises RbError, whose message is
-        a complete sentence, if the record cannot be converted."""
+        """The unit of a record, with everything that the format can express. Raises RbError like `record`."""
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        """Yields the files of these units. If two units have the same place in a file, the last unit replaces
-        the first."""
+        """Yields the files of these units. The last of several units at the same place of a file counts."""
 
 
 def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -99,8 +95,7 @@ def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def own_part(value: object) -> dict[str, Any]:
-    """A copy of the field of a record that belongs to the format. The copy is empty if the field is not an
-    object."""
+    """A copy of a record's field that belongs to the format; empty if the field is not an object."""
     return dict(value) if isinstance(value, dict) else {}
 
 

@@ -1,5 +1,4 @@
-"""Report of a conversion: errors, notes and losses. Each kind of message appears once, with its count and
-first place."""
+"""The errors, notes and losses of a conversion."""
 
 from __future__ import annotations
 
@@ -14,10 +13,9 @@ SHOWN = 24  # maximum number of kinds in one line
 
 
 class ConversionReport:
-    """Messages of a conversion; for each kind of message, the places where it occurred. `wrong` contains
-    invalid contents of a file, and `notes` harmless but unexpected contents. `lost` contains, for each group,
-    the contents that the target format cannot express, with their counts. `ours` is true if units were made
-    from records, so that their scale is certain.
+    """The places where each kind of message occurred. `wrong` contains invalid contents of a file, and
+    `notes` harmless but unexpected contents. `lost` counts the contents that the target format cannot
+    express. `ours` is true if units were made from records, so that their scale is certain.
     """
 
     def __init__(self, *, ours: bool = False) -> None:
@@ -29,23 +27,20 @@ class ConversionReport:
         }
 
     def error(self, problem: str, where: str) -> None:
-        """Add a message about contents that could not be read. `problem` is a clause without a full stop."""
+        """Add a message about contents that could not be read; `problem` is a clause without a full stop."""
         self.wrong.setdefault(problem, []).append(where)
 
     def note(self, notify: str, where: str) -> None:
-        """Add a message about something harmless; the text is a clause without a full stop."""
+        """Add a message about something harmless, which is a clause without a full stop."""
         self.notes.setdefault(notify, []).append(where)
 
     def errors(self) -> Iterator[str]:
-        """Complete sentences."""
         yield from map(_sentence, self.wrong.items())
 
     def remarks(self) -> Iterator[str]:
-        """Complete sentences."""
         yield from map(_sentence, self.notes.items())
 
     def losses(self, name: str) -> Iterator[str]:
-        """Complete sentences about the contents that the target format cannot express."""
         for group, kinds in self.lost.items():
             if kinds:
                 listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
@@ -76,8 +71,7 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
 
 
 def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Dotted paths of the fields that `other` lacks or in which `other` has another value. Lists are compared
-    as one value."""
+    """Dotted paths of the fields that `other` lacks or changes; lists are compared as one value."""
     for key, value in have.items():
         if isinstance(value, Mapping) and value:
             there = other.get(key)

@@ -65,9 +65,7 @@ class CSV(Tabular):
 
 
 def csv_bytes(frame: pandas.DataFrame, delimiter: str = ",", raw: bool = False) -> bytes:
-    """A table, (rows, columns), as CSV. Unknown values are empty cells. Without `raw`, texts are escaped so
-    that no spreadsheet reads them as formulas.
-    """
+    """A table as CSV; unknown values are empty. Without `raw`, no spreadsheet reads a text as a formula."""
     if not raw:
         texts = frame.select_dtypes(exclude=["number", "bool"]).map(sheet_cells.cell, na_action="ignore")
         frame = frame.copy()

@@ -130,7 +130,6 @@ def _plain(entry: Record) -> Record:
 
 
 def _table(card: Record) -> str:
-    """The metrics as a table in Markdown."""
     lines = [
         f"Robustness on {_cell(card['dataset'] or 'an unnamed data set')}, as shares of its test images.\n"
     ]
@@ -149,7 +148,6 @@ def _cell(value: object) -> str:
 
 
 def _results(card: Record, dataset: str) -> list[Record]:
-    """The content of .eval_results, with one result for each metric."""
     rows = []
     for entry in card["evals"]:
         beside = measured(entry)

@@ -1,4 +1,4 @@
-"""Reads and writes MLflow runs, in a folder or on a tracking server, with the MLflow client."""
+"""Writes MLflow runs to a folder or a tracking server, with the MLflow client."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MLflow(WrittenOnly):
 
 
 def _client(target: str) -> MlflowClient:
-    # MLflow supports folders only on request, and reports its use unless told not to.
+    # MLflow supports folders only on request, and reports its use unless this is disabled.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
@@ -101,8 +101,7 @@ def _keep(client: MlflowClient, experiment: str, record: Record) -> None:
 
 
 def _metrics(record: Record) -> dict[str, float]:
-    """The metrics with their n, low and high. If a metric itself is named METRIC.n, METRIC.low or
-    METRIC.high, its own value is used."""
+    """The metrics with their n, low and high; a metric that is named METRIC.n keeps its own value."""
     metrics = numbers_of(record)
     beside = {
         f"{name}.{word}": value

@@ -35,8 +35,7 @@ def dataset_name(text: str) -> str:
 
 
 def described(arch: Record, dataset: str | None) -> Record:
-    """The fields of `arch` with the description of its search space. params and macs are added only if the
-    data set is known or if they are given."""
+    """`arch` with its description; params and macs only if the data set is known or they are given."""
     sizes = SIZES.get(dataset or "", SIZES["cifar10"])
     try:
         if arch.get("space") == "zoo" and dataset not in SIZES and not arch.keys() & {"params", "macs"}:

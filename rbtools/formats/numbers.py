@@ -17,7 +17,7 @@ class NotFinite(str):
 
 
 class NoNumber(RbError):
-    """Raised if no number could be read; the message is a clause."""
+    """No number could be read; the message is a clause."""
 
 
 class Number(NamedTuple):
@@ -89,8 +89,7 @@ def kind(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """A published JSON value for a record, in which Decimals become floats, and NaN and infinity become
-    null."""
+    """A published JSON value for a record: Decimals become floats, and NaN and infinity become null."""
     if isinstance(value, NotFinite):
         return None
     if isinstance(value, Decimal):

@@ -16,7 +16,6 @@ from rbtools.records import SCHEMA, checksums, results
 TOOL = "rb-convert"
 ENOUGH = 4  # of so many JSON numbers in a row, all end in a zero only in 1 of 10,000 rows
 SHARE, DIFFERENCE = (0.0, 1.0), (-1.0, 1.0)  # limits of shares of images, and of their differences
-NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
 class PublishedRow:
@@ -35,7 +34,6 @@ class PublishedRow:
         return {entry["metric"] for entry in self.entries}
 
     def absent(self, protocol: Record, reason: str) -> None:
-        """Add an entry without a value."""
         self.entries.append(
             {"tool": TOOL, **protocol, "source": self.source, "value": None, "reason": reason}
         )
@@ -49,10 +47,8 @@ class PublishedRow:
         limits: tuple[float, float] | None = SHARE,
         **protocol: object,
     ) -> None:
-        """Add a published number. `percent` is true if the number is a percentage, and None if the number has
-        the scale of the row. If the number is null, nothing is added. If the number is outside the limits or
-        not a number, an entry with the reason is added.
-        """
+        """Add a published number, or an entry with the reason if the number is outside the limits or not a
+        number; for null, nothing is added. `percent` is None if the number has the scale of the row."""
         percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
         try:
@@ -63,7 +59,8 @@ class PublishedRow:
                 raise numbers.NoNumber(_out_of_range(got, percent, limits))
         except numbers.NoNumber as wrong:
             shown = str(raw)[:20]
-            self.report.error(f"{wrong}; {NO_NUMBER}", f"{self.where}: {metric} is {shown}")
+            problem = f"{wrong}; the metric is left out, and its entry in evals says why"
+            self.report.error(problem, f"{self.where}: {metric} is {shown}")
             self.entries.append({**entry, "value": None, "reason": f"published as {shown}: {wrong}"})
             return
         self.metrics[metric] = got.value
@@ -89,10 +86,8 @@ class PublishedRow:
             )
 
     def record(self, arch: Record, **fields: object) -> Record:
-        """The complete record, without empty fields. A JSON number does not contain the zeros that were
-        dropped at its end. The other numbers of the row show the number of digits if there are enough of
-        them.
-        """
+        """The record, without empty fields. JSON drops zeros at the end of numbers, so all JSON numbers of
+        the row get the rounding of the number with the most digits (in a short row, none)."""
         most = max(self.digits.values(), default=0)
         for place in self.digits:
             if len(self.digits) < ENOUGH:
@@ -127,9 +122,7 @@ class MetricValues:
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
-        """The value, with the digits as published if the value was read from a file with the same scale.
-        `percent` is true to write percentages, and None to use the scale of the file.
-        """
+        """The value, with the published digits if possible; by default in the scale of the file."""
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)
         if value is None:

@@ -1,5 +1,4 @@
-"""Tables of results, which are read and written with pandas. Each row is a record, and each column is a
-metric or a field."""
+"""Tables of results: each row is a record, and each column is a metric or a field."""
 
 from __future__ import annotations
 
@@ -25,15 +24,8 @@ from rbtools.spaces.zoo import FORMS
 if TYPE_CHECKING:
     import pandas
 
-FIELDS = (
-    "dataset",
-    "arch.",
-    "train.",
-    "checkpoint",
-    "record.",
-)  # beginnings of columns of fields, in their order
+FIELDS = ("dataset", "arch.", "train.", "checkpoint", "record.")  # how columns of fields begin, in order
 TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
-IGNORED = "-"
 BESIDE = ("n", "low", "high")  # last words of columns next to a metric: its images, and its 95 % interval
 # Metrics that are shares of images, by their first word, unless the last word is another quantity.
 _ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
@@ -64,8 +56,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tabular:
-    """The common part of table formats. A unit is a row: a dictionary that maps headers to cells, which are
-    texts (empty if missing)."""
+    """A unit is a row, which maps headers to cells; cells are texts (empty if missing)."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -103,7 +94,6 @@ class Tabular:
             yield Unit(f"{source.name}: row {number}", cells)
 
     def _check(self, header: list[str], mapped: Mapping[str, Column], source: str) -> None:
-        """Raise RbError if a column occurs twice, or if a required column is missing."""
         listed = ", ".join(header)
         if twice := [name for name in header if header.count(name) > 1]:
             raise RbError(f"{source} has the column '{twice[0]}' twice. Expected every column once.")
@@ -124,7 +114,7 @@ class Tabular:
         row = PublishedRow("csv", report, where, percent=self.scale == "percent")
         record, mapped, texts = self._constants(), self._mapped(), {}
         columns = {header: mapped.get(header, Column(header)) for header in unit}
-        columns = {header: column for header, column in columns.items() if column.name != IGNORED}
+        columns = {header: column for header, column in columns.items() if column.name != "-"}
         metrics = {
             header
             for header, column in columns.items()
@@ -147,7 +137,6 @@ class Tabular:
         return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
 
     def _read(self, row: PublishedRow, column: Column, unit: Mapping[str, str], header: str) -> None:
-        """Add a metric to the row, with its n, low and high."""
         metric, in_scale = column.metric, _in_scale(column.metric)
         percent = column.percent or (in_scale and row.percent)
         n, low, high = (unit.get(f"{header}.{word}", "") for word in BESIDE)
@@ -186,8 +175,7 @@ class Tabular:
         yield Document("", self.file(_frame([unit.content for unit in units])))
 
     def table(self, records: Iterable[Record]) -> pandas.DataFrame:
-        """The records as a table, with one row for each record. A column contains numbers if all its cells
-        are numbers, otherwise texts."""
+        """One row for each record; a column whose cells are all numbers contains numbers, otherwise texts."""
         import pandas
 
         frame = _frame([self.unit(record) for record in records])
@@ -234,9 +222,6 @@ def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-# --- metrics ----------------------------------------------------------------------------------------
-
-
 def numbers_in(header: str, headers: Collection[str]) -> type[int] | type[float] | None:
     """The type of a column's numbers. Returns None for a field, which is a text."""
     if Column(header).field is not None:
@@ -251,7 +236,6 @@ def _beside(header: str, headers: Collection[str]) -> bool:
 
 
 def _header(rows: list[dict[str, str]]) -> list[str]:
-    """The columns of these rows: first the fields, then each metric with its n, low and high."""
     places = {name: place for place, name in enumerate(dict.fromkeys(itertools.chain.from_iterable(rows)))}
 
     def key(name: str) -> tuple[int, int, int]:
@@ -286,9 +270,6 @@ def _in_scale(metric: str) -> bool:
     return parts.is_ge or first in _ACCURACIES or with_steps or first.startswith("apgd-")
 
 
-# --- fields -----------------------------------------------------------------------------------------
-
-
 def _typed(cell: str, name: str) -> Any:
     """The value of a cell: JSON if it can be parsed, otherwise a text."""
     if name in TEXTS:
@@ -321,8 +302,7 @@ def _put(record: Record, path: str, value: object) -> None:
 
 
 def _arch(arch: Record, dataset: object) -> Record:
-    """The architecture with the description of its search space. Values from columns replace those of the
-    description."""
+    """The architecture with its description; values from columns replace those of the description."""
     arch = dict(arch)
     if "space" not in arch:
         name = str(arch.get("name"))

@@ -34,13 +34,11 @@ class Sender(Protocol):
 
 
 def text_of(record: Record, path: str) -> str:
-    """The text at a dotted path. The text is empty if the path does not exist."""
     value = results.at(record, path.split("."))
     return value if isinstance(value, str) else ""
 
 
 def model_name(record: Record) -> str:
-    """The name of a record's model: architecture, training method and seed."""
     seed = results.at(record, ("train", "seed"))
     parts = [text_of(record, "arch.name"), text_of(record, "train.method")]
     return "-".join([*filter(None, parts), *([f"s{seed}"] if type(seed) is int else [])]) or "model"

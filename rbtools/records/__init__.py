@@ -2,6 +2,7 @@
 
 `read` and `write` are the public functions for files; `parse` and `dumps` are for single lines.
 """
+# ruff: noqa: F401
 
 from __future__ import annotations
 
@@ -17,16 +18,3 @@ from rbtools.records.lines import (
     read,
     write,
 )
-
-__all__ = [
-    "SCHEMA",
-    "BadLine",
-    "Line",
-    "can_be_retried",
-    "dumps",
-    "lines",
-    "parse",
-    "parse_again",
-    "read",
-    "write",
-]

@@ -30,8 +30,7 @@ class NoAnswers(RbError):
 
 
 class Answers(NamedTuple):
-    """`examples` is the digest of the list of examples, and `right`, bool (N,), is true for each image that
-    counts in the value."""
+    """`examples` is the digest of the list of examples; `right`, bool (N,), is true if the image counts."""
 
     examples: str
     right: np.ndarray
@@ -44,11 +43,7 @@ def packed(right: np.ndarray, examples: str) -> dict[str, Any]:
 
 
 def of(entry: Mapping[str, Any]) -> Answers | None:
-    """The answers in an entry; None if the entry has no answers.
-
-    Raises RbError, which names the metric, if the answers are cut off, have another length, or contradict the
-    value.
-    """
+    """The answers in an entry, if any. Raises RbError if they are damaged or contradict the value."""
     if FIELD not in entry:
         return None
     try:
@@ -86,10 +81,7 @@ def _unpacked(entry: Mapping[str, Any]) -> Answers:
 
 
 def needed(entry: Mapping[str, Any], metric: str) -> Answers:
-    """The answers in the entry of a metric.
-
-    Raises NoAnswers with the reason if the entry has no answers, and RbError as `of` does.
-    """
+    """Like `of`, but raises NoAnswers with the reason if the entry has no answers."""
     found = of(entry)
     if found is not None:
         return found
@@ -116,21 +108,18 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
 
 
 def packed_labels(labels: np.ndarray) -> dict[str, Any]:
-    """The labels of a list of examples in the form of the field `examples`. `labels` is an array (N,) of
-    classes, counted from 0."""
+    """The value in the field `examples` for the labels (N,) of a list of images, counted from 0."""
     data = zlib.compress(labels.astype("<u2").tobytes(), 9)
     return {"images": len(labels), "labels": base64.b64encode(data).decode()}
 
 
 def with_labels(record: dict[str, Any], examples: str, packed: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the classes of a list of examples (`packed_labels`) to the record, unless the record already
-    contains the classes of more images."""
+    """Add the classes of a list of examples, unless the record contains those of more images."""
     return {**record, LABELS: all_labels(record, {LABELS: {examples: packed}})}
 
 
 def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the classes in two records; for each list of examples, the classes of the record with more images
-    are kept."""
+    """Merge the classes in two records; for each list of examples, those of more images are kept."""
     both = dict(_lists(old))
     for examples, field in _lists(new).items():
         if examples not in both or _count(field) >= _count(both[examples]):
@@ -139,7 +128,6 @@ def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _lists(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Map each list of examples to its classes in the record; empty if the field is not valid."""
     lists = record.get(LABELS)
     return lists if isinstance(lists, Mapping) else {}
 
@@ -150,10 +138,7 @@ def _count(field: object) -> int:
 
 
 def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
-    """The classes (N,) of the images to which the answers belong.
-
-    Raises RbError if the record lacks the classes, or if they are damaged.
-    """
+    """The classes (N,) of the images. Raises RbError if the classes are missing or damaged."""
     count = len(answers.right)
     field = _lists(record).get(answers.examples)
     if field is None:

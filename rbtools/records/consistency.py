@@ -1,5 +1,4 @@
-"""Checks whether the numbers of a record agree with each other. The check needs neither the network nor the
-data.
+"""Checks, without the network and the data, whether the numbers of a record agree with each other.
 
 All results of rbtools satisfy these rules. If chance can violate a rule, a statistical test at level LEVEL
 decides, so that correct records pass. Published numbers only have to satisfy the rules up to their rounding.
@@ -72,8 +71,7 @@ class MeasuredEntry(NamedTuple):
 
     @property
     def counted(self) -> bool:
-        """True if the value is a count of correctly classified images divided by n, as rbtools measures
-        it."""
+        """True if the value is a count of correctly classified images divided by n."""
         parts, entry = self.parts, self.entry
         estimated = not entry.keys().isdisjoint(("two_phase", "records", "draws_error"))
         if not self.plain or parts.suffix or estimated or is_published(entry):
@@ -104,15 +102,13 @@ def summary(record: Record) -> dict[str, Any]:
 
 
 def contradicts_name(name: str, entry: Entry) -> str | None:
-    """The reason why an attack's entry contradicts the name of its metric (distance, steps); None if there is
-    no contradiction."""
+    """Why an attack's entry contradicts the metric's name (distance, steps); None if they agree."""
     attacked = MeasuredEntry(name, math.nan, {"attack": None, **entry})
     return next((says for _, says in _units(attacked, {})), None)
 
 
 def without_checksum(record: Record) -> list[str]:
-    """The metrics whose entries have no checksum, because another program or a person has written the
-    entry."""
+    """The metrics of entries without a checksum, which another program or a person has written."""
     sums = checksums.known(record)
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
@@ -164,9 +160,8 @@ def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
 
 
 def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """Find values outside their intervals, and intervals that do not follow from the value and n. The
-    tolerance is rounding for entries of rbtools, and half the width of the expected interval for other
-    programs, whose intervals may be of another kind."""
+    """Find values outside their intervals, and intervals that do not follow from the value and n. Intervals
+    of other programs may differ by half of the expected width, because they may be of another kind."""
     name, value, entry = result
     for field in filter(schema.is_interval, entry):
         ends = results.interval(entry, field)
@@ -251,8 +246,7 @@ def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 
 def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
-    """Find unions whose value is above the value of a part, and answers that are damaged or contradict the
-    parts."""
+    """Find unions with a higher value than one of their parts, and damaged or contradictory answers."""
     name, value, entry = result
     try:
         given = answers.of(entry)
@@ -282,8 +276,7 @@ def _answers_of(result: MeasuredEntry) -> answers.Answers | None:
 
 
 def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
-    """True if a generalisation error was computed from these results, and not from results that were replaced
-    later."""
+    """False if one of the results was replaced after the generalisation error was computed."""
     apart = ("n", "split", "indices", "train_indices", "precision")
     settings = {field: value for field, value in results.protocol(entry).items() if field not in apart}
     alike = all(side.get(field) == value for side in (train, test) for field, value in settings.items())
@@ -291,8 +284,8 @@ def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
 
 
 def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
-    """Find a robust accuracy above the clean accuracy, an accuracy above the accuracy at a smaller distance,
-    and an accuracy under AutoAttack above the accuracy under other attacks."""
+    """Find robust accuracies above the clean accuracy or above the accuracy at a smaller distance, and
+    accuracies under AutoAttack above the accuracy under another attack."""
     attacks = [
         result
         for result in measured
@@ -315,21 +308,17 @@ def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
             # Not for FGSM and noise: a single step may overshoot, so a larger distance can raise accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
-            if not (closer or weaker) or not _same_data(low.entry, high.entry, *_SETTINGS):
+            if not (closer or weaker) or not _comparable(low.entry, high.entry):
                 continue
             if (p := _by_chance(low, high, paired=False)) < LEVEL:
                 says = f"{high.name} is {high.value:.6g}, but {low.name} is {low.value:.6g}{_test(p)}."
                 yield high.name, "distances" if closer else "AutoAttack", says
 
 
-# Settings that may explain that an attack is weaker than another one.
-_SETTINGS = ("source", "attacked", "grid", "defend", "backward")
-
-
-def _same_data(entry: Entry, other: Entry, *more: str) -> bool:
-    """True if two results have the same split, data and norm, and agree in the fields `more`."""
-    fields = ("split", "dataset", "norm", "indices", "class_map", *more)
-    return all(entry.get(field) == other.get(field) for field in fields)
+def _comparable(entry: Entry, other: Entry) -> bool:
+    """True if two results have the same data and norm, and no setting explains a weaker attack."""
+    data, settings = "split dataset norm indices class_map", "source attacked grid defend backward"
+    return all(entry.get(field) == other.get(field) for field in f"{data} {settings}".split())
 
 
 def _test(p: float) -> str:
@@ -343,13 +332,12 @@ def _is_autoattack(entry: Entry) -> bool:
 
 
 def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> float:
-    """The p-value for the hypothesis that `high` is truly not larger than `low`; 1 if the measured `high` is
-    not above the measured `low`.
+    """The p-value of the hypothesis that `high` is truly not larger than `low`.
 
-    If `paired` is true, both results are on the same images, and only rounding on the processor can put
-    `high` above `low`. Rounding changes at most two verdicts or a share _FLIPPED of the verdicts; for more
-    changes, the p-value is 0. If `paired` is false, the p-value is that of the two-sample test of
-    proportions, which is conservative if the images are the same.
+    If `paired` is true, both results are on the same images, and only rounding can put `high` above `low`.
+    The p-value is then 0 if more than two verdicts and more than a share _FLIPPED of the verdicts changed.
+    Otherwise, the test is the two-sample test of proportions, which is conservative if the images are the
+    same.
     """
     below, above, difference = low.entry, high.entry, high.value - low.value
     rounding = sum(e.get("rounding", 0) for e in (below, above) if is_number(e.get("rounding")))

@@ -1,7 +1,7 @@
-"""Strict reading and writing of JSON Lines: a line that is not a record is reported, and its content is never
-guessed. orjson silently accepts duplicate keys and integers beyond 64 bits. If orjson would not write a line
-back byte for byte, the line may contain such keys or integers, and the standard library parses it again. A
-line that rbtools has written is never parsed again.
+"""Reads and writes JSON Lines strictly: a line that is not a record is reported, and never guessed.
+
+orjson silently accepts duplicate keys and integers beyond 64 bits. If orjson would not write a line back byte
+for byte, the standard library parses the line again; this never happens to lines that rbtools has written.
 """
 
 from __future__ import annotations
@@ -31,16 +31,14 @@ _OBJECT = re.compile(rb"\{\s*[\"}]")  # the beginning of a record, even if the r
 
 
 class BadLine(RbError):
-    """The exception for a line that is not a record. The message does not contain the line number, because
-    `Line` contains it."""
+    """The exception for a line that is not a record; `Line` contains the number of the line."""
 
 
 class Line(NamedTuple):
     """One line of input: its place, its text, and its record or its problem.
 
-    If `continues` is true, the line belongs to a JSON document over several lines, and the error is reported
-    for the first of these lines. `results` contains the numbers of the tool's results for the record that
-    belong to this shard; None means all results.
+    If `continues` is true, the line belongs to a JSON document over several lines, whose first line reports
+    the error. `results` contains the numbers of the tool's results that belong to this shard; None means all.
     """
 
     source: str
@@ -55,10 +53,9 @@ class Line(NamedTuple):
 def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
     """Return the record on this line.
 
-    If `whole` is false, the text does not end with a newline, and a truncated line is reported as truncated.
-    Raises BadLine if the line is not one JSON object with an `arch`. Also raises BadLine for NaN or Infinity,
-    for duplicate keys, for values that are nested too deeply to be written, and for a newer schema than this
-    version supports.
+    If `whole` is false, the text does not end with a newline, and the line may be truncated. Raises BadLine
+    if the line is not one JSON object with an `arch`, and for NaN, Infinity, duplicate keys, too deep
+    nesting, or a newer schema than this version supports.
     """
     try:
         record: object = orjson.loads(text)
@@ -89,10 +86,9 @@ def parse_again(text: bytes) -> dict[str, Any]:
 
 
 def _says_all(record: object, text: bytes) -> bool:
-    """True if parsing the line with orjson loses nothing: no key occurs twice, and no number exceeds 64 bits.
+    """True if orjson has lost no duplicate key and no digit of a number.
 
-    Also returns False for a line that is spelled in another way, which is then parsed slowly. Spaces after
-    colons and commas, as Python's json writes them, are accepted.
+    Also False for a line that is spelled in another way, except for spaces after colons and commas.
     """
     try:
         plain: bytes = orjson.dumps(record)
@@ -192,8 +188,7 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError, whole: bool) -> st
 
 
 def _over_lines(text: bytes) -> str:
-    """Describe a stream whose first line is only a bracket, because `jq .` or an editor has written the JSON
-    on several lines."""
+    """The problem of a first line that is only a bracket, because the JSON is on several lines."""
     kind, way = ("object", ".") if text == b"{" else ("list", "'.[]'")
     return (
         f"begins a JSON {kind} over several lines. Expected one JSON object per line, as"
@@ -217,9 +212,8 @@ def _kind(value: object) -> str:
 def lines(stream: Iterable[bytes], source: str = STDIN) -> Iterator[Line]:
     """Yield every line that is not blank, with its record or its problem.
 
-    A byte order mark, CRLF and a missing last newline are accepted. If a stream begins with binary data, such
-    as a file of weights, the whole stream is one bad line, because reading it line by line would cause
-    thousands of errors. A line that begins like a JSON object is not treated as binary. If a JSON document
+    A byte order mark, CRLF and a missing last newline are accepted. A stream that begins with binary data,
+    such as a file of weights, is one bad line, unless a line begins like a JSON object. If a JSON document
     has several lines, all its lines are bad lines, so that no line is lost.
     """
     judged, over_lines, first = 0, False, True
@@ -255,11 +249,8 @@ def _not_text(text: bytes, source: str) -> str:
 
 
 def dumps(record: dict[str, Any]) -> bytes:
-    """Return the record as one line of UTF-8 JSON without its newline.
-
-    Raises ValueError for a number that is not finite, because JSON has no such numbers and orjson would write
-    null.
-    """
+    """Return the record as one line of UTF-8 JSON without its newline. Raises ValueError for a number that is
+    not finite, which orjson would write as null."""
     try:
         text = orjson.dumps(record)
     except TypeError:  # an integer beyond 64 bits, from another program

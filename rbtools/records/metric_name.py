@@ -1,9 +1,9 @@
 """Metric names: building and parsing a name, the direction of a metric, and the metric that was evaluated
-last. No other module parses metric names.
+last.
 
 Names begin with the general part and end with the most specific part: `pgd20.8`, `corrupt.fog.3`,
 `pr.uniform.0.08`. Numbers in a name are formatted with `%g`. If the split is not test, the name begins with
-the split: `train.pgd20.8`.
+the split: `train.pgd20.8`. No other module parses metric names.
 """
 
 from __future__ import annotations
@@ -52,20 +52,17 @@ class MetricName(NamedTuple):
     prefixes: tuple[str, ...] = ()
 
     def build(self) -> str:
-        """The name that consists of these parts."""
         parts = (*self.prefixes, self.stem, self.of, self.norm, self.number, self.rho, self.suffix)
         return ".".join(filter(None, parts))
 
     @property
     def family(self) -> str:
-        """The name that metrics with different distances, radii or severities have in common, such as
-        `train.pgd20.l2`."""
+        """The common part of names with different distances, radii or severities: `train.pgd20.l2`."""
         return ".".join(filter(None, (*self.prefixes, self.stem, self.of, self.norm)))
 
     @property
     def words(self) -> list[str]:
-        """The words of the stem before norm and number, such as `ntk`, `robust` and `pgd` for
-        `ntk.robust.pgd.8`."""
+        """The words before norm and number: `ntk`, `robust` and `pgd` for `ntk.robust.pgd.8`."""
         return [*self.prefixes, *self.stem.split("."), *filter(None, [self.of])]
 
     @property
@@ -84,20 +81,17 @@ class MetricName(NamedTuple):
 
     @property
     def ball(self) -> Literal["linf", "l1", "l2"]:
-        """The norm of the distance. L-infinity distances are in 1/255, and all other distances are for pixels
-        in [0, 1]."""
+        """The norm; L-infinity distances are in 1/255, all other distances are for pixels in [0, 1]."""
         if self.norm in ("l1", "l2"):
             return self.norm  # type: ignore[return-value]
         return "l2" if self.stem in _IN_L2 else "linf"
 
     @property
     def is_ge(self) -> bool:
-        """True for a generalisation error, which is train minus test."""
         return self.prefixes[:1] == ("ge",)
 
     @property
     def is_gap(self) -> bool:
-        """True for a metric that is test minus train."""
         return self.prefixes[:1] == (DIFFERENCE,)
 
     @property
@@ -106,14 +100,12 @@ class MetricName(NamedTuple):
         return self.prefixes[0] if self.prefixes and self.prefixes[0] in SPLITS else "test"
 
     def rest(self) -> MetricName:
-        """The name without its first prefix."""
         return self._replace(prefixes=self.prefixes[1:])
 
 
 @lru_cache
 def _forms() -> list[re.Pattern[str]]:
-    """The patterns of names, which are compiled at their first use, because a tool that only prints its
-    version does not need them."""
+    """The patterns of names are compiled at the first use, because `--version` does not need them."""
     number, rate = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
     forms = (
         rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
@@ -128,8 +120,7 @@ def _forms() -> list[re.Pattern[str]]:
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> MetricName:
-    """Split a name into its parts. If the form of the name is unknown, the stem contains all words after the
-    known prefixes."""
+    """Split a name; if its form is unknown, the stem contains all words after the known prefixes."""
     for form in _forms():
         if match := form.fullmatch(name):
             parts = {key: text or "" for key, text in match.groupdict().items()}
@@ -147,32 +138,27 @@ def heading_pieces(name: str) -> list[str]:
 
 
 def eps_name(eps: float, norm: str = "linf") -> str:
-    """A distance on the [0, 1] scale of pixels, as it is written in names: an L-infinity distance is written
-    in 1/255 (8/255 is "8"), and an L2 distance is unchanged."""
+    """A distance (for pixels in [0, 1]) as it is written in names: L-infinity in 1/255, L2 unchanged."""
     return f"{eps * 255:g}" if norm == "linf" else f"{eps:g}"
 
 
 def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
-    """`pgd20.8` is the accuracy under an attack (here with 20 steps) at eps 8/255. In another norm, the stem
-    of the attack includes the norm (`pgd20.l2.0.5`)."""
+    """`pgd20.8` is the accuracy at eps 8/255; in another norm, `stem` ends with the norm (`pgd20.l2`)."""
     return f"{stem}.{eps_name(eps, norm)}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:
-    """`corrupt.fog.3` is the accuracy under a corruption of severity 3, and `corrupt.fog.mean` is its mean
-    over all severities."""
+    """`corrupt.fog.3` is the accuracy at severity 3, `corrupt.fog.mean` the mean over severities."""
     return f"corrupt.{corruption}.{severity}"
 
 
 def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
-    """`pr.uniform.0.08` is the mean share of noisy copies that are classified correctly, over the images that
-    are correct without noise; `pr-all.uniform.0.08` is the mean over all images."""
+    """`pr.uniform.0.08` is over images that are correct without noise, `pr-all.uniform.0.08` over all."""
     return f"pr{_OVER[denominator]}.{noise}.{gamma:g}"
 
 
 def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "correct") -> str:
-    """`probacc.uniform.0.0313725.0.05` contains the radius and the tolerated failure rate; over all images,
-    the name begins with `probacc-all`."""
+    """`probacc.uniform.0.0313725.0.05` ends with gamma and rho; `probacc-all` is over all images."""
     return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
 
@@ -182,8 +168,7 @@ def pfail_name(noise: str, gamma: float) -> str:
 
 
 def smoothing_name(sigma: float, radius: float) -> str:
-    """`cert.smooth.0.25.0.5` is the certified accuracy of the smoothed classifier for sigma 0.25 and the L2
-    radius 0.5."""
+    """`cert.smooth.0.25.0.5` is the certified accuracy for sigma 0.25 and the L2 radius 0.5."""
     return f"cert.smooth.{sigma:g}.{radius:g}"
 
 
@@ -200,9 +185,8 @@ def sides_of_ge(metric: str) -> tuple[str, str]:
 
 
 def gap_name(metric: str) -> str:
-    """`test_minus_train.loss.pgd20.8` is the name of a gap that grows with overfitting; the name shows the
-    direction."""
-    return f"test_minus_train.{metric}"
+    """`test_minus_train.loss.pgd20.8` is a gap that grows with overfitting."""
+    return f"{DIFFERENCE}.{metric}"
 
 
 def split_name(metric: str, split: str) -> str:
@@ -246,21 +230,18 @@ def is_share(metric: str) -> bool:
 
 
 def of_other_network(metric: str) -> bool:
-    """True if the adversarial examples were made for another network than the network that classified
-    them."""
+    """True if the adversarial examples were made for another network."""
     return not OF_OTHERS.isdisjoint(parse(metric).prefixes)
 
 
 def is_share_of_images(metric: str) -> bool:
-    """True if the metric is a share of images, where each image either counts or does not count. False for
-    shares of noisy copies, means over corruptions and gaps between splits."""
+    """True if each image either counts or not; False for shares of copies, means and gaps."""
     parts = parse(without_split(metric))
     return is_share(metric) and not (parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all"))
 
 
 def last_evaluated(record: Mapping[str, Any]) -> str | None:
-    """The metric of the last entry of `evals` that has a value; if there is no such entry, the last of
-    `metrics`."""
+    """The metric of the last entry that has a value, or else the last of `metrics`."""
     metrics = record.get("metrics") or {}
     for entry in reversed(record.get("evals") or []):
         if entry.get("metric") in metrics:
@@ -269,10 +250,8 @@ def last_evaluated(record: Mapping[str, Any]) -> str | None:
 
 
 def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
-    """The default sort key: `score` if the records have it, else the metric that was evaluated last. If this
-    metric differs between records, the most frequent metric is used (if several are equally frequent, the
-    first). Raises RbError if no record has a metric.
-    """
+    """The metric `score` if a record has it, else the metric that most records evaluated last (if several,
+    the first). Raises RbError if no record has a metric."""
     last: Counter[str] = Counter()
     for record in records:
         if "score" in (record.get("metrics") or {}):

@@ -9,8 +9,7 @@ from typing import Any, Literal, TypeGuard
 from rbtools.errors import RbError
 from rbtools.records import checksums, schema
 
-LATER: Any = object()
-"""Placeholder in an entry for a value that is known only after the work."""
+LATER: Any = object()  # placeholder for a value that is known only after the work
 
 
 def short_dataset(name: str) -> str:
@@ -59,18 +58,15 @@ def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def protocol(fields: Mapping[str, Any], of: Literal["record", "train", "entry"] = "entry") -> dict[str, Any]:
-    """The fields that decide whether two entries can be compared; for a record or its `train`, the fields
-    that identify the model."""
+    """The fields that decide whether two entries can be compared (or whether two records are one model)."""
     return {name: value for name, value in fields.items() if schema.role(name, of) == "protocol"}
 
 
 def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-    """Return the record with this entry in `evals` and its value in `metrics`.
+    """Return the record with this entry in `evals` and its value in `metrics` (None removes the metric).
 
-    A metric of the same name and protocol is replaced. If the protocol differs, this raises an error that
-    shows the difference, unless `replace` is true. If the value is None, the metric is removed from
-    `metrics`. The checksums of all other entries are unchanged, so that an edited entry can still be
-    detected.
+    A metric of the same name is replaced; if its protocol differs, RbError is raised, unless `replace` is
+    true. The checksums of all other entries are unchanged, so that an edited entry can still be detected.
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
@@ -85,7 +81,7 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
 
 
 def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
-    """Raise RbError if the record contains this metric with another protocol than that of the entry.
+    """Raise RbError if the record contains this metric with another protocol.
 
     Before the measurement, a field of the entry may have the value LATER, which is equal to every value.
     """
@@ -100,9 +96,8 @@ def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
 def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     """Like `add`, but if the record contains the metric with another protocol, the metric is unchanged.
 
-    If only the number of examples differs, the result of more examples replaces the result of fewer: for
-    example, clean accuracy on fifty images is replaced by clean accuracy on all images. If the new result is
-    the same but lacks the details of the old result (--detail), nothing changes.
+    If only the number of images differs, the result of more images is kept. If the new result is the same but
+    lacks the details of the old result (--detail), nothing changes.
     """
     old = last_entry(record, entry["metric"])
     if old and protocol(old) == protocol(entry):
@@ -116,8 +111,7 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The fields in which the protocols of two entries differ, in words such as "steps 20 there and 40
-    here"."""
+    """The fields in which two protocols differ, in words such as `steps 20 there and 40 here`."""
 
     def shown(fields: dict[str, Any], key: str) -> str:
         return repr(fields[key]) if key in fields else "absent"
@@ -144,11 +138,10 @@ def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without the results of its old weights, for a training run that replaces the weights.
+    """The record without the results of its old weights, which a new training run replaces.
 
     The removed results are entries with a `split` (unless they were measured `on` fresh weights), the seconds
-    per epoch of the former training run, and scores, which are computed from such results. Measures of the
-    architecture are kept.
+    per epoch of the old training run, and scores. Measures of the architecture are kept.
     """
     stale = {entry.get("metric") for entry in record.get("evals", []) if _of_weights(entry)}
     if not stale:

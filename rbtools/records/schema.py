@@ -39,7 +39,6 @@ class Field(NamedTuple):
 
 
 def _fields(part: str) -> tuple[Field, ...]:
-    """The rows of `fields.tsv` about one part of a record."""
     rows = (line.split("\t") for line in _LINES)
     return tuple(Field(*cells) for of, *cells in rows if of == part)
 
@@ -56,8 +55,7 @@ def is_interval(name: str) -> bool:
 
 @cache
 def role(name: str, of: Literal["record", "train", "entry"] = "entry") -> str:
-    """The role of a field. Fields that are not in the table are protocol: they are options of registered
-    methods, or fields of other programs."""
+    """The role of a field. Fields that are not in the table, such as options of methods, are protocol."""
     table = {"record": RECORD, "train": TRAIN, "entry": EVALS}[of]
     roles = {field.name: field.role for field in table}
     return "result" if of == "entry" and is_interval(name) else roles.get(name, "protocol")

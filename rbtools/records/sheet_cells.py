@@ -18,8 +18,7 @@ _SEEN = re.compile(rf"[{_UNSEEN}\\]")
 
 
 def cell(text: str) -> str:
-    """Make a cell from a text. A number is unchanged, and any other text is escaped so that it is not a
-    formula."""
+    """Make a cell from a text; texts other than numbers are escaped if they look like a formula."""
     if not text.isprintable() or "\\" in text:
         text = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return f"'{text}" if _is_formula(text) and not _is_number(text) else text
@@ -33,7 +32,6 @@ def of_cell(text: str) -> str:
 
 
 def _is_formula(text: str) -> bool:
-    """True if a text begins like a formula, possibly after apostrophes."""
     return text.lstrip(f"'{_BLANK}").startswith(_FORMULA) or text.lstrip("'").startswith(tuple(_BLANK[1:]))
 
 

@@ -21,10 +21,9 @@ def section(
 ) -> dict[str, Any]:
     """The record's `train`: the method, its configuration, its cost and its history.
 
-    `checkpoints` contains the names of the last weights and, if the training run had validation images, of
-    the best weights. `select` determines which of these weights the record's `checkpoint` names. `preset` is
-    the preset of the recipe. `stored` contains the names of the weights that were stored, or is None if all
-    weights were stored; weights that were not stored are left out.
+    `checkpoints` names the last weights and, after validation, the best weights; `select` determines which of
+    them the record's `checkpoint` names. `stored` contains the names of the weights that were stored (None:
+    all).
     """
     method, recipe = what["method"], what["recipe"]
     names = {"last": done["checkpoint"], **({"best": done["best"]} if "best" in done else {})}
@@ -61,9 +60,7 @@ def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the record's training run, `train.config`; empty if there is none. Raises RbError
-    if `train` or its `config` is not an object.
-    """
+    """The record's `train.config`, if any. Raises RbError if `train` or its `config` is not an object."""
     train = record.get("train") or {}
     settings = train.get("config") if isinstance(train, Mapping) else train
     if not isinstance(settings or {}, Mapping):
@@ -75,11 +72,7 @@ def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def held_out_share(record: Mapping[str, Any]) -> float:
-    """The share of training images that the record's training run held out for validation (`--val`), from 0
-    to below 1.
-
-    Raises RbError for a value that rb-train does not write.
-    """
+    """The share of training images that was held out (`--val`), in [0, 1). Raises RbError."""
     share = config(record).get("val")
     if share is None:
         return 0.0

@@ -1,8 +1,4 @@
-"""Writes man pages and completions from the commands themselves: `make docs`.
-
-`python -m rbtools.cli.docs [FOLDER]` writes `man/` and `completions/` to the folder (by default the working
-directory). A test compares the files in the repository with the output of this command.
-"""
+"""Writes the man pages and completions of all commands: `python -m rbtools.cli.docs [FOLDER]`."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ def files() -> dict[str, str]:
 
 
 def main(folder: str = ".") -> None:
-    """Write all generated files to the folder."""
     for path, text in files().items():
         target = Path(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)

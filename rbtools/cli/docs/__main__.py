@@ -1,4 +1,4 @@
-"""`python -m rbtools.cli.docs [FOLDER]`: write man pages and completions."""
+"""Writes the man pages and completions to a folder."""
 
 import sys
 

@@ -8,7 +8,7 @@ import click
 from click import shell_completion
 
 VARIABLE = "_RB_COMPLETE"
-_NAME = "rb-complete"  # stands for the tool in click's scripts
+_NAME = "rb-complete"  # placeholder for the tool's name in click's scripts
 
 
 def _source(shell: type[shell_completion.ShellComplete]) -> str:
@@ -22,7 +22,6 @@ def bash(tools: Sequence[str]) -> str:
 
 
 def zsh(tools: Sequence[str]) -> str:
-    """The script for zsh."""
     text = _source(shell_completion.ZshComplete)
     text = text.replace(f"=zsh_complete {_NAME}", "=zsh_complete ${words[1]}")
     text = text.replace(f"$+commands[{_NAME}]", "$+commands[${words[1]}]")
@@ -30,7 +29,6 @@ def zsh(tools: Sequence[str]) -> str:
 
 
 def fish(tools: Sequence[str]) -> str:
-    """The script for fish."""
     text = _source(shell_completion.FishComplete)
     text = text.replace(f"(commandline -t) {_NAME}", "(commandline -t) (commandline -opc)[1]")
     *script, last = text.strip().splitlines()

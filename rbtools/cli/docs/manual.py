@@ -24,7 +24,6 @@ STATUS = (
 
 
 def tool_page(pages: Sequence[Page]) -> str:
-    """The man page of one tool and all its subcommands."""
     name, summary, body, examples = _parts(pages[0].command, pages[0].words)
     leaves = [one for one in pages if one.words.count(" ") <= 1 + (" --" in one.words)]
     leaves = [one for one in leaves if not isinstance(one.command, click.Group) or one is not pages[0]]
@@ -57,7 +56,6 @@ def _records(page: Page) -> dict[str, str]:
 
 
 def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
-    """The man page of a subject that is not a command, in roff. `tools` are listed under SEE ALSO."""
     lines = [_title(page.name, page.section), ".SH NAME"]
     lines.append(f"{_escape(page.name)} \\- {_escape(page.summary)}")
     for heading, parts in page.body.items():
@@ -120,14 +118,12 @@ def _terms(terms: Mapping[str, str]) -> list[str]:
 
 
 def _filled(text: str) -> list[str]:
-    """Break a text into roff lines of at most 80 characters, as roff checkers require; no line looks like a
-    request."""
+    """Break a text into lines of at most 80 characters, as roff checkers require."""
     lines = textwrap.wrap(text, 78, break_long_words=False, break_on_hyphens=False)
     return [f"\\&{line}" if line[:1] in (".", "'") else line for line in lines]
 
 
 def _code(lines: Sequence[str]) -> list[str]:
-    """Lines without changes, including the spaces that align a table."""
     return [".nf", ".RS", *map(_escape_line, lines), ".RE", ".fi"]
 
 

@@ -33,16 +33,12 @@ class Code(NamedTuple):
 
 
 class Prose(NamedTuple):
-    """A page: its name, its section, a line about its subject, and headings with paragraphs, terms and
-    code."""
-
     name: str
     section: int
     summary: str
     body: dict[str, list[str | dict[str, str] | Code]]
 
     def commands(self) -> list[str]:
-        """The commands of the page that can be run."""
         codes = [part for parts in self.body.values() for part in parts if isinstance(part, Code)]
         return [command for code in codes for command in code.commands]
 
@@ -63,7 +59,6 @@ def _fields(fields: Iterable[schema.Field]) -> str:
 
 
 def _entry_fields() -> str:
-    """The fields of an entry, in their groups."""
     groups: dict[str, list[schema.Field]] = {}
     for field in schema.EVALS:
         groups.setdefault(_GROUPS.get(field.group, f"The protocol, {field.group}:"), []).append(field)

@@ -28,6 +28,7 @@ difference.
 arguments of functions, and are replaced by all metrics that match, except metrics that are already among the
 arguments. A list of metrics may contain globs, too.
 """
+# ruff: noqa: F401
 
 from __future__ import annotations
 
@@ -50,28 +51,13 @@ from rbtools.records.expr.syntax import is_bare, items, tokens
 from rbtools.records.expr.values import NoValue, kind
 from rbtools.records.results import is_number
 
-__all__ = [
-    "Expression",
-    "MissingName",
-    "compile",
-    "expand",
-    "is_bare",
-    "is_glob",
-    "items",
-    "kind",
-    "nearest",
-    "select",
-    "tokens",
-]
-
 
 class Expression:
     """A parsed expression, which is called with a record.
 
-    `text` is the expression as the user wrote it. `names` contains each name and glob of the expression once,
-    in order. `functions` contains the functions that the expression calls. With `any_name`, a text that
-    cannot be parsed is the name of a metric, because metrics may have any name; without it, such a text
-    raises RbError.
+    `text` is the expression as the user wrote it; `names` contains its names and globs, each once and in
+    order; `functions` contains the functions that it calls. With `any_name`, a text that cannot be parsed is
+    the name of a metric; without it, such a text raises RbError.
     """
 
     def __init__(self, text: str, *, any_name: bool = False) -> None:
@@ -87,11 +73,8 @@ class Expression:
         self.functions = frozenset(built.functions if built else ())
 
     def __call__(self, record: Record) -> Any:
-        """The value of the expression for the record. A union that is already a metric of the record is not
-        computed again.
-
-        Raises MissingName for a name that the record lacks, and RbError for values of the wrong kind.
-        """
+        """The value for a record; a union that is already a metric is not computed again. Raises MissingName
+        for a name that the record lacks, and RbError for values of the wrong kind."""
         if self.union is not None and self.text in (metrics := metrics_of(record)):
             return metrics[self.text]
         try:
@@ -113,10 +96,8 @@ class Expression:
         return names if names and all(map(is_bare, names)) else None
 
     def number(self, record: Record) -> float | None:
-        """The value, which must be a number; None if the record has no value.
-
-        Raises RbError for any other value, because the error is then in the expression and not in the record.
-        """
+        """The value; None if the record has no value. Raises RbError if the value is not a number, because
+        the error is then in the expression and not in the record."""
         try:
             value = self(record)
         except RbError:

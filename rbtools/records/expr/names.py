@@ -52,8 +52,7 @@ class MissingName(RbError):
 
 
 def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
-    """The names as a text. If there are more than `most` names, the text contains the names that are nearest
-    to `name`, and the number of all other names."""
+    """The names that are nearest to `name` (at most `most`), and the number of all other names."""
     names = list(names)
     near_ones = difflib.get_close_matches(name, names, most, 0.0) if len(names) > most else names
     more = f" and {len(names) - len(near_ones)} more" if len(names) > most else ""
@@ -61,7 +60,7 @@ def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
 
 
 def _mean_of_corruptions(name: str, metrics: Iterable[str]) -> str | None:
-    """The expression for the mean over the measured part of `corrupt.mean` or of `corrupt.NAME.mean`."""
+    """The name or mean of the measured severities, if `name` needs all severities."""
     asked = metric_name.parse(name)
     if asked.stem != "corrupt" or asked.suffix not in ("mean", "mce", "relative_mce"):
         return None
@@ -76,14 +75,12 @@ def _mean_of_corruptions(name: str, metrics: Iterable[str]) -> str | None:
 
 
 def metrics_of(record: Record) -> Record:
-    """The metrics of the record; empty if it has no metrics."""
     metrics = record.get("metrics")
     return metrics if isinstance(metrics, Mapping) else {}
 
 
 def _fields(record: Record, before: str = "") -> Iterable[str]:
-    """The names that a user would write: fields of the architecture without a path, and other fields with
-    their path."""
+    """The names that a user would write: paths, without `arch.` for fields of the architecture."""
     for key, value in record.items():
         if not before and key in ("metrics", "evals"):
             continue
@@ -94,11 +91,7 @@ def _fields(record: Record, before: str = "") -> Iterable[str]:
 
 
 def lookup(record: Record, name: str) -> Any:
-    """The value of the metric with that name, or of the dotted path in the record, or of the field of `arch`;
-    the first that exists.
-
-    Raises MissingName.
-    """
+    """The metric, or else the value at a dotted path in the record or in `arch`. Raises MissingName."""
     for place in (record.get("metrics"), record, record.get("arch")):
         value = _walk(place, name)
         if value is not ABSENT:
@@ -116,25 +109,17 @@ def _walk(place: object, name: str) -> Any:
 
 
 def is_glob(name: str) -> bool:
-    """True if the name is a glob."""
     return any(sign in name for sign in "*?[")
 
 
 def expand(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a glob matches, in order; if the argument is a plain name, the name itself if it is
-    among the names.
-
-    `*` matches any number of characters, including dots; `?` matches one character; `[13]` and `[1-3]` match
-    one of the listed characters.
-    """
+    """The names that a glob or a plain name matches. `*` also matches dots; `[13]` is one character."""
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def select(metrics: Iterable[str], text: str) -> list[str]:
-    """The metrics that a list such as `acc, fgsm.*` selects, each metric once, in the order of the list.
-
-    Raises MissingName for an item that matches no metric, and RbError for an empty list.
-    """
+    """The metrics that a list such as `acc, fgsm.*` selects, each once, in the order of the list. Raises
+    MissingName for an item that matches no metric, and RbError for an empty list."""
     metrics = list(metrics)
     listed = items(text)
     if not listed:

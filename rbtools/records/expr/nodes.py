@@ -32,15 +32,13 @@ _EXPECTED = (
 
 
 class Builder:
-    """Compiles one expression to `node`. `names` lists the names and globs of the expression in order, and
-    `functions` lists the functions that it calls. Raises RbError for syntax that is not part of the language.
-    """
+    """Compiles an expression to `node`; `names` contains names and globs in order. Raises RbError."""
 
     def __init__(self, text: str) -> None:
         self.names: dict[str, None] = {}
         self.functions: set[str] = set()
         self._text, self._tokens = text, tokens(text)
-        self._starts: list[int] = []  # where tokens start in the text that Python parses
+        self._starts: list[int] = []  # positions of tokens in the text that Python parses
         self._named: dict[str, str] = {}  # maps Python's names to the names that they replace
         self._depth = 0
         self.node = self._node(self._parsed())
@@ -68,15 +66,12 @@ class Builder:
             raise self._error("it is too long or nests too deep") from None
 
     def _token(self, place: int) -> Token:
-        """The token at a position in the text that Python's parser reads."""
         return self._tokens[bisect_right(self._starts, place) - 1]
 
     def _name(self, tree: ast.AST) -> str:
-        """The name or glob that a node represents; empty for any other node."""
         return self._named[tree.id] if isinstance(tree, ast.Name) else ""
 
     def _error(self, message: str) -> RbError:
-        """The error for an expression that is not part of the language."""
         return RbError(f"Expression '{shown(self._text)}' does not parse: {message}. {_EXPECTED}.")
 
     def _node(self, tree: ast.expr) -> Node:
@@ -134,8 +129,7 @@ class Builder:
         return lambda record: [element(record) for element in elements]
 
     def _call(self, function: str, arguments: list[ast.expr]) -> Node:
-        """A function call. A metric counts once, even if it is named and matched by a glob, or matched by
-        several globs."""
+        """A metric counts once, even if several arguments name or match the metric."""
         if function not in values.FUNCTIONS:
             hint, known = near(function, values.FUNCTIONS), ", ".join(values.FUNCTIONS)
             raise self._error(f"there is no function '{function}'.{hint} There are: {known}")
@@ -183,8 +177,7 @@ def _function(function: str, arguments: list[tuple[str, Node | None]]) -> Node:
 
 
 def _comparison(first: Node, row: list[tuple[str, Node]]) -> Node:
-    """A chain of comparisons, such as `0.2 < acc < 0.7`, which is true if each pair of neighbours satisfies
-    its comparison."""
+    """A chain such as `0.2 < acc < 0.7`; all pairs of neighbours must satisfy their comparison."""
 
     def evaluate(record: Record) -> bool:
         left = first(record)

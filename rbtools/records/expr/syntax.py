@@ -22,8 +22,7 @@ _BARE = re.compile(f"{_NAME}|{_CLASS}{_REST}")
 
 
 class Token(NamedTuple):
-    """A token: `kind` is text, number, name (or glob), word (of the language) or sign, and `at` is the
-    position of the first character, counted from 0."""
+    """`kind` is text, number, name (or glob), word (of the language) or sign; `at` counts from 0."""
 
     kind: str
     text: str
@@ -56,10 +55,7 @@ def is_bare(text: str) -> bool:
 
 
 def items(text: str) -> list[str]:
-    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`, without empty items.
-
-    A comma inside parentheses, brackets or quotes does not separate items.
-    """
+    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; commas inside brackets do not separate."""
     cuts, depth = [-1], 0
     for _, sign, at in tokens(text):
         depth += (sign in ("(", "[")) - (sign in (")", "]"))

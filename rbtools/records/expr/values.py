@@ -5,7 +5,6 @@ Values are the values of JSON: numbers, texts, true, false and null. All numbers
 
 from __future__ import annotations
 
-import importlib
 import math
 import operator
 import sys
@@ -13,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rbtools.records.results import is_number
+from rbtools.registry import imported
 
 Number = int | float
 
 
 class NoValue(Exception):
-    """The exception for values for which an operator or function has no result. The message is only part of a
-    sentence."""
+    """An operator or function has no result; the message is only part of a sentence."""
 
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -37,7 +36,6 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def kind(value: object) -> str:
-    """The kind of a value, for error messages."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -48,8 +46,7 @@ def kind(value: object) -> str:
 
 
 def number(value: object, taker: str) -> Number:
-    """Return the value if it is a finite number (true and false are not numbers). Raises NoValue for any
-    other value."""
+    """Return a finite number. Raises NoValue for any other value, including true and false."""
     if not is_number(value):
         raise NoValue(f"{taker} takes numbers, found {kind(value)}")
     return _finite(value)
@@ -70,8 +67,7 @@ def truth(value: object, taker: str) -> bool:
 
 
 def calculate(sign: str, left: object, right: object) -> Number:
-    """The result of `left + right`, or of another arithmetic operator. Raises NoValue for values that are not
-    numbers, for a division by 0, and if the result is too large."""
+    """Apply an arithmetic operator. Raises NoValue if there is no finite result."""
     left, right = number(left, f"'{sign}'"), number(right, f"'{sign}'")
     try:
         result: Number = _ARITHMETIC[sign](left, right)
@@ -88,8 +84,7 @@ def same(left: object, right: object) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> bool:
-    """Compare two values. Raises NoValue for `<`, `<=`, `>` and `>=`, unless the values are two numbers or
-    two texts."""
+    """Compare two values. Raises NoValue if `<` or `>` compares neither two numbers nor two texts."""
     if sign in ("in", "not in"):
         return any(same(left, item) for item in right) == (sign == "in")
     if sign in ("==", "!="):
@@ -162,10 +157,8 @@ def takes_one(function: str) -> bool:
 
 
 def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
-    """A function whose arguments are a record and a value or names. Such a function raises RbError if the
-    record lacks data that the function needs."""
-    module, _, name = (OF_RECORD | OF_METRICS)[function].partition(":")
-    loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
+    """Load a function of a record and of a value or names, which raises RbError if data are missing."""
+    loaded: Callable[[Mapping[str, Any], Any], Number] = imported((OF_RECORD | OF_METRICS)[function])
     return loaded
 
 
