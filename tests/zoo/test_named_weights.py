@@ -87,8 +87,6 @@ def test_a_classifier_of_transformers_is_recognised_and_brings_its_preprocessing
     assert (arch["normalize"], arch["preprocessing"]) == ([MEAN, STD], "bicubic-256-224")
     (hub / "preprocessor_config.json").write_text(json.dumps({**images, "rescale_factor": 1}))
     assert "not scaled to [0, 1]" in refusal("hf:me/small")
-    (hub / "preprocessor_config.json").write_text(json.dumps({"resample": 3}))
-    assert "is damaged: KeyError('image_mean')" in refusal("hf:me/small")
 
 
 def fgsm(name: str, *options: str) -> Result:
@@ -107,11 +105,8 @@ def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
     file, config = str(hub / "model.safetensors"), hub / "config.json"
     arch = one(fgsm(file))["arch"]
     assert (arch["name"], arch["normalize"], arch["preprocessing"]) == (NAME, [MEAN, STD], "bicubic-73-64")
-    for content in ("{}", '{"architectures": ["BertModel"]}'):  # of another program; without images
-        config.write_text(content)
-        assert "other tools take: --normalize" in fgsm(file).stderr
-    config.write_text("[]")
-    assert "is not a JSON object" in refusal(file)
+    config.write_text('{"architectures": ["BertModel"]}')
+    assert "other tools take: --normalize" in fgsm(file).stderr
 
 
 @pytest.mark.slow
