@@ -23,14 +23,6 @@ from tests.trainings import ARCH, history, run_in
 HOW: dict[str, Any] = {"epochs": 2, "batch_size": 500, "lr": 0.1, "augment": ("crop", "flip")}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as rb-train chooses for this network
-    yield
-    torch.set_num_threads(before)
-
-
 def network(seed: int = 0) -> nn.Module:
     """The network that rb-train starts from."""
     about = datasets.describe("digits")
@@ -61,6 +53,7 @@ SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 20, "val": 0.0, "device": "c
     ],
 )
 def test_weights_are_those_of_rb_train(name: str, parameters: dict[str, Any], how: dict[str, Any]) -> None:
+    torch.set_num_threads(1)  # as rb-train chooses for this network
     method, run = METHODS.build(name, **parameters), run_in("st", seed=3)
     record = train({"schema": 1, "arch": ARCH}, method, Recipe(**{**HOW, "val": 0.02, **how}), run)
     done = rbtools.fit(
