@@ -149,12 +149,17 @@ def test_pixels_are_those_of_the_command(name: str, photos: Path) -> None:
 
 def test_frost_takes_the_photographs_if_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.full((2, 3, 32, 32), 0.5)
+    made, generated = CORRUPTIONS.build("frost"), CORRUPTIONS.build("frost", textures="generated")(images, 1)
+    monkeypatch.setattr(frost, "_files", list)
+    assert made.resolved().textures == "generated" and torch.equal(made(images, 1), generated)
+    with pytest.raises(RbError, match=r"not installed here\. Use --textures generated, or pip install"):
+        CORRUPTIONS.build("frost", textures="imagecorruptions")(images, 1)
     pictures = tuple(torch.full((3, 60, 60), 20 * number, dtype=torch.uint8) for number in range(6))
     monkeypatch.setattr(frost, "_files", lambda: [Path("frost1.png")])
     monkeypatch.setattr(frost, "_photographs", lambda: pictures)
     seen = CORRUPTIONS.build("frost")(images, 1)
     assert all(len(image.unique()) == 1 for image in seen)  # of one picture each
-    assert not torch.equal(seen, CORRUPTIONS.build("frost", textures="generated")(images, 1))
+    assert not torch.equal(seen, generated)
 
 
 IMAGES = torch.full((2, 3, 16, 16), 0.5)

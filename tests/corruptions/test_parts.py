@@ -136,17 +136,6 @@ def test_pictures_of_frost_are_reduced_as_by_opencv_and_are_never_too_small() ->
     assert min(frost.fitted(image, (500, 500), False).shape[1:]) > 500
 
 
-def test_which_frost_it_is_stands_in_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = CORRUPTIONS.build("frost")
-    monkeypatch.setattr(frost, "_files", list)
-    assert made.resolved().textures == "generated"
-    image = torch.full((1, 3, 8, 8), 0.5)
-    generated = CORRUPTIONS.build("frost", textures="generated")
-    assert torch.equal(made(image, 3, draws(1)), generated(image, 3, draws(1)))
-    with pytest.raises(RbError, match=r"not installed here\. Use --textures generated, or pip install"):
-        CORRUPTIONS.build("frost", textures="imagecorruptions")(image, 3)
-
-
 @pytest.mark.parametrize(
     ("name", "constants", "severity", "least"),
     [("pixelate", "imagenet", 5, 4), ("glass_blur", "imagenet", 5, 10), ("elastic_transform", "cifar", 1, 3)],

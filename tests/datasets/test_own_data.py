@@ -33,7 +33,6 @@ ODD = {
     "stopping": lambda split: 1 / 0,
     "reals": lambda split: (np.zeros((2, 1, 8, 8)), np.zeros(2, int)),
     "short": lambda split: (np.zeros((2, 1, 8, 8), np.uint8), np.zeros(3, int)),
-    "uneven": lambda split: (np.zeros((2, 1, 8, 8 if split == "test" else 4), np.uint8), np.zeros(2, int)),
 }
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +86,6 @@ def test_a_record_names_it_and_cannot_give_it_leave() -> None:
         ("Odd:stopping", "stopped with ZeroDivisionError: division by zero"),
         ("Odd:reals", "its images are float64 (2, 1, 8, 8)"),
         ("Odd:short", "its labels are int64 (3,) for 2 images"),
-        ("Odd:uneven", "its splits have images of different shapes"),
-        ("Gone", "The module own_flat has no Gone"),
     ],
 )
 def test_what_is_no_data_set_is_refused(name: str, message: str) -> None:

@@ -18,15 +18,6 @@ NAMES = ["cifar10", "cifar100", "imagenet16-120", "mnist", "svhn", "cinic10", "t
 FOLDERS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C"}
 
 
-def small(monkeypatch, name, made, folder):
-    """Give a data set the small size and the MD5 sums of the archive made here."""
-    cls = datasets.DATASETS.load(name)
-    monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in made.items()})
-    if name == "tinyimagenet":
-        monkeypatch.setattr(cls, "class_names", tuple("012"))
-    list_sums(monkeypatch, name, folder)
-
-
 def list_sums(monkeypatch, name, folder):
     """Take the files in the folder for the published ones of that data set."""
     sums = {path.name: archives.md5(path) for path in folder.rglob("*") if path.is_file()}
@@ -39,12 +30,16 @@ def list_sums(monkeypatch, name, folder):
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """Write a small data set into a folder; returns (folder, split -> (images, labels))."""
+    """Write a small data set into a folder, which has its size and MD5 sums from now on; returns the folder
+    and split -> (images, labels)."""
 
     def made(name, **options):
-        folder = tmp_path / "sets"
+        folder, cls = tmp_path / "sets", datasets.DATASETS.load(name)
         found = getattr(archives, name.partition("-")[0])(folder, **options)
-        small(monkeypatch, name, found, folder)
+        monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in found.items()})
+        if name == "tinyimagenet":
+            monkeypatch.setattr(cls, "class_names", tuple("012"))
+        list_sums(monkeypatch, name, folder)
         return folder, found
 
     return made
