@@ -51,8 +51,6 @@ def test_one_list_of_several_is_named(write, tmp_path):
         ("1 5", "", "names the example 5, and the split has 5. Expected numbers from 0 to 4."),
         ("1 2 1", "", "names the example 1 twice"),
         ("1 two", "", "holds 'two'. Expected whole numbers"),
-        ("[1, 2.5]", "", "holds 2.5"),
-        ("", "", "is empty"),
         ("[1, 2", "", "is not JSON"),
         (PUBLISHED, "", "has several lists: train, valid. Name one: "),
         (PUBLISHED, ":vaild", "has no 'vaild'. Did you mean 'valid'? It has: train, valid."),

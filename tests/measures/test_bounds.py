@@ -119,11 +119,6 @@ def test_prbench_4_is_the_least_over_all_starts(c, steps):
         assert found.value == pytest.approx((1 + 1 / power) * middle / 1000, rel=1e-3)
 
 
-def test_prbench_4_without_a_step_is_theorem_1():
-    none = bounds.prbench4(CONSTANTS, 0.25, 10, 0)
-    assert none.value == bounds.prbench1(CONSTANTS, 0.25, 10, 0).value and none.inputs["t0"] == 1
-
-
 @pytest.mark.parametrize(("form", "factor"), [("text", 2), ("appendix", 12)])
 def test_prbench_2(form, factor):
     found = bounds.prbench2(CONSTANTS, 0.25, 10, 9, nu=0.5, weight=6, form=form)

@@ -7,7 +7,6 @@ import functools
 import io
 import os
 import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +130,6 @@ def test_a_hostile_pickle_beside_weights_is_a_stub_or_one_error(case: str) -> No
         with contextlib.suppress(unpickle.Refused, unpickle.Damaged):
             found = reader(made)
             assert isinstance(found, (unpickle.Stub, np.ndarray)) or type(found) is type
-
-
-def test_a_torchscript_program_is_not_started() -> None:
-    stream = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch is going to give up TorchScript
-        torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), stream)
-    with pytest.raises(unpickle.Refused, match="TorchScript"):
-        whole(stream.getvalue())
 
 
 def nested(depth: int) -> Raw:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import struct
-import warnings
 import zipfile
 from collections import Counter, OrderedDict, defaultdict
 from typing import Any
@@ -165,18 +164,6 @@ def test_what_training_scripts_note_comes_as_pythons_own() -> None:
             assert found[key] == value[key].item() and type(found[key]) is type(value[key].item())
         for key in ("array", "turned", "none"):
             assert np.array_equal(found[key], value[key]) and found[key].dtype == value[key].dtype
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_tensors_of_other_kinds_are_stood_for(layout: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # quantised tensors are going to leave torch
-        few = torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
-    value = {"quantized": few, "sparse": torch.eye(3).to_sparse(), "w": torch.ones(2)}
-    value["without numbers (on the meta device)"] = torch.zeros(2, device="meta")
-    found = read(saved(value, layout))
-    assert torch.equal(found.pop("w"), torch.ones(2))
-    assert {key: item.kind for key, item in found.items()} == {key: key for key in found}
 
 
 def test_attributes_of_tensors_are_left_out() -> None:
