@@ -133,6 +133,16 @@ def test_channels_last_gives_the_same_result(name, params, quick):
     assert torch.allclose(other, plain, atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "params"), [("fab-t", {}), ("aa", {}), ("aa", {"norm": "l1"})])
+@pytest.mark.slow
+def test_a_constant_model_is_no_error_and_stays_as_it_is(name, params, quick):
+    """Without a gradient, and with ties of which Square's own start makes an empty batch."""
+    bias, labels = torch.zeros(5), torch.tensor([0, 0, 1, 2, 3, 4])
+    attack, images = build(name, **params), images_for(6, SHAPE)
+    assert torch.isfinite(attack(lambda x: bias.expand(len(x), -1), images, labels, draws_for(6))).all()
+    assert not bias.any()
+
+
 @pytest.mark.parametrize(
     ("name", "params", "side", "classes"),
     [

@@ -148,6 +148,13 @@ def test_student_quantile() -> None:
         assert student_quantile(confidence, freedom) == pytest.approx(want, rel=1e-9)
 
 
+def test_impossible_counts_and_confidences_are_refused() -> None:
+    for interval in (wilson, clopper_pearson):
+        for counts, confidence in (((6, 5), 0.95), ((3, 5), 95)):
+            with pytest.raises(ValueError, match="is not a proportion|not between 0 and 1"):
+                interval(*counts, confidence)
+
+
 RNG = np.random.default_rng(0)
 LAWS: dict[str, tuple[Callable[[tuple[int, int]], np.ndarray], float]] = {
     "normal": (lambda size: RNG.normal(2, 1, size), 2.0),
