@@ -151,7 +151,7 @@ def test_student_quantile() -> None:
 def test_impossible_counts_and_confidences_are_refused() -> None:
     for interval in (wilson, clopper_pearson):
         for counts, confidence in (((6, 5), 0.95), ((3, 5), 95)):
-            with pytest.raises(ValueError, match="is not a proportion|not between 0 and 1"):
+            with pytest.raises(ValueError, match=r"is not a proportion|not between 0 and 1"):
                 interval(*counts, confidence)
 
 
