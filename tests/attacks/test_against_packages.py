@@ -25,14 +25,8 @@ def setting():
     images = torch.from_numpy(digits.images).float().div(16)[:, None]
     labels = torch.from_numpy(digits.target).long()
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(512, 10),
-    )
+    layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
     adam = torch.optim.Adam(model.parameters(), 2e-3)
     for epoch in range(6):
         order = torch.randperm(1200, generator=torch.Generator().manual_seed(epoch))

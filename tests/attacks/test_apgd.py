@@ -8,7 +8,7 @@ import torch
 from rbtools.attacks import apgd_ascent, losses
 from rbtools.attacks.active_examples import AttackBatch
 from rbtools.attacks.target import Network
-from rbtools.rng.draws import Draws
+from tests.networks import draws_for
 
 
 @pytest.mark.parametrize(
@@ -38,45 +38,16 @@ def test_who_stalls():
     ]
     rose, halved, best, then, expected = (torch.tensor(column) for column in zip(*rows, strict=True))
     assert apgd_ascent.stalled(rose, 22, halved, best, then).tolist() == expected.tolist()
-    assert apgd_ascent.stalled(torch.tensor([6, 7]), 8, *(x[:2] for x in (halved, best, then))).tolist() == [
-        True,  # 6 is exactly three quarters of 8: no more than RHO
-        False,
-    ]
-
-
-class Path:
-    """A model of one pixel with a given loss; it records the queried points."""
-
-    def __init__(self, loss):
-        self.loss, self.points = loss, []
-
-    def __call__(self, images):
-        pixel = images.flatten(1)[:, 0]
-        self.points.append(pixel.detach().clone())
-        return torch.stack([-self.loss(pixel), torch.zeros_like(pixel) - 9.0], dim=1)
+    # 6 is exactly three quarters of 8: no more than RHO
+    at_the_limit = apgd_ascent.stalled(torch.tensor([6, 7]), 8, halved[:2], best[:2], then[:2])
+    assert at_the_limit.tolist() == [True, False]
 
 
 def margin_of_first(logits, labels, targets):
     return -logits[:, 0]
 
 
-def climb(loss, count, *, start, eps=0.2, images=0.5):
-    """The points of a run whose start in units of eps is given, never fooled."""
-    path = Path(loss)
-    batch = AttackBatch(
-        torch.full((1, 1, 1, 1), images), torch.zeros(1).long(), Draws(0, "test", torch.arange(1))
-    )
-    goal = batch.goal(margin_of_first)
-    original = apgd_ascent.border_start
-    apgd_ascent.border_start = lambda *_: torch.full((1, 1, 1, 1), images + start * eps)
-    try:
-        apgd_ascent.apgd(Network(path), batch, goal, eps=eps, norm="linf", count=count, draw=0)
-    finally:
-        apgd_ascent.border_start = original
-    return [round(float(point), 5) for point in path.points]
-
-
-def test_momentum_and_halving_by_hand():
+def test_momentum_and_halving_by_hand(monkeypatch):
     # loss = -(x - .5)^2 around the image .5, eps .2: the sign of the slope sends every step across.
     # 10 steps: checkpoints after 2, 3, 4, ... Values of x, each projected onto [.3, .7]:
     # x0 = .3
@@ -85,7 +56,16 @@ def test_momentum_and_halving_by_hand():
     #     checkpoint 2: step .2, the best point is .5 itself, its slope 0
     # x3: z = .5; .5 + .25 (.5 - .7) = .45                  fallen. Checkpoint 3: step .1, back to .5
     # x4: z = .5; .5 + .25 (.5 - .5)                        the last point is x2 = .5
-    points = climb(lambda x: -((x - 0.5) ** 2), 10, start=-1)
+    image, points = torch.full((1, 1, 1, 1), 0.5), []
+
+    def model(images):
+        points.append(images.item())
+        return torch.cat([(images - 0.5) ** 2, torch.full_like(images, -9.0)], dim=1)[:, :, 0, 0]
+
+    monkeypatch.setattr(apgd_ascent, "border_start", lambda *_: image - 0.2)
+    batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
+    goal = batch.goal(margin_of_first)
+    apgd_ascent.apgd(Network(model), batch, goal, eps=0.2, norm="linf", count=10, draw=0)
     assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
 
 
@@ -116,7 +96,7 @@ def test_the_step_in_l1_shrinks_until_the_best_change_is_sparser():
     images = torch.full((2, 1, 2, 5), 0.5)
     start = images + 0.1
     loss, gradient = torch.zeros(2), torch.ones(2, 1, 2, 5)
-    goal = AttackBatch(images, torch.zeros(2).long(), Draws(0, "test", torch.arange(2))).goal(margin_of_first)
+    goal = AttackBatch(images, torch.zeros(2).long(), draws_for(2)).goal(margin_of_first)
     state = apgd_ascent.SparseAscent(images, goal, start, loss, gradient, eps=1.0, norm="l1", count=10)
     assert state.changed.tolist() == [10, 10]
     sparse = start.clone()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from rbtools.attacks import ATTACKS, aa, pyauto
+from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from tests.networks import draws_for, images_for, linear
 
@@ -39,23 +38,19 @@ class Net(nn.Module):
         return self.classifier(self.features(images).reshape(images.size(0), -1))
 
 
-def shorten(monkeypatch, queries, **lengths):
+@pytest.fixture
+def quick(monkeypatch):
     """Shorten AutoAttack's sequence, whose lengths are no option of ours."""
     import pyautoattack
 
     class Short(pyautoattack.AutoAttack):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
-            self.square.n_queries = queries
+            self.square.n_queries = 10
             for part in (self.apgd, self.apgd_targeted, self.fab):
-                vars(part).update(lengths)
+                vars(part).update(n_iter=2, eot_iter=2, n_restarts=1)
 
     monkeypatch.setattr(pyautoattack, "AutoAttack", Short)
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    shorten(monkeypatch, queries=10, n_iter=2, eot_iter=2, n_restarts=1)
 
 
 def build(name, eps=0.05, **params):
@@ -68,14 +63,7 @@ OPTIONS = {
     "apgd-t": [{}, {"norm": "l1"}],
     "fab-t": [{}, {"norm": "l1"}],
     "square": [{}, {"norm": "l2"}, {"norm": "l1"}],
-    "aa": [
-        {},
-        {"norm": "l2"},
-        {"norm": "l1"},
-        {"variant": "plus"},
-        {"variant": "rand"},
-        {"attacks": "apgd-dlr,square"},
-    ],
+    "aa": [{}, {"norm": "l2"}, {"norm": "l1"}, {"variant": "plus"}, {"variant": "rand"}],
 }
 VARIANTS = [(name, params) for name, options in OPTIONS.items() for params in options]
 
@@ -99,17 +87,7 @@ def test_nothing_shows_outside_and_nothing_outside_matters(name, params, quick, 
     attack, before, labels_before = build(name, **params), images.clone(), labels.clone()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-
-    def tracer(*_):
-        return None
-
-    outer = sys.gettrace()  # coverage measurement sets a tracing function
-    sys.settrace(tracer)
-    try:
-        perturbed = attack(model, images, labels, draws_for(7))
-        assert sys.gettrace() is tracer
-    finally:
-        sys.settrace(outer)
+    perturbed = attack(model, images, labels, draws_for(7))
     assert random.getstate() == states[0] and (np.random.get_state()[1] == states[1]).all()
     assert torch.equal(torch.get_rng_state(), states[2])
     assert torch.equal(images, before) and torch.equal(labels, labels_before)
@@ -155,37 +133,28 @@ def test_channels_last_gives_the_same_result(name, params, quick):
     assert torch.allclose(other, plain, atol=1e-5)
 
 
-class Constant(nn.Module):
-    """A network without a live path: its logits do not depend on the image, and it always returns one
-    tensor."""
-
-    def __init__(self, classes):
-        super().__init__()
-        self.bias = nn.Parameter(torch.arange(classes).float().flip(0))
-
-    def forward(self, images):
-        return self.bias.expand(len(images), -1)
-
-
 @pytest.mark.parametrize(("name", "params"), [("fab-t", {}), ("aa", {}), ("aa", {"norm": "l1"})])
-@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.slow
-def test_constant_model_stays_at_chance(name, params, flat, quick):
-    model, images = Constant(5), images_for(6, SHAPE)
-    if flat:  # all logits equal: the margin is exactly 0 and Square's own set of survivors is empty
-        nn.init.zeros_(model.bias)
-    labels = torch.tensor([0, 0, 1, 2, 3, 4])
-    perturbed = build(name, **params)(model, images, labels, draws_for(6))
-    assert torch.isfinite(perturbed).all()
-    assert (model(perturbed).argmax(1) == labels).sum() == 2
-    assert torch.equal(model.bias, torch.zeros(5) if flat else torch.arange(5).float().flip(0))
+def test_a_constant_model_is_no_error_and_stays_as_it_is(name, params, quick):
+    """Without a gradient, and with ties of which Square's own start makes an empty batch."""
+    bias, labels = torch.zeros(5), torch.tensor([0, 0, 1, 2, 3, 4])
+    attack, images = build(name, **params), images_for(6, SHAPE)
+    assert torch.isfinite(attack(lambda x: bias.expand(len(x), -1), images, labels, draws_for(6))).all()
+    assert not bias.any()
 
 
-@pytest.mark.parametrize(("version", "classes"), [("standard", 3), ("plus", 2), ("rand", 2)])
-def test_too_few_classes_for_its_losses_are_refused(version, classes):
-    model, images = linear(SHAPE, classes), images_for(2, SHAPE)
-    with pytest.raises(RbError, match=f"own code fails on images of .* and {classes} classes in norm linf"):
-        build("aa", variant=version, eps=1e-6)(model, images, model(images).argmax(1), draws_for(2))
+@pytest.mark.parametrize(
+    ("name", "params", "side", "classes"),
+    [
+        ("aa", {"variant": "standard"}, 8, 3),
+        ("aa", {"variant": "rand"}, 8, 2),
+        *(("square", {"norm": "l2"}, side, 5) for side in (3, 12)),
+    ],
+)
+def test_too_few_classes_and_sizes_that_squares_do_not_fit_are_refused(name, params, side, classes):
+    model, images = linear((1, side, side), classes), images_for(2, (1, side, side))
+    with pytest.raises(RbError, match=f"fails on images of 1x{side}x{side} and {classes} classes in norm"):
+        build(name, 1e-6, **params)(model, images, model(images).argmax(1), draws_for(2))
 
 
 @pytest.mark.parametrize(("classes", "version"), [(4, "standard"), (12, "plus"), (3, "rand")])
@@ -194,14 +163,6 @@ def test_autoattack_takes_as_many_targets_as_there_are(classes, version, quick, 
     labels = model(images).argmax(1)
     perturbed = build("aa", variant=version)(model, images, labels, draws_for(5))
     assert perturbed.shape == images.shape and "target" not in caplog.text
-
-
-@pytest.mark.parametrize("side", [3, 12])
-def test_sizes_that_its_squares_do_not_fit_are_refused(side):
-    images = images_for(2, (1, side, side))
-    labels = images.flatten(1)[:, :5].argmax(1)
-    with pytest.raises(RbError, match=f"fails on images of 1x{side}x{side} and 5 classes in norm l2"):
-        build("square", norm="l2")(lambda x: x.flatten(1)[:, :5], images, labels, draws_for(2))
 
 
 def seed_of(draws):
@@ -245,34 +206,15 @@ def test_standard_keeps_the_lengths_of_the_standard(monkeypatch):
 
     made = []
 
-    class Recorded(pyautoattack.AutoAttack):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            made.append(self)
+    def evaluate(self, images, labels, **_):
+        made.append(self)
+        return images, labels
 
-        def run_standard_evaluation(self, images, labels, **_):
-            return images, labels
-
-    monkeypatch.setattr(pyautoattack, "AutoAttack", Recorded)
-    aa.AutoAttack(eps=0.1, backend="pyautoattack")(
-        linear(SHAPE), images_for(2, SHAPE), torch.zeros(2).long(), draws_for(2)
-    )
+    monkeypatch.setattr(pyautoattack.AutoAttack, "run_standard_evaluation", evaluate)
+    build("aa", 0.1)(linear(SHAPE), images_for(2, SHAPE), torch.zeros(2).long(), draws_for(2))
     (reference,) = made
     assert reference.attacks_to_run == ["apgd-ce", "apgd-t", "fab-t", "square"]
     assert reference.apgd.n_iter == reference.apgd_targeted.n_iter == reference.fab.n_iter == 100
     assert reference.apgd.n_restarts == reference.apgd_targeted.n_restarts == reference.fab.n_restarts == 1
     assert reference.apgd_targeted.n_target_classes == reference.fab.n_target_classes == 9
     assert reference.square.n_queries == 5000 and not reference.square.rescale_schedule
-
-
-def test_warnings_of_the_package_are_said_once(caplog, quick):
-    def softmax(images):
-        return torch.softmax(images.flatten(1)[:, :5], 1)
-
-    images = images_for(4, SHAPE)
-    pyauto.logger.filters[0].seen.clear()
-    with caplog.at_level("WARNING", logger=pyauto.logger.name):
-        for _ in range(3):
-            build("aa")(softmax, images, softmax(images).argmax(1), draws_for(4))
-    texts = [record.getMessage() for record in caplog.records]
-    assert len([text for text in texts if "probability distribution" in text]) == 1

@@ -106,16 +106,13 @@ def test_edges_and_distances_of_spatter_are_opencv_s() -> None:
     spread = equalised(far.floor())
     wrong = 0
     for example, image in enumerate(drops[:, 0].numpy().astype(np.uint8)):
-        wrong += int(((cv2.Canny(image, LOW, HIGH) > 0) != found[example, 0].numpy()).sum())
+        wrong += int(((cv2.Canny(image, 50, 150) > 0) != found[example, 0].numpy()).sum())
         ours = np.where(found[example, 0].numpy(), 0, 255).astype(np.uint8)
         want = np.minimum(cv2.distanceTransform(ours, cv2.DIST_L2, 5), 20)
         assert np.abs(want - far[example, 0].numpy()).max() < 1e-3
         equal = cv2.equalizeHist(far[example, 0].floor().numpy().astype(np.uint8)).astype(int)
         assert np.abs(equal - spread[example, 0].numpy()).max() <= 1
     assert wrong / drops.numel() < 0.002  # OpenCV decides directions in whole numbers
-
-
-LOW, HIGH = 50, 150
 
 
 def test_frost_is_an_even_choice_of_places_in_five_pictures() -> None:
@@ -139,17 +136,6 @@ def test_pictures_of_frost_are_reduced_as_by_opencv_and_are_never_too_small() ->
     assert min(frost.fitted(image, (500, 500), False).shape[1:]) > 500
 
 
-def test_which_frost_it_is_stands_in_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = CORRUPTIONS.build("frost")
-    monkeypatch.setattr(frost, "_files", list)
-    assert made.resolved().textures == "generated"
-    image = torch.full((1, 3, 8, 8), 0.5)
-    generated = CORRUPTIONS.build("frost", textures="generated")
-    assert torch.equal(made(image, 3, draws(1)), generated(image, 3, draws(1)))
-    with pytest.raises(RbError, match=r"not installed here\. Use --textures generated, or pip install"):
-        CORRUPTIONS.build("frost", textures="imagecorruptions")(image, 3)
-
-
 @pytest.mark.parametrize(
     ("name", "constants", "severity", "least"),
     [("pixelate", "imagenet", 5, 4), ("glass_blur", "imagenet", 5, 10), ("elastic_transform", "cifar", 1, 3)],
@@ -157,9 +143,7 @@ def test_which_frost_it_is_stands_in_the_configuration(monkeypatch: pytest.Monke
 def test_images_too_small_are_refused(name: str, constants: str, severity: int, least: int) -> None:
     corruption = CORRUPTIONS.build(name, constants=constants)
     corruption(torch.rand(2, 3, least, least), severity, draws(2))
-    small = torch.rand(2, 3, least - 1, least)
     with pytest.raises(
-        RbError,
-        match=f"{least - 1}x{least} pixels are too small for {name} at severity {severity}: it needs {least}",
+        RbError, match=f"pixels are too small for {name} at severity {severity}: it needs {least}"
     ):
-        corruption(small, severity, draws(2))
+        corruption(torch.rand(2, 3, least - 1, least), severity, draws(2))

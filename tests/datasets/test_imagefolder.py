@@ -64,8 +64,7 @@ def test_hidden_and_other_files_are_skipped_and_counted(photos):
     assert about.sizes["test"] == 4 and about.skipped == 3
     for name in ("test/cat/a.gif", "train/dog/b.GIF", "test/dog/c.jfif", "test/dog/.hidden"):
         (photos / name).write_text("x")
-    (note,) = datasets.describe(named(photos)).notes
-    assert f"Files in the class folders of {photos} that are left out: 4 (2 .gif, 1 .txt, 1 .jfif)." in note
+    assert "that are left out: 4 (2 .gif, 1 .txt, 1 .jfif)." in datasets.describe(named(photos)).notes[0]
 
 
 def test_folders_that_are_all_numbers_are_ordered_as_numbers(tmp_path):
@@ -84,24 +83,17 @@ def test_an_empty_folder_is_a_class_without_images(photos):
     about = datasets.describe(named(photos))
     assert (about.class_names, about.present) == (["bird", "cat", "dog"], (1, 2))
     assert datasets.load(named(photos), "test").labels.tolist() == [1, 1, 1, 2]
-    (photos / "test" / "bird" / "notes.txt").write_text("x")
-    assert "no image is in the class folder bird." in error_of(datasets.describe, named(photos))
 
 
-def test_val_serves_as_test_only_where_there_is_no_test(photos, monkeypatch):
-    monkeypatch.setenv("HOME", str(photos.parent))
+def test_val_serves_as_test_only_where_there_is_no_test(photos):
     (photos / "test").rename(photos / "val")
     assert datasets.describe(named(photos)).sizes == {"train": 3, "test": 4}
-    assert datasets.describe(f"imagefolder:~/{photos.name}").sizes["test"] == 4
     assert len(datasets.load(named(photos), "test")) == 4
-    assert "val of" in error_of(datasets.load, named(photos), "val")
     for name in ("cat", "dog"):
         write(photos / "test" / name / "only.png", 99)
     assert datasets.describe(named(photos)).sizes == {"train": 3, "test": 2}
     (photos / "train").rename(photos / "old")  # one split is enough
     assert datasets.describe(named(photos)).sizes == {"test": 2}
-    message = error_of(datasets.load, named(photos), "train")
-    assert "has no split 'train'" in message and "It has: test." in message
 
 
 def test_order_is_that_of_torchvision(tmp_path):
@@ -120,13 +112,8 @@ def test_order_is_that_of_torchvision(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        '{"dog": 0, "cat": 1}',
-        '["dog", "cat"]',
-        "dog 0\ncat 1\n",
+        *('{"dog": 0, "cat": 1}', '["dog", "cat"]', "dog 0\ncat 1\n", "cat: 1\ndog, 0", "\ufeffdog\ncat\n"),
         "# the model's order\n\ncat\t1\r\ndog\t0\r\n",
-        "cat: 1\ndog, 0",
-        "dog\ncat",
-        "\ufeffdog\ncat\n",
     ],
 )
 def test_class_map_gives_the_models_order(photos, tmp_path, text):
@@ -135,7 +122,6 @@ def test_class_map_gives_the_models_order(photos, tmp_path, text):
     found = datasets.load(named(photos), "test", class_map=file)
     assert found.class_names == ["dog", "cat"] and found.labels.tolist() == [1, 1, 1, 0]
     assert torch.equal(found.images, datasets.load(named(photos), "test").images)
-    assert datasets.describe(named(photos), class_map=file).class_names == ["dog", "cat"]
     for name, number in (("dog", 2), ("cat", 1)):  # a name that ends in a number is not a name and an index
         for split in ("train", "test"):
             (photos / split / name).rename(photos / split / f"class {number}")
@@ -152,67 +138,46 @@ def test_class_map_gives_the_models_order(photos, tmp_path, text):
         ('{"cat": 0, "dog": 0}', "gives index 0 to 'cat' and to 'dog'"),
         ('{"cat": 0, "dog": 999999}', "gives 'dog' the index 999999. Expected one from 0 to 99999"),
         ('{"cat": "0", "dog": 1}', 'holds ["cat", "0"]. Expected JSON'),
-        ('{"cat": 0,', "is not JSON"),
         ("cat 0\ndog", "has the line 'dog'. Expected a name and an index: cat 3."),
         ("cat\ncat\ndog", "names 'cat' twice"),
-        ("", "leaves out the class folders cat, dog"),
-        (None, "does not exist"),
-        (b"\x80\x81", "cannot be read"),
     ],
 )
 def test_wrong_class_map_is_explained(photos, tmp_path, text, message):
     file = tmp_path / "map"
-    file.write_bytes(text) if isinstance(text, bytes) else text is None or file.write_text(text)
+    file.write_text(text)
     found = error_of(datasets.describe, named(photos), class_map=file)
     assert message in found and str(file) in found
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "cut", "gone", "loop", "deep"])
+@pytest.mark.parametrize("damage", ["text", "cut", "loop", "deep"])
 def test_unreadable_image_is_named(photos, damage):
     victim = photos / "test/cat/9.png"
     data = victim.read_bytes()
     victim.unlink()
-    if damage == "gone":
-        victim.symlink_to(photos / "nowhere.png")
-    elif damage == "loop":
+    if damage == "loop":
         victim.symlink_to(victim)
     elif damage == "deep":
         Image.fromarray(np.zeros((6, 5), np.uint16)).save(victim)
     else:
-        victim.write_bytes({"empty": b"", "text": b"<html>", "cut": data[:-30]}[damage])
+        victim.write_bytes({"text": b"<html>", "cut": data[:-30]}[damage])
     message = error_of(datasets.load, named(photos), "test")
-    assert str(victim) in message
-    if damage == "deep":
-        assert "more than 8 bits a channel" in message
-    elif damage != "loop":
-        assert message.startswith(f"The image {victim} cannot be read (")
-    assert "\n" not in message and "BytesIO" not in message and "emove" in message
-    if damage in ("gone", "loop"):
-        assert str(victim) in error_of(datasets.fingerprint, named(photos), "test")
+    assert str(victim) in message and ("more than 8 bits a channel" in message) is (damage == "deep")
 
 
 def test_splits_with_other_classes_are_refused(photos):
     write(photos / "train/bird/1.png")
     write(photos / "test/fish/1.png")
-    for call in (datasets.describe, lambda name: datasets.load(name, "test")):
-        message = error_of(call, named(photos))
-        assert f"{photos / 'train'} lacks fish" in message and f"{photos / 'test'} lacks bird" in message
+    message = error_of(datasets.load, named(photos), "test")
+    assert f"{photos / 'train'} lacks fish" in message and f"{photos / 'test'} lacks bird" in message
 
 
-@pytest.mark.parametrize("name", ["test", "val", "pictures"])
+@pytest.mark.parametrize("name", ["val", "pictures"])
 def test_class_folders_alone_are_the_test_split_and_that_is_said(photos, name):
     whole = datasets.load(named(photos), "test")
     folder = (photos / "test").rename(photos.parent / name)
-    about = datasets.describe(named(folder))
-    assert about.sizes == {"test": 4}
-    assert about.notes == (
-        f"{folder} holds the class folders cat, dog and neither train nor test: its images are taken for the"
-        " split test.",
-    )
-    found = datasets.load(named(folder), "test")
+    about, found = datasets.describe(named(folder)), datasets.load(named(folder), "test")
+    assert about.sizes == {"test": 4} and "its images are taken for the split test." in about.notes[0]
     assert torch.equal(found.images, whole.images) and torch.equal(found.labels, whole.labels)
-    assert "It has: test." in error_of(datasets.load, named(folder), "train")
-    assert datasets.describe(named(photos)).notes == ()
 
 
 def test_fingerprint_is_what_the_docstring_says(photos, tmp_path):
@@ -241,38 +206,19 @@ def test_an_image_that_is_no_plain_file_is_not_waited_for(tmp_path, kind):
         datasets.fingerprint(f"imagefolder:{tmp_path}", "test")
 
 
-def empty(root):
-    (root / "empty").mkdir()
-    return root / "empty"
-
-
-def pictures(root):
-    """Class folders, of which one has no images."""
-    (root / "test/more/folders").mkdir(parents=True)
-    return (root / "test").rename(root.parent / "pictures")
-
-
-def other_sizes(root):
-    return [write(file, size=(8, 8)) for file in (root / "train").rglob("*.png")] and root
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda root: root / "nowhere", "does not exist"),
         (lambda root: root / "test/cat/9.png", "is a file"),
-        (empty, "has no train or test folder. Expected PATH/train/<class>"),
         (lambda root: write(root / "flat/test/1.png").parents[1], "has no class folders"),
         (lambda root: root.parent, "no train or test folder"),
         (lambda root: root / "train", "is itself a split: it holds the class folders cat, dog"),
-        (pictures, "no train or test folder, but the folders cat, dog, more"),
-        (other_sizes, "is 8x8"),
+        (lambda root: write(root / "test/dog/9.png", size=(8, 8)).parents[2], "is 8x8"),
     ],
 )
 def test_a_path_that_holds_nothing_useful_is_explained(photos, change, said):
-    assert said in error_of(datasets.describe, named(change(photos)))
-    for name in ("imagefolder", "imagefolder:"):
-        assert "Write imagefolder:PATH" in error_of(datasets.describe, name)
+    assert said in error_of(datasets.load, named(change(photos)), "test")
 
 
 @pytest.mark.parametrize("target", [".", "..", "../..", "/"])

@@ -46,13 +46,7 @@ def in_folders(flat: Path) -> Path:
 
 def test_the_facts_are_those_of_ilsvrc2012() -> None:
     assert len(facts().wnids) == 1000 and facts().wnids == sorted(facts().wnids)
-    assert facts().wnids[0] == "n01440764" and facts().wnids[999] == "n15075141"
     assert len(set(facts().robustbench)) == 5000
-
-
-def test_a_folder_without_class_folders_is_explained(flat: Path) -> None:
-    message = error_of(datasets.load, "imagenet", "test", "data")
-    assert "imagenet/val has no class folders" in message and "torchvision.datasets.ImageNet" in message
 
 
 def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
@@ -63,8 +57,7 @@ def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
     assert about.sizes["test"] == 5 and about.shape == (3, 224, 224)
     assert "has 5 of the 1,000 classes" in about.notes[0]
     assert "robustbench" not in about.sizes
-    message = error_of(datasets.load, "imagenet", "robustbench", "data")
-    assert "holds none of the images of the split robustbench" in message
+    assert "none of the images of the split" in error_of(datasets.load, "imagenet", "robustbench", "data")
     path = next(flat.glob("*/*_00000005.JPEG"))
     path.rename(path.with_name(f"ILSVRC2012_val_{facts().robustbench[0]:08}.JPEG"))
     subset = datasets.load("imagenet", "robustbench", "data")
@@ -96,10 +89,10 @@ def test_images_are_scaled_and_cropped_as_torchvision_does_it(flat: Path) -> Non
 
 
 def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
+    assert "imagenet/val has no class folders" in error_of(datasets.load, "imagenet", "test", "data")
     assert "no preprocessing 'lanczos'" in error_of(datasets.load, "imagenet:lanczos", "test", "data")
     assert "Expected imagenet/val/n01440764" in error_of(datasets.load, "imagenet", "train", "data")
     cats = in_folders(flat) / "cats"
     cats.mkdir()
     image(0, (9, 9)).save(cats / "a.png")
-    message = error_of(datasets.load, "imagenet", "test", "data")
-    assert "class folders cats, which are not wnids" in message and "imagefolder:PATH" in message
+    assert "folders cats, which are not wnids" in error_of(datasets.load, "imagenet", "test", "data")

@@ -41,7 +41,6 @@ def test_one_list_of_several_is_named(write, tmp_path):
     path = write(PUBLISHED)
     assert indices.read(f"{path}:train", 5).numbers == (0, 1, 3)
     assert indices.read(f"{path}:valid", 5).numbers == (2, 4)
-    assert indices.read(write('{"a": [1]}') + ":a", 5).numbers == (1,)
     (tmp_path / "a:b").write_text("1 2")  # a colon may be part of the name
     assert indices.read(str(tmp_path / "a:b"), 5).numbers == (1, 2)
 
@@ -52,21 +51,16 @@ def test_one_list_of_several_is_named(write, tmp_path):
         ("1 5", "", "names the example 5, and the split has 5. Expected numbers from 0 to 4."),
         ("1 2 1", "", "names the example 1 twice"),
         ("1 two", "", "holds 'two'. Expected whole numbers"),
-        ("[1, 2.5]", "", "holds 2.5"),
-        ("", "", "is empty"),
         ("[1, 2", "", "is not JSON"),
         (PUBLISHED, "", "has several lists: train, valid. Name one: "),
         (PUBLISHED, ":vaild", "has no 'vaild'. Did you mean 'valid'? It has: train, valid."),
         ("1 2", ":a", "is not a JSON object, so it has no 'a'"),
-        ("[1]", ":a", "is one list, so it has no 'a'"),
-        ('{"a": 1}', ":a", "holds no list there"),
         (b"\xff\x00\xff", "", "cannot be read"),
         (None, "0-5", "names the example 5, and the split has 5. Expected numbers from 0 to 4."),
         (None, "0-2,1", "names the example 1 twice"),
         (None, "3-1", "has the range 3-1, which is empty. Write 1-3."),
         (None, "0-99999999999", "Expected numbers below 10000000"),
         (None, ",".join(["0-9999998"] * 2), "names more than 10000000 examples"),
-        (None, "none", "none cannot be read (No such file"),
     ],
 )
 def test_anything_else_is_explained(write, text, key, message):
@@ -76,13 +70,11 @@ def test_anything_else_is_explained(write, text, key, message):
     assert message in str(caught.value) and (path or key) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"), [("0-3", (0, 1, 2, 3)), ("2", (2,)), ("3,0-1", (0, 1, 3)), ("4-4", (4,))]
-)
-def test_ranges_need_no_file(text, numbers, tmp_path):
-    assert indices.read(text, 5).numbers == numbers
-    (tmp_path / text).write_text("4")  # a file of that name comes first
-    assert indices.read(text, 5).numbers == (4,)
+def test_ranges_need_no_file(tmp_path):
+    for text, numbers in (("0-3", (0, 1, 2, 3)), ("2", (2,)), ("3,0-1", (0, 1, 3)), ("4-4", (4,))):
+        assert indices.read(text, 5).numbers == numbers
+        (tmp_path / text).write_text("4")  # a file of that name comes first
+        assert indices.read(text, 5).numbers == (4,)
 
 
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=60).map(torch.tensor)
@@ -112,12 +104,6 @@ def test_seeds_give_other_orders_and_the_order_is_frozen():
     assert orders[1] == [24, 14, 29, 7, 16, 34, 13, 27]
 
 
-@pytest.mark.parametrize("n", [0, -3])
-def test_fewer_than_one_is_refused(n):
-    with pytest.raises(RbError, match=f"number of examples is {n}. It must be 1 or more"):
-        datasets.subset(torch.tensor([0, 1]), n, seed=0)
-
-
 @pytest.mark.parametrize("in_order", [False, True])
 def test_chosen_examples_cycle_through_the_classes_unless_their_order_is_given(in_order):
     chosen = indices.Indices((30, 3, 9, 22, 17, 5), "sha256:0", in_order)
@@ -129,15 +115,14 @@ def test_chosen_examples_cycle_through_the_classes_unless_their_order_is_given(i
 def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
     """An example's result in a subset equals its result in the whole split, random starts included."""
     attack = runner.command("attack", "--eps 16 --steps 2 --device cpu")
-    parts = {"odd": range(1, 355, 2), "even": range(0, 355, 2)}
-    (tmp_path / "parts.json").write_text(json.dumps({name: list(part) for name, part in parts.items()}))
-    right = {}
+    parts = {"odd": [*range(1, 355, 2)], "even": [*range(0, 355, 2)]}
+    (tmp_path / "parts.json").write_text(json.dumps(parts))
+    right = 0
     for name, part in parts.items():
         result = runner.one(attack(f"pgd --indices parts.json:{name}", trained["erm"]))
         entry = runner.entry(result, "pgd2.16")
         assert entry["n"] == len(part) and entry["indices"].startswith("sha256:")
         assert runner.entry(result, "acc")["indices"] == entry["indices"]
-        right[name] = round(entry["value"] * entry["n"])
+        right += round(entry["value"] * entry["n"])
     entry = runner.entry(runner.one(attack("pgd", trained["erm"])), "pgd2.16")
-    assert entry["n"] == 355 and "indices" not in entry
-    assert round(entry["value"] * 355) == sum(right.values()) and 0 < sum(right.values()) < 355
+    assert entry["n"] == 355 and "indices" not in entry and round(entry["value"] * 355) == right > 0

@@ -45,8 +45,7 @@ def test_every_spelling_is_read(save, names, packed, monkeypatch):
     name = save(packed, **{images: IMAGES, labels: LABELS})
     check(name, "test")
     about = datasets.describe(name)
-    assert about.sizes == {"test": 6} and about.shape == (3, 8, 5) and about.class_names == ["0", "1", "2"]
-    assert (about.mean, about.std, about.augment) == (None, None, ("crop", "flip"))
+    assert (about.sizes, about.shape, about.classes) == ({"test": 6}, (3, 8, 5), 3)
     monkeypatch.setenv("RB_IMAGE_MEMORY", "100")
     streamed = datasets.load(name, "test").images
     assert not isinstance(streamed, torch.Tensor)
@@ -67,17 +66,16 @@ def test_splits_and_axes_of_known_files(save, packed):
     grey = IMAGES[:, 0]
     name = save(packed, x_train=grey, y_train=LABELS, x_test=grey[:4], y_test=LABELS[:4])
     check(name, "test", grey[:4, None], LABELS[:4])
-    assert datasets.describe(name).shape == (1, 8, 5) and datasets.describe(name).augment == ()
+    assert datasets.describe(name).augment == ()
 
 
-@pytest.mark.parametrize("axes", ["last of one", "first of one", "fortran"])
-def test_other_layouts(save, axes):
+def test_other_layouts(save):
     grey = IMAGES[:, :1]
-    forms = {"last of one": grey.transpose(0, 2, 3, 1), "first of one": grey}
-    given = forms.get(axes, np.asfortranarray(IMAGES))
-    check(save(images=given, labels=LABELS), "test", IMAGES if axes == "fortran" else grey)
-    assert datasets.describe(save(images=given, labels=LABELS, classes=10)).classes == 10
-    name = save(images=given, labels=LABELS, class_names=np.array(["a", "b", "c", "d"]))
+    for given in (grey.transpose(0, 2, 3, 1), grey):
+        check(save(images=given, labels=LABELS), "test", grey)
+    check(save(images=np.asfortranarray(IMAGES), labels=LABELS), "test")
+    assert datasets.describe(save(images=grey, labels=LABELS, classes=10)).classes == 10
+    name = save(images=grey, labels=LABELS, class_names=np.array(["a", "b", "c", "d"]))
     assert datasets.load(name, "test").class_names == ["a", "b", "c", "d"]
 
 
@@ -95,8 +93,6 @@ def test_fingerprint_is_of_the_content(save, settled, overwrite):
     np.savez(other := io.BytesIO(), images=IMAGES[::-1], labels=LABELS)
     overwrite(Path(name.removeprefix("npz:")), other.getvalue())
     assert datasets.fingerprint(name, "test", cache=cache) != first
-    many = np.arange(6) * 100
-    assert datasets.fingerprint(save(images=IMAGES, labels=many), "test") != first
 
 
 @pytest.mark.parametrize(
@@ -106,11 +102,9 @@ def test_fingerprint_is_of_the_content(save, settled, overwrite):
         ({"images": IMAGES / 255, "labels": LABELS}, "`images` is float64, and images in [0, 1] become"),
         ({"images": IMAGES[:, :2], "labels": LABELS}, "the shape (6, 2, 8, 5), in which the axis of 1 or 3"),
         ({"images": IMAGES[:, :, :, :3], "labels": LABELS}, "the shape (6, 3, 8, 3), in which the axis of 1"),
-        ({"images": IMAGES.reshape(6, -1), "labels": LABELS}, "the shape (6, 120)"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "the shape (0, 3, 8, 5)"),
         ({"images": IMAGES, "labels": LABELS[:5]}, "it has 6 images and 5 labels in the split test"),
         ({"images": IMAGES, "labels": LABELS / 2}, "`labels` is float64 (6,), which is not a whole number"),
-        ({"images": IMAGES, "labels": np.eye(6, dtype=int)}, "`labels` is int64 (6, 6), which is not a"),
         ({"images": IMAGES, "labels": LABELS, "classes": 2}, "gives image 2 the label 2, and has 2 classes"),
         ({"images": IMAGES, "labels": np.array([{}] * 6, object)}, "allow_pickle=False"),
         ({"images": np.array([[[{}]]], object), "labels": LABELS[:1]}, "`images` is object"),
@@ -137,7 +131,3 @@ def test_damaged_file_is_named(save, tmp_path, damage):
     message = error_of(datasets.load, name, "test")
     assert f"The file {path} " in message and "Expected" in message
     assert {"empty": "is empty", "html": "is an HTML page"}.get(damage, "cannot be read") in message
-    assert "does not exist" in error_of(datasets.describe, "npz:nowhere.npz")
-    assert "is a folder" in error_of(datasets.describe, f"npz:{tmp_path}")
-    for name in ("npz", "npz:"):
-        assert "Write npz:PATH" in error_of(datasets.describe, name)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import Result
 
 from rbtools import datasets
 from rbtools.errors import RbError
 from rbtools.models import build
-from tests.runner import one, run
+from tests.runner import command, one
 
 MODULE = '''
 from dataclasses import dataclass
@@ -35,7 +33,6 @@ ODD = {
     "stopping": lambda split: 1 / 0,
     "reals": lambda split: (np.zeros((2, 1, 8, 8)), np.zeros(2, int)),
     "short": lambda split: (np.zeros((2, 1, 8, 8), np.uint8), np.zeros(3, int)),
-    "uneven": lambda split: (np.zeros((2, 1, 8, 8 if split == "test" else 4), np.uint8), np.zeros(2, int)),
 }
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +52,7 @@ def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("own_flat", None)
 
 
-def attack(*words: str, text: str = "") -> Result:
-    return run("attack", ["none", "--n", "10", "--device", "cpu", *words], text)
-
-
-def checkpoint() -> list[str]:
-    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
-    torch.save(network.state_dict(), "model.pt")
-    return ["--checkpoint", "model.pt", "--arch", "simplecnn", "--normalize", "none"]
+attack = command("attack", "--n 10 --device cpu")
 
 
 def test_arrays_are_all_that_a_data_set_needs() -> None:
@@ -77,23 +67,17 @@ def test_arrays_are_all_that_a_data_set_needs() -> None:
 
 
 def test_a_record_names_it_and_cannot_give_it_leave() -> None:
-    asked = [*checkpoint(), "--dataset", "python:own_flat:Flat"]
-    refused = attack(*asked)
+    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
+    torch.save(network.state_dict(), "model.pt")
+    asked = "none --checkpoint model.pt --arch simplecnn --normalize none --dataset python:own_flat:Flat"
+    refused = attack(asked)
     assert refused.exit_code == 2 and "is a program, which would run" in refused.stderr
     assert "own_flat" not in sys.modules
-    record = one(attack(*asked, "--allow-code"))
+    record = one(attack(f"{asked} --allow-code"))
     assert record["dataset"] == "python:own_flat:Flat" and record["evals"][-1]["n"] == 10
     sys.modules.pop("own_flat")
-    later = attack(text=json.dumps({**record, "evals": [], "metrics": {}}))
+    later = attack("none", {**record, "evals": [], "metrics": {}})
     assert later.exit_code == 1 and "add --allow-code" in later.stderr and "own_flat" not in sys.modules
-
-
-def test_rb_arch_sizes_networks_for_it() -> None:
-    words = "--index 5 --dataset python:own_flat:Flat"
-    assert "add --allow-code" in run("arch", words).stderr
-    assert one(run("arch", f"{words} --allow-code"))["dataset"] == "python:own_flat:Flat"
-    alone = run("arch", "--index 5 --allow-code")
-    assert alone.exit_code == 2 and "describes a file of weights" in alone.stderr
 
 
 @pytest.mark.parametrize(
@@ -102,20 +86,14 @@ def test_rb_arch_sizes_networks_for_it() -> None:
         ("Odd:stopping", "stopped with ZeroDivisionError: division by zero"),
         ("Odd:reals", "its images are float64 (2, 1, 8, 8)"),
         ("Odd:short", "its labels are int64 (3,) for 2 images"),
-        ("Odd:uneven", "its splits have images of different shapes"),
-        ("Gone", "The module own_flat has no Gone"),
     ],
 )
 def test_what_is_no_data_set_is_refused(name: str, message: str) -> None:
     with pytest.raises(RbError) as refused:
         datasets.load(f"python:own_flat:{name}", "test", allow_code=True)
     assert message in str(refused.value)
-    with pytest.raises(RbError, match="has no split 'val'"):
-        datasets.load("python:own_flat:Flat", "val", allow_code=True)
 
 
 def test_an_entry_point_needs_no_allow_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(datasets.DATASETS), "plugins", {"flat": "own_flat:Flat"})
     assert datasets.describe("flat:3").name == "flat:3"
-    with pytest.raises(RbError, match="Did you mean 'flat'"):
-        datasets.describe("flatt")

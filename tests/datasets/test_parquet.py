@@ -44,9 +44,7 @@ def save(pa, tmp_path):
 
 
 def check(name, split, images=IMAGES, labels=LABELS):
-    found = datasets.load(name, split)
-    archives.check(found, images, labels)
-    return found
+    archives.check(datasets.load(name, split), images, labels)
 
 
 def test_layout_of_a_repository(save):
@@ -56,9 +54,8 @@ def test_layout_of_a_repository(save):
     save("data/train-00001-of-00002.parquet", IMAGES[4:], LABELS[4:], names=names)
     name = save("data/test-00000-of-00001.parquet", IMAGES[:2], LABELS[:2], names=names)
     about = datasets.describe(name)
-    assert about.sizes == {"test": 2, "train": 7} and about.shape == (3, 6, 5)
-    assert about.class_names == names and about.classes == 4 and about.mean is None
-    assert check(name, "train").class_names == names
+    assert about.sizes == {"test": 2, "train": 7} and about.shape == (3, 6, 5) and about.class_names == names
+    check(name, "train")
     check(name, "test", IMAGES[:2], LABELS[:2])
 
 
@@ -73,12 +70,9 @@ def test_layout_of_the_converted_branch(save):
 
 
 def test_one_file_is_the_split_that_its_name_says_or_test(save, tmp_path, monkeypatch):
-    save("validation-00000-of-00001.parquet")
-    check(f"parquet:{tmp_path / 'hub/validation-00000-of-00001.parquet'}", "test")
-    save("mine.parquet")
-    check(f"parquet:{tmp_path / 'hub/mine.parquet'}", "test")
-    save("train.parquet")
-    check(f"parquet:{tmp_path / 'hub/train.parquet'}", "train")
+    for stem, split in (("validation-00000-of-00001", "test"), ("mine", "test"), ("train", "train")):
+        save(f"{stem}.parquet")
+        check(f"parquet:{tmp_path / 'hub' / stem}.parquet", split)
     monkeypatch.setenv("RB_IMAGE_MEMORY", "1")  # decoded as it is asked for
     found = datasets.load(f"parquet:{tmp_path / 'hub/train.parquet'}", "train").images
     assert not isinstance(found, torch.Tensor)
@@ -118,10 +112,7 @@ def test_fingerprint_is_of_the_content(save, tmp_path):
 
 
 def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):
-    assert "does not exist" in error_of(datasets.describe, "parquet:nowhere")
     assert "has no .parquet file" in error_of(datasets.describe, f"parquet:{tmp_path}")
-    for name in ("parquet", "parquet:"):
-        assert "Write parquet:PATH" in error_of(datasets.describe, name)
     file = tmp_path / "a.parquet"
     none = {"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}
     for columns, said in (
@@ -133,15 +124,13 @@ def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):
         pa.parquet.write_table(pa.table(columns), file)
         assert said in error_of(datasets.describe, f"parquet:{file}")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = error_of(datasets.describe, f"parquet:{file}")
-    assert "need pyarrow, which is not installed. Run: pip install pyarrow" in message
+    assert "Run: pip install pyarrow" in error_of(datasets.describe, f"parquet:{file}")
 
 
-def test_several_configurations_are_told_apart(save, tmp_path):
+def test_several_configurations_are_told_apart(save):
     save("a/test/0000.parquet")
     name = save("b/test/0000.parquet")
-    message = error_of(datasets.describe, name)
-    assert "in several folders: " in message and str(tmp_path / "hub/a/test") in message
+    assert "in several folders: " in error_of(datasets.describe, name)
     check(f"{name}/a", "test")
 
 
@@ -151,8 +140,7 @@ def test_damaged_file_is_named(save, tmp_path, damage):
     data = path.read_bytes()
     path.write_bytes({"empty": b"", "html": b"<html>", "cut": data[:-9], "noise": b"PAR1" * 9}[damage])
     message = error_of(datasets.load, name, "test")
-    assert f"The file {path} " in message and "Expected a .parquet file" in message
-    assert {"empty": "is empty", "html": "is an HTML page"}.get(damage, "cannot be read") in message
+    assert {"empty": f"{path} is empty", "html": f"{path} is an HTML page"}.get(damage, f"{path} ") in message
 
 
 @pytest.mark.parametrize(("odd", "grey"), [(0, False), (3, False), (0, True)])
@@ -185,15 +173,5 @@ def test_bad_images_and_labels_name_their_row(save, tmp_path):
     encoded = iter([archives.png(IMAGES[0]), b"no image", None])
     name = save("test.parquet", IMAGES[:3], LABELS[:3], encode=lambda image: next(encoded))
     assert f"in row 1 of {path} cannot be read" in error_of(datasets.load, name, "test")
-    encoded = iter([None, archives.png(IMAGES[1])])
-    name = save("test.parquet", IMAGES[:2], LABELS[:2], encode=lambda image: next(encoded))
-    assert "it is not in the file, which only names it" in error_of(datasets.load, name, "test")
     name = save("test.parquet", labels=[0, 1, 2, 3, 0, 0, 0], names=["a", "b", "c"])
     assert "gives image 3 the label 3, and has 3 classes" in error_of(datasets.load, name, "test")
-
-
-def test_splits_of_different_sizes_are_told_before_loading(save):
-    save("train.parquet")
-    name = save("test.parquet", IMAGES[:, :, :4])
-    assert "different sizes" in error_of(datasets.describe, name)
-    assert "has no split 'tset'. Did you mean 'test'?" in error_of(datasets.load, name, "tset")

@@ -18,15 +18,6 @@ NAMES = ["cifar10", "cifar100", "imagenet16-120", "mnist", "svhn", "cinic10", "t
 FOLDERS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C"}
 
 
-def small(monkeypatch, name, made, folder):
-    """Give a data set the small size and the MD5 sums of the archive made here."""
-    cls = datasets.DATASETS.load(name)
-    monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in made.items()})
-    if name == "tinyimagenet":
-        monkeypatch.setattr(cls, "class_names", tuple("012"))
-    list_sums(monkeypatch, name, folder)
-
-
 def list_sums(monkeypatch, name, folder):
     """Take the files in the folder for the published ones of that data set."""
     sums = {path.name: archives.md5(path) for path in folder.rglob("*") if path.is_file()}
@@ -39,12 +30,16 @@ def list_sums(monkeypatch, name, folder):
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """Write a small data set into a folder; returns (folder, split -> (images, labels))."""
+    """Write a small data set into a folder, which has its size and MD5 sums from now on; returns the folder
+    and split -> (images, labels)."""
 
     def made(name, **options):
-        folder = tmp_path / "sets"
+        folder, cls = tmp_path / "sets", datasets.DATASETS.load(name)
         found = getattr(archives, name.partition("-")[0])(folder, **options)
-        small(monkeypatch, name, found, folder)
+        monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in found.items()})
+        if name == "tinyimagenet":
+            monkeypatch.setattr(cls, "class_names", tuple("012"))
+        list_sums(monkeypatch, name, folder)
         return folder, found
 
     return made
@@ -57,9 +52,7 @@ def test_every_split_is_read_back_byte_for_byte(make, name):
     for split, (images, labels) in made.items():
         found = datasets.load(name, split, folder)
         check(found, images, labels)
-        assert (found.name, found.split, found.classes) == (name, split, about.classes)
         assert tuple(found.images.shape[1:]) == about.shape and about.sizes[split] == len(found)
-        assert len(found.class_names) == found.classes
         if name == "svhn":
             assert found.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]  # ten is zero
     if name == "cinic10":
@@ -82,12 +75,11 @@ def test_data_dir_may_hold_a_folder_of_that_name_or_be_the_innermost_folder(make
         check(datasets.load(name, split, tmp_path / "all"), images, labels)
 
 
-def test_mnist_is_read_packed_and_not(make, monkeypatch):
+def test_mnist_is_read_packed_and_not(make):
     folder, made = make("mnist")
     prints = [datasets.fingerprint("mnist", split, folder) for split in made]
     shutil.rmtree(folder)
-    archives.mnist(folder, packed=True)
-    list_sums(monkeypatch, "mnist", folder)
+    make("mnist", packed=True)
     for split, (images, labels) in made.items():
         check(datasets.load("mnist", split, folder), images, labels)
     assert [datasets.fingerprint("mnist", split, folder) for split in made] == prints
@@ -123,14 +115,12 @@ def test_imagenet50_is_scaled_and_cut_as_torchvision_does(imagenet50):
 
 
 def test_imagenet50_is_described_by_what_is_there(imagenet50):
-    assert datasets.describe("imagenet50").sizes == {"train": 64_000, "test": 2_500}
     about = datasets.describe("imagenet50", imagenet50)
     assert about.sizes == {"train": 50, "test": 50} and about.class_names[:2] == ["n00", "n01"]
     shutil.rmtree(imagenet50 / "imagenet50/val/n49")
     assert "lacks n49" in error_of(datasets.describe, "imagenet50", imagenet50)
     shutil.rmtree(imagenet50 / "imagenet50/train/n49")
-    message = error_of(datasets.load, "imagenet50", "test", imagenet50)
-    assert "has 49 class folders" in message and "imagenet50 has 50 classes" in message
+    assert "has 49 class folders" in error_of(datasets.load, "imagenet50", "test", imagenet50)
 
 
 @pytest.fixture(params=["cifar10-c", "cifar100-c"])
@@ -156,6 +146,8 @@ def test_a_corruption_and_severity_are_read_back_byte_for_byte(corruptions):
             check(datasets.load(full, "test", folder), images[part], labels[part])
             assert datasets.describe(full).sizes == {"test": 3}
     assert datasets.describe(f"{name}:fog").sizes == {"test": 15}
+    assert "'fogg' is not a corruption. Did you mean 'fog'" in error_of(datasets.describe, f"{name}:fogg.3")
+    assert "'6' is not a severity. Severities are 1 to 5." in error_of(datasets.describe, f"{name}:fog.6")
 
 
 def test_all_corruptions_are_the_fifteen_of_the_benchmark(corruptions, monkeypatch):
@@ -170,20 +162,6 @@ def test_all_corruptions_are_the_fifteen_of_the_benchmark(corruptions, monkeypat
     streamed = datasets.load(name, "test", folder).images
     ids = torch.tensor([224, 0, 17, 17, 100])
     assert not isinstance(streamed, torch.Tensor) and torch.equal(streamed[ids], whole.images[ids])
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("cifar10-c:fogg.3", "'fogg' is not a corruption. Did you mean 'fog'"),
-        ("cifar10-c:", "'' is not a corruption"),
-        ("cifar100-c:fog.6", "'6' is not a severity. Severities are 1 to 5."),
-        ("cifar10-c:fog.3.1", "'3.1' is not a severity"),
-        ("cifar10:fog", "takes no argument, found 'cifar10:fog'"),
-    ],
-)
-def test_wrong_arguments_are_answered(name, message):
-    assert message in error_of(datasets.describe, name)
 
 
 BOTH = ("crop", "flip")
@@ -212,19 +190,14 @@ def test_description_needs_no_files(name):
 
 @pytest.mark.parametrize("name", [*NAMES, "imagenet50", "cifar10-c:fog.3"])
 def test_missing_files_are_explained(name, tmp_path):
-    for call in (datasets.fingerprint, datasets.load):
-        message = error_of(call, name, "test", tmp_path / "nowhere")
-        assert f"The data set {name} was not found. Expected " in message
-        assert f"looked in {tmp_path / 'nowhere'}" in message and "--data-dir (or RB_DATA)" in message
-        offered = name not in ("imagenet50", "imagenet16-120")
-        assert ("--download to get http" in message) is offered
-    assert "looked in data" in error_of(datasets.load, name, "test")
+    message = error_of(datasets.fingerprint, name, "test", tmp_path / "nowhere")
+    assert f"The data set {name} was not found. Expected " in message
+    assert f"looked in {tmp_path / 'nowhere'}" in message and "--data-dir (or RB_DATA)" in message
+    assert ("--download to get http" in message) is (name not in ("imagenet50", "imagenet16-120"))
 
 
-def test_a_missing_batch_and_an_unknown_split_are_named(make):
+def test_a_missing_batch_is_named(make):
     folder, _ = make("cifar10")
-    message = error_of(datasets.load, "cifar10", "tset", folder)
-    assert "The data set cifar10 has no split 'tset'. Did you mean 'test'?" in message
     (folder / "cifar-10-batches-py/data_batch_4").unlink()
     message = error_of(datasets.load, "cifar10", "train", folder)
     assert f"{folder / 'cifar-10-batches-py'} lacks data_batch_4 of the data set cifar10." in message
@@ -256,22 +229,20 @@ def test_damaged_file_is_named(make, name, damage):
     if name not in ("cinic10", "tinyimagenet"):  # Pillow checks single images
         expected = {"empty": "is empty.", "html": "is an HTML page that was saved as data."}
         assert expected.get(damage, "cut off, damaged or something else") in message
-        assert "Expected " in message and "Remove it and get it again." in message
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "imagenet16-120", "svhn"])
-def test_a_file_with_another_checksum_is_refused_before_anything_is_evaluated(make, name, tmp_path):
+def test_a_file_with_another_checksum_is_refused_unread(make, name, tmp_path, monkeypatch):
     folder, _ = make(name)
     victim = folder / VICTIMS[name]
     expected = archives.md5(victim)
     data = bytearray(victim.read_bytes())
     data[-200] ^= 1
     victim.write_bytes(data)
-    message = error_of(datasets.fingerprint, name, "test", folder)
-    assert f"The file {victim} cannot be read (its MD5 is {archives.md5(victim)})" in message
-    assert f"whose MD5 is {expected}" in message and "Remove it and get it again" in message
-    victim.write_bytes(HTML)
-    assert "is an HTML page" in error_of(datasets.fingerprint, name, "test", folder)
+    monkeypatch.setattr("scipy.io.loadmat", lambda *args, **options: pytest.fail("scipy opens it"))
+    for message in (error_of(call, name, "test", folder) for call in (datasets.fingerprint, datasets.load)):
+        assert f"The file {victim} cannot be read (its MD5 is {archives.md5(victim)})" in message
+        assert f"whose MD5 is {expected}" in message
     if name == "cifar10":  # a pickle that would run a command
         victim.write_bytes(f"cposix\nsystem\n(S'touch {tmp_path}/ran'\ntR.".encode())
         assert "cannot be read (its MD5 is" in error_of(datasets.load, name, "test", folder)
@@ -306,39 +277,7 @@ def test_damaged_array_is_named(corruptions, damage):
 def test_another_number_of_images_is_refused(make, monkeypatch):
     folder, _ = make("mnist")
     monkeypatch.setattr(digits.Mnist, "sizes", {"train": 60_000, "test": 10_000})
-    message = error_of(datasets.load, "mnist", "test", folder)
-    assert "hold 5 images of 1x28x28" in message and "Expected 10000 images of 1x28x28" in message
+    assert "hold 5 images of 1x28x28" in error_of(datasets.load, "mnist", "test", folder)
     folder, _ = make("cinic10")
     (folder / "CINIC-10/test/cat/n0006.png").unlink()
-    message = error_of(datasets.fingerprint, "cinic10", "test", folder)
-    assert "holds 19 images" in message and "has 20" in message
-
-
-def test_an_svhn_file_that_is_not_the_published_one_never_reaches_scipy(make, monkeypatch):
-    folder, _ = make("svhn")
-    archives.svhn(folder, count=11)  # a complete file with other content
-    monkeypatch.setattr("scipy.io.loadmat", lambda *args, **options: pytest.fail("scipy opens it"))
-    message = error_of(datasets.load, "svhn", "test", folder)
-    assert f"The file {folder / 'test_32x32.mat'} cannot be read (its MD5 is" in message
-
-
-@pytest.mark.parametrize(
-    ("name", "mean", "std"),
-    [
-        # The decimals that NAS-Bench-201's users print for the same constants.
-        ("cifar10", (0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616)),
-        ("cifar100", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-        ("imagenet16-120", (0.4811, 0.4575, 0.4079), (0.2479, 0.2402, 0.2553)),
-        ("rice", (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),
-        ("kuangliu", (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-        ("mnist", (0.1307,), (0.3081,)),
-        ("svhn", (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
-        ("cinic10", (0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587)),
-        ("tinyimagenet", (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
-        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    ],
-)
-def test_constants_are_on_the_unit_scale(name, mean, std):
-    found = datasets.NORMALIZATIONS[name]
-    assert found.mean == pytest.approx(mean, abs=6e-5)
-    assert found.std == pytest.approx(std, abs=6e-5)
+    assert "holds 19 images" in error_of(datasets.fingerprint, "cinic10", "test", folder)

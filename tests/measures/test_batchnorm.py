@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError
 from rbtools.jobs.measurement import MeasureJob, perturbing
 from rbtools.measures import MEASURES, batchnorm, kernel
 from rbtools.measures.base import MeasureBatch, measured
-from rbtools.rng.draws import Draws
 from tests.conftest import SMALL_ARCH
+from tests.networks import draws_for, images_for
 from tests.runner import run_in
 
 FRESH = {"schema": 1, "arch": SMALL_ARCH, "dataset": "digits"}
@@ -22,27 +22,18 @@ OF_BATCHES = ("ntk", "naswot", "nasi", "snip", "grad_norm")
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1, bias=False),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Conv2d(4, 6, 3, stride=2),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(6, 3),
-    )
+    first = [nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()]
+    second = [nn.Conv2d(4, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
 
 
-def images_of(count: int = 5, seed: int = 0) -> Tensor:
-    return torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+SHAPE = (3, 8, 8)
 
 
-def rows_of(model: nn.Module, images: Tensor, each: bool) -> Tensor:
+def rows_of(images: Tensor, each: bool) -> Tensor:
     """Gradients of each image's logits in one forward pass in training mode: (N, outputs, P), float64."""
-    parameters = list(model.parameters())
-    logits = model(images)
+    model = network().train()
+    parameters, logits = list(model.parameters()), model(images)
     outputs = logits if each else logits.sum(1, keepdim=True)
     found = [torch.autograd.grad(one, parameters, retain_graph=True) for one in outputs.flatten()]
     rows = torch.stack([torch.cat([part.flatten() for part in one]) for one in found])
@@ -61,50 +52,44 @@ def test_the_kernel_of_batches_is_that_of_training_mode(
     each: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel, "_ROWS", most)  # with a limit of 600 the parameters are in several groups
-    batches = [images_of(5), images_of(4, seed=1)]
-    rows = torch.cat([rows_of(network().train(), images, each) for images in batches])
+    batches = [images_for(5, SHAPE), images_for(4, SHAPE, seed=1)]
+    rows = torch.cat([rows_of(images, each) for images in batches])
     exact = torch.einsum("iop,jop->ij", rows, rows)
     model = used("batch")
     found = kernel.gram_of_batches(model, batches, each_logit=each)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
     assert not any(parameter.requires_grad for parameter in model.parameters())
     # The gradient includes the dependence through the other images.
-    alone = torch.cat([rows_of(network().train(), image[None], each) for image in torch.cat(batches)])
+    alone = torch.cat([rows_of(image[None], each) for image in torch.cat(batches)])
     assert not torch.allclose(exact, torch.einsum("iop,jop->ij", alone, alone), rtol=0.05)
 
 
 @pytest.mark.parametrize("each", [False, True])
 def test_the_kernel_by_image_is_that_of_batches_of_one_in_training_mode(each: bool) -> None:
-    images = images_of()
-    rows = torch.cat([rows_of(network().train(), image[None], each) for image in images])
+    images = images_for(5, SHAPE)
+    rows = torch.cat([rows_of(image[None], each) for image in images])
     exact = torch.einsum("iop,jop->ij", rows, rows)
     found = kernel.gram(used("image"), images, each_logit=each)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
 
 
-@pytest.mark.parametrize("statistics", ["batch", "image"])
-def test_a_single_value_of_a_channel_has_no_variance(statistics: str) -> None:
+def test_a_single_value_of_a_channel_has_no_variance() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
-    batchnorm.use(model, statistics)
+    batchnorm.use(model, "batch")
     with pytest.raises(RbError, match="a single value of each channel"):
-        model(images_of(1))
+        model(images_for(1, SHAPE))
 
 
 def test_the_exact_jacobian_of_an_image_is_refused_where_images_depend_on_each_other() -> None:
     ids = torch.arange(3)
-    draws = Draws(0, "measure", ids)
-    batch = MeasureBatch(
-        images_of(3), ids, draws, Draws(0, "measure.batch", torch.tensor([0])), together=True
-    )
+    batch = MeasureBatch(images_for(3, SHAPE), ids, draws_for(3), draws_for(1), together=True)
     with pytest.raises(RbError, match="--exact computes each image's Jacobian"):
         measured(MEASURES.build("jacobian", exact=True), used("batch"), [batch])
 
 
 def asked(*names: str, **own: Any) -> MeasureJob:
     made = tuple(MEASURES.build(name) for name in names)
-    return MeasureJob(
-        made, perturbing(("pgd",), (8 / 255,), 2, None), **{"batches": 1, "batch_size": 8, **own}
-    )
+    return MeasureJob(made, perturbing(("pgd",), (8 / 255,), 2, None), batches=1, batch_size=8, **own)
 
 
 def numbers(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
@@ -132,9 +117,3 @@ def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
     found = numbers(whole, (*OF_BATCHES, "jacobian"))
     assert {name.split(".")[0] for name in found} == {*OF_BATCHES, "jacobian"}
     assert numbers(pieces, (*OF_BATCHES, "jacobian")) == found
-
-
-def test_statistics_that_nothing_takes_are_refused() -> None:
-    with pytest.raises(UsageError, match="--batchnorm batch has no effect on synflow, params"):
-        asked("synflow", "params", batchnorm="batch")
-    asked("synflow", "ntk", batchnorm="batch")

@@ -15,11 +15,11 @@ from torch.func import functional_call, jacrev
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.measures import MEASURES, jacobian, kernel, naswot
+from rbtools.measures import MEASURES, kernel, naswot
 from rbtools.measures.base import MeasureBatch, Value, measured
 from rbtools.models.normalize import Normalized
 from rbtools.rng.draws import Draws
-from tests.networks import gradient_rows
+from tests.networks import gradient_rows, images_for
 
 CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|nor_conv_3x3~1|none~2|"
 DEAD = "|none~0|+|nor_conv_3x3~0|none~1|+|none~0|none~1|none~2|"
@@ -78,19 +78,18 @@ class Tokens(nn.Module):
         return self.head((x + self.attention(y, y, y, need_weights=False)[0]).mean(1))
 
 
-def images_of(count: int = 6, size: int = 8) -> Tensor:
-    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+SHAPE = (3, 8, 8)
 
 
 def batch_of(count: int = 6, images: Tensor | None = None, **own: Any) -> MeasureBatch:
-    images = images_of(count) if images is None else images
+    images = images_for(count, SHAPE) if images is None else images
     ids = torch.arange(len(images))
     probes = Draws(0, "measure.batch", torch.tensor([0]))
     return MeasureBatch(images, ids % 5, Draws(0, "measure", ids), probes, **own)
 
 
 def twice_the_same() -> MeasureBatch:
-    return batch_of(images=images_of(1).repeat(2, 1, 1, 1))
+    return batch_of(images=images_for(1, SHAPE).repeat(2, 1, 1, 1))
 
 
 def named(name: str, model: nn.Module, batch: MeasureBatch, **params: Any) -> dict[str, Value]:
@@ -109,7 +108,7 @@ def value(name: str, model: nn.Module, batch: MeasureBatch, which: str = "", **p
 @pytest.mark.parametrize("each", [False, True])
 def test_the_kernel_is_that_of_one_backward_pass_per_image(make: Any, each: bool) -> None:
     torch.manual_seed(0)
-    model, images = make().eval().requires_grad_(False), images_of()
+    model, images = make().eval().requires_grad_(False), images_for(6, SHAPE)
     before = [p.requires_grad for p in model.parameters()]
     numbers: list[Any] = [operator.itemgetter(place) for place in range(5)] if each else [torch.sum]
     rows = torch.stack([gradient_rows(model, images, number) for number in numbers])
@@ -130,12 +129,8 @@ def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     joint = 0.5625 * clean @ clean.T + 0.1875 * (cross + cross.T) + 0.0625 * robust @ robust.T
     second = robust @ again.T
     joint2 = 0.5625 * robust @ robust.T + 0.1875 * (second + second.T) + 0.0625 * again @ again.T
-    for name, rows in (
-        ("clean", clean @ clean.T),
-        ("robust", robust @ robust.T),
-        ("all", joint),
-        ("all_robust", joint2),
-    ):
+    kernels = {"clean": clean @ clean.T, "robust": robust @ robust.T, "all": joint, "all_robust": joint2}
+    for name, rows in kernels.items():
         values = torch.linalg.eigvalsh(rows)
         assert found[f"{name}.fro"] == pytest.approx(float(rows.norm()), rel=1e-4)
         assert found[f"{name}.trace"] == pytest.approx(float(values.sum()), rel=1e-4)
@@ -183,12 +178,6 @@ def test_projections_are_unbiased_for_the_squared_norm() -> None:
     assert one == pytest.approx(value("jacobian", model, batch_of(chunk=1)), rel=1e-6)
 
 
-def test_a_jacobian_that_does_not_fit_says_how_much_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jacobian, "free_memory", lambda device: 1000)
-    with pytest.raises(RbError, match=r"5 logits and takes .* GiB; .* are free\. Leave out exact"):
-        value("jacobian", cells(), batch_of(), exact=True)
-
-
 def loss_gradient(model: nn.Module, batch: MeasureBatch) -> dict[str, Tensor]:
     model.requires_grad_()
     loss = F.cross_entropy(model(batch.images), batch.labels)
@@ -217,7 +206,7 @@ def test_synflow_of_a_chain_counts_its_paths_once_for_each_layer() -> None:
         nn.init.zeros_(bias)
     model = nn.Sequential(nn.Flatten(), first, nn.BatchNorm1d(4), nn.ReLU(), second).eval()
     model[2].running_var.fill_(9)
-    batch = batch_of(images=images_of(1, size=2))
+    batch = batch_of(images=images_for(1, (3, 2, 2)))
     flow = float((second.weight.abs() @ first.weight.abs()).sum().detach())
     assert value("synflow", model, batch) == pytest.approx(2 * flow, rel=1e-6)
     assert float(model[2].running_var[0]) == 9 and model[1].weight.dtype == torch.float32
@@ -253,7 +242,7 @@ def test_naswot_takes_relus_of_any_kind_that_reach_the_logits() -> None:
             logits: Tensor = self.relu(self.layer(x)) + F.relu(self.layer(x)) + self.layer(x).relu()
             return logits + torch.relu_(self.layer(x))
 
-    found = naswot.agreement(Mixed().eval(), images_of(3))
+    found = naswot.agreement(Mixed().eval(), images_for(3, SHAPE))
     assert found.diag().tolist() == [64, 64, 64]
 
 
@@ -266,11 +255,10 @@ def test_naswot_without_relu_is_refused_and_of_equal_codes_is_none() -> None:
 
 def test_margin_is_the_labels_lead() -> None:
     model = cells()
-    batch = batch_of(perturbed=(images_of() + 0.03).clamp(0, 1), chunk=4)
+    batch = batch_of(perturbed=(images_for(6, SHAPE) + 0.03).clamp(0, 1), chunk=4)
     logits = model(batch.images)
-    leads = [
-        float(z[y] - max(z[k] for k in range(5) if k != y)) for z, y in zip(logits, batch.labels, strict=True)
-    ]
+    pairs = zip(logits, batch.labels, strict=True)
+    leads = [float(z[y] - max(z[k] for k in range(5) if k != y)) for z, y in pairs]
     found = named("margin", model, batch)
     assert found["clean"].value == pytest.approx(sum(leads) / 6, rel=1e-5) and found["clean"].clean
     assert found["clean"].se == pytest.approx(float(torch.tensor(leads).std()) / math.sqrt(6), rel=1e-4)
@@ -280,7 +268,7 @@ def test_margin_is_the_labels_lead() -> None:
 
 def test_sharpness_is_one_step_against_the_weights() -> None:
     model = cells()
-    batch = batch_of(perturbed=images_of())
+    batch = batch_of(perturbed=images_for(6, SHAPE))
     gradient, before = loss_gradient(model, batch), float(F.cross_entropy(model(batch.images), batch.labels))
     layers = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
     moved = {
@@ -297,7 +285,7 @@ def test_nu_of_a_linear_model_of_two_classes_is_known(norm: str, eps: float) -> 
     """p moves along w: the best point is x + eps v or x - eps v; v is w / |w| in L2, else sign(w)."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2)).eval().requires_grad_(False)
-    images = images_of() * 0.6 + 0.2
+    images = images_for(6, SHAPE) * 0.6 + 0.2
     batch = dataclasses.replace(batch_of(images=images), labels=torch.arange(6) % 2)
     across = (model[1].weight[0] - model[1].weight[1]).view(1, 3, 8, 8)
     best = across / across.norm() if norm == "l2" else across.sign()

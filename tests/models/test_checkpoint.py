@@ -137,13 +137,8 @@ class TestRecognition:
 
     def test_an_edge_without_weights_is_named_with_the_architectures_that_fit(self):
         path = saved(built(WITH_SKIP).state_dict())
-        with pytest.raises(RbError) as error:
+        with pytest.raises(RbError, match=r"edge 0->3 has no weights.*3 architectures fit.*nb201-13714"):
             checkpoint.load(path)
-        for part in (
-            *("(2 channels, cells 2, 4 classes)", "edge 0->3 has no weights", "3 architectures fit"),
-            *("nb201-13714", "--arch", str(path)),
-        ):
-            assert part in str(error.value)
 
     @pytest.mark.parametrize("arch", [{"index": 13714}, {"str": WITH_SKIP}, {"name": "nb201-13714"}])
     def test_a_named_architecture_takes_its_sizes_from_the_weights(self, arch):
@@ -173,14 +168,11 @@ class TestMisfits:
         del state["stem.1.bias"]
         state["extra.weight"] = torch.ones(1)
         state["lastact.0.weight"] = torch.ones(5)
-        with pytest.raises(RbError) as error:
+        said = (
+            r"missing: stem\.1\.bias; unexpected: extra\.weight; .*shape: lastact\.0\.weight 5, expected 8\."
+        )
+        with pytest.raises(RbError, match=said):
             checkpoint.load(saved(state), arch_of())
-        for part in (
-            "missing: stem.1.bias;",
-            "unexpected: extra.weight;",
-            "shape: lastact.0.weight 5, expected 8.",
-        ):
-            assert part in str(error.value)
 
     def test_nothing_is_loaded_unless_everything_fits(self, network):
         state = {key: value + 1 for key, value in network.state_dict().items()}
@@ -217,8 +209,7 @@ class TestWriting:
         assert arch == arch_of(WITH_SKIP)
         assert (facts["arch_from"], facts["format"]) == ("metadata", "safetensors")
         json.dumps(facts, allow_nan=False)  # the record keeps them
-        read = checkpoint.read("w.safetensors")
-        assert read.metadata == metadata and read.state.keys() == network.state_dict().keys()
+        assert checkpoint.read("w.safetensors").state.keys() == network.state_dict().keys()
         # Strict loading cannot see whether an edge skips or pools; the file says so.
         other = WITH_SKIP.replace("skip_connect", "avg_pool_3x3")
         with pytest.raises(RbError, match=r"holds the architecture .*skip_connect.*as .*avg_pool_3x3"):
@@ -274,16 +265,13 @@ BAD_FILES = {
     "text": (lambda path: path.write_text("epoch,acc\n1,0.5\n"), "that begins with 'epoch,acc 1,0.5'"),
     "lfs": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
     "gzip": (lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(50)), "gzip archive.*unpack it"),
-    "noise": (lambda path: path.write_bytes(bytes(range(200, 256)) * 9), "begins with the bytes c8 c9"),
     "other zip": (zip_of_pictures, r"zip archive of other files \(a.jpg\)"),
     "hostile": (lambda path: torch.save(Hostile(), path), "posix.system, whose class could run code"),
     "hostile legacy": (lambda path: torch.save(Hostile(), path, **LEGACY), "posix.system, whose class"),
     "plain pickle": (lambda path: path.write_bytes(pickle.dumps({"w": 1})), "a Python pickle"),
     "whole module": (lambda path: torch.save(nn.Linear(2, 2), path), r"torch\.nn\.modules\.linear\.Linear"),
     "tensor": (lambda path: torch.save(torch.ones(3), path), "holds a single tensor"),
-    "list": (lambda path: torch.save([1, 2], path), "holds a list"),
     "no weights": (lambda path: torch.save({"epoch": 3, "opt": {}}, path), "it holds 'epoch', 'opt'"),
-    "nothing": (lambda path: torch.save({}, path), "it holds nothing"),
     "torchscript": (lambda path: torch.jit.script(nn.Linear(2, 2)).save(str(path)), "TorchScript program"),
 }
 
@@ -301,9 +289,9 @@ def test_a_file_that_holds_no_weights_is_described(case):
 
 
 class Net(nn.Module):
-    def __init__(self, layers: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), *(nn.Linear(12, 12) for _ in range(layers)))
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(12, 12))
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.net(x)
@@ -329,7 +317,6 @@ MAKERS = {
     "averaged": lambda: AveragedModel(Net()),
     "held": lambda: Holder(Net()),
     "ema": lambda: Ema(Net()),
-    "large": lambda: Ema(Net(2)),
     "lazy": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(12)),
 }
 BESIDE = {"criterion.weight": torch.ones(12), "metric.total": torch.tensor(3), "val_acc.tp": torch.ones(2)}
@@ -345,7 +332,7 @@ def load_own(content: Any, maker: str) -> tuple[nn.Module, dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "clf."])
-@pytest.mark.parametrize("maker", [name for name in MAKERS if name not in ("large", "lazy")])
+@pytest.mark.parametrize("maker", [name for name in MAKERS if name != "lazy"])
 @pytest.mark.slow
 def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: str, prefix: str) -> None:
     net, images = Net(), torch.rand(4, 3, 2, 2)
@@ -356,12 +343,10 @@ def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: s
     assert facts.get("warnings", []) == (said if prefix else [])
 
 
-def test_a_misfit_names_tensors_as_the_file_does_and_two_networks_are_not_guessed_between() -> None:
-    state = {f"student.{key}": value for key, value in Net().state_dict().items()}
-    with pytest.raises(RbError, match=r"missing: student\.net\.2\.weight, student\.net\.2\.bias\. "):
-        load_own(state, "large")
+def test_two_networks_are_not_guessed_between() -> None:
+    state = {f"{name}.{key}": one for name in ("student", "other") for key, one in Net().state_dict().items()}
     with pytest.raises(RbError, match="does not fit Net"):
-        load_own({**state, **{f"other.{key}": value for key, value in Net().state_dict().items()}}, "plain")
+        load_own(state, "plain")
 
 
 def test_lazy_layers_get_their_sizes_before_the_weights() -> None:

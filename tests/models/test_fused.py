@@ -76,16 +76,13 @@ def test_logits_and_gradients_are_those_of_single_layers(name: str) -> None:
 @pytest.mark.slow
 def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
     model = network("resnet18").requires_grad_(False)
-    launches = []
     with PretendDevice() as device:
         there = model.to("cuda")
         for precision in ("fp32", "bf16"):
             ready = make_fast_model(there, precision, SHAPE)
             assert ("fused" in ready.steps) is (precision == "bf16")
             images = torch.rand(8, *SHAPE, device="cuda")
-            device.reset()
             logits = ready.model(images)
-            launches.append(device.launches.total())
             assert (logits - there(images)).abs().max() < 0.05 * there(images).abs().max()
             slopes = []
             for one in (there, ready.model):
@@ -100,7 +97,6 @@ def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
         assert device.launches["cudnn_convolution_add_relu"] == 8
         empty = ready.model(images[:0])
     assert empty.shape == (0, 10)
-    assert launches[0] - launches[1] > 20  # of 17 ReLUs and 8 sums, less the cast
 
 
 @pytest.mark.slow

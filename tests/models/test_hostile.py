@@ -171,20 +171,6 @@ def test_names_from_a_file_stay_on_one_line() -> None:
     file = bz2.compress(b"\x80\x04\x8c\x02os\x8c\x05sys\nx\x93.")
     refused(file, r"holds the Python object os.sys\\nx, whose class")
     refused({"a\nb": 1, "x" * 10**5: 2}, r"it holds 'a\\nb', 'x{80}\.\.\.'")
-    with pytest.raises(RbError, match=r"named a\\nb\."):
-        families.infer({"a\nb.c": W})
-    refused(b"<html><title>40\n4</title>", r"a web page, titled '40\\n4'")
-
-
-def test_a_file_of_an_optimiser_or_of_a_diffusion_model_is_said_to_be_one() -> None:
-    network = torch.nn.Linear(3, 2)
-    optimiser = torch.optim.Adam(network.parameters())
-    network(torch.ones(1, 3)).sum().backward()
-    optimiser.step()
-    refused(optimiser.state_dict(), "holds the state of an optimiser and no network.*--checkpoint FILE")
-    for name in ("model.diffusion_model.input_blocks.0.weight", "time_embedding.linear_1.weight"):
-        state = {name: torch.ones(2, 2), "conv_in.weight": torch.ones(2, 3, 3, 3)}
-        refused({"state_dict": state}, r"is a diffusion model \(it has the tensor .*gives images", classes=10)
 
 
 def test_many_tensors_of_the_same_few_bytes_are_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,11 +50,9 @@ def test_every_torchvision_network_is_recognised_unless_a_tensor_has_another_sha
 
 def test_the_tables_have_every_network_once():
     assert list(external.table()) == make_torchvision_table.names()
-    digests = [about["digest"] for about in external.table().values()]
-    assert len(set(digests)) == len(digests)  # so none is ambiguous
+    assert len({about["digest"] for about in external.table().values()}) == len(external.table())
     names = [name for about in external.timm_table().values() for name in about["names"]]
     assert len(external.timm_table()) > 700 and len(set(names)) == len(names)
-    assert {"efficientnet_b0", "tf_efficientnet_b0", "convnext_base", "mixer_b16_224"} <= set(names)
 
 
 @pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1", "alexnet"])
@@ -95,8 +92,6 @@ def test_torchvision_networks_for_other_images():
     with meta_init():
         network = models.build({"space": "torchvision", "name": "vit_b_32"}, classes=3, shape=(3, 32, 32))
     assert network.to("meta")(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 3)  # it resizes
-    with pytest.raises(RbError, match="Did you mean 'resnet50'"):
-        models.build({"space": "torchvision", "name": "resnet5"}, classes=3, shape=(3, 32, 32))
 
 
 def zoo_state(name, classes=7, channels=3, **fields):
@@ -154,12 +149,6 @@ def test_other_names_for_the_same_network(name, renamed):
     assert (found.arch["name"], found.classes) == (name, 7)
     new = translation(renamed(state), state)
     assert {new[key]: value for key, value in renamed(state).items() if key in new} == state
-
-
-def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(RbError, match=r"pip install 'rbtools\[timm\]'"):
-        models.build({"space": "timm", "name": "resnet18"}, classes=2, shape=(3, 32, 32))
 
 
 def test_near_misses_are_not_recognised_and_the_message_says_what_is():

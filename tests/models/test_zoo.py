@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import checkpoint, torchvision_import, torchvision_operators, variants
+from rbtools.models import checkpoint, variants
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
 from rbtools.models.tensor_names import translation
@@ -167,12 +167,10 @@ SMALL = (3, 16, 16)
         (lambda: models.build({}, classes=10, shape=SMALL), "has no space"),
         (lambda: models.build({"space": "nasbench21"}, classes=10, shape=SMALL), "mean 'nasbench201'"),
         (lambda: zoo_network("resnet81"), "Did you mean 'resnet18'"),
-        (lambda: models.build({"space": "zoo"}, classes=10, shape=SMALL), "no model"),
         (lambda: zoo_network("resnet18", shape=SMALL, pool="4x4"), "no window of 4x4 left of .* 16x16"),
         (lambda: named_arch("resnet18:pool=2x2"), r"no pool '2x2'\. Choose from: global, 4x4\."),
         (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [0.2, 0.0, 0.2]), "mean"),
         (lambda: Normalized(torch.nn.Identity(), [float("nan")], [1.0]), "mean"),
-        (lambda: Normalized(torch.nn.Identity(), [0.5], [-1.0]), "mean"),
         (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [1.0]), "mean"),
     ],
 )
@@ -181,27 +179,6 @@ def test_what_no_network_can_be_built_from_is_refused(wrong, said):
         wrong()
 
 
-def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
-    has_operators = torchvision_import.torchvision.extension._has_ops()
-    assert bool(torchvision_operators.declared) == (not has_operators)
-    torchvision_operators.prepare()
-    flip = torchvision_import.torchvision.transforms.RandomHorizontalFlip(p=1.0)
-    image = torch.arange(6).view(1, 2, 3)
-    assert torch.equal(flip(image), image.flip(-1))
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import sys, rbtools.models; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)",
-        "import rbtools.torchvision_hook, torchvision; torchvision.models.resnet18()",
-        # Help and look-ups in the store build every attack and training method.
-        "import sys; from rbtools.attacks import ATTACKS; from rbtools.training import METHODS\n"
-        "for registry in (ATTACKS, METHODS): [registry.build(name) for name in registry]\n"
-        "sys.exit(bool({'torch', 'numpy', 'pyautoattack'} & set(sys.modules)))",
-    ],
-)
-def test_imports_of_a_script(script: str) -> None:
-    """The registries are there without torch, and torchvision after the hook."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+def test_torchvision_is_there_after_the_hook() -> None:
+    script = "import rbtools.torchvision_hook, torchvision; torchvision.models.resnet18()"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)

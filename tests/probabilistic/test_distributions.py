@@ -49,10 +49,10 @@ def test_truncated_noise_is_uniform_in_the_part_of_the_ball_that_is_in_range() -
     assert torch.allclose(uniform.apply(inside, unit, 0.25), clipped.apply(inside, unit, 0.25), atol=1e-6)
 
 
-@pytest.mark.parametrize("params", [{"norm": "l2"}, {"clip": False}])
-def test_truncated_noise_goes_with_neither_the_l2_ball_nor_no_clipping(params: dict[str, object]) -> None:
-    with pytest.raises(RbError, match="in place of clipping"):
-        NOISES.build("uniform", truncate=True, **params)
+def test_truncated_noise_goes_with_neither_the_l2_ball_nor_no_clipping() -> None:
+    for params in ({"norm": "l2"}, {"clip": False}):
+        with pytest.raises(RbError, match="in place of clipping"):
+            NOISES.build("uniform", truncate=True, **params)
 
 
 KINDS = [
@@ -105,13 +105,10 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
     ("images", "options", "message"),
     [
         (IMAGES, {"gamma": -0.1}, r"gamma is -0\.1\. Expected a radius of 0 or more"),
-        (IMAGES, {"gamma": float("nan")}, r"gamma is nan"),
         (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
-        (IMAGES, {"samples": 0}, r"0 copies from number 0 are requested"),
         (IMAGES, {"draw": -1}, r"1 copies from number -1"),
         (IMAGES, {"samples": 2, "draw": 2**32 - 1}, r"2 copies from number 4294967295"),
         (IMAGES, {"examples": torch.arange(3)}, r"Expected 2 whole numbers"),
-        (IMAGES, {"seed": -1}, r"The seed is -1"),
     ],
 )
 def test_wrong_input_is_one_sentence(images: Any, options: dict[str, Any], message: str) -> None:

@@ -1,8 +1,4 @@
-"""Noise, PR and ProbAcc beside what PRBench's own functions compute.
-
-prbench_code.json holds what wellzline/PRBenchmark finds on the network, the images and the draws of
-tests/training/test_prbench_code.py, and the moments of its noise in closed form.
-"""
+"""Noise, PR and ProbAcc against wellzline/PRBenchmark, on the network of training/test_prbench_code.py."""
 
 from __future__ import annotations
 

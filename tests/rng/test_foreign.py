@@ -15,33 +15,19 @@ from rbtools.evaluation.randomised import RandomisedModel, randomness_of
 from rbtools.rng.foreign import ExampleNumbers
 from tests.networks import images_for
 
-OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "randn_like": torch.randn_like,
-    "rand": lambda x: torch.rand(len(x), 3),
-    "rand_like": torch.rand_like,
-    "normal": lambda x: torch.normal(torch.zeros_like(x), 2.0),
-    "uniform_": lambda x: torch.empty_like(x).uniform_(-1, 1),
-    "normal_": lambda x: torch.empty_like(x).normal_(1, 2),
-    "exponential_": lambda x: torch.empty_like(x).exponential_(2.0),
-    "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.3)),
-    "randint": lambda x: torch.randint(2, 7, (len(x), 4)).float(),
-    "dropout": lambda x: functional.dropout(torch.ones_like(x), 0.3, True),
-    "copies of each": lambda x: torch.randn(3 * len(x), 2).view(len(x), 6),
-    "distributions": lambda x: torch.distributions.Normal(0.0, 1.0).sample(x.shape),
-}
-MOMENTS = {  # mean and standard deviation
-    "randn_like": (0, 1),
-    "rand": (0.5, 12**-0.5),
-    "rand_like": (0.5, 12**-0.5),
-    "normal": (0, 2),
-    "uniform_": (0, 3**-0.5),
-    "normal_": (1, 2),
-    "exponential_": (0.5, 0.5),
-    "bernoulli": (0.3, 0.21**0.5),
-    "randint": (4, 2**0.5),
-    "dropout": (1, (0.3 / 0.7) ** 0.5),
-    "copies of each": (0, 1),
-    "distributions": (0, 1),
+OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {  # mean, standard deviation
+    "randn_like": (torch.randn_like, 0, 1),
+    "rand": (lambda x: torch.rand(len(x), 3), 0.5, 12**-0.5),
+    "rand_like": (torch.rand_like, 0.5, 12**-0.5),
+    "normal": (lambda x: torch.normal(torch.zeros_like(x), 2.0), 0, 2),
+    "uniform_": (lambda x: torch.empty_like(x).uniform_(-1, 1), 0, 3**-0.5),
+    "normal_": (lambda x: torch.empty_like(x).normal_(1, 2), 1, 2),
+    "exponential_": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.5),
+    "bernoulli": (lambda x: torch.bernoulli(torch.full_like(x, 0.3)), 0.3, 0.21**0.5),
+    "randint": (lambda x: torch.randint(2, 7, (len(x), 4)).float(), 4, 2**0.5),
+    "dropout": (lambda x: functional.dropout(torch.ones_like(x), 0.3, True), 1, (0.3 / 0.7) ** 0.5),
+    "copies of each": (lambda x: torch.randn(3 * len(x), 2).view(len(x), 6), 0, 1),
+    "distributions": (lambda x: torch.distributions.Normal(0.0, 1.0).sample(x.shape), 0, 1),
 }
 
 
@@ -56,12 +42,11 @@ def drawn(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_gives_each_example_numbers_of_its_own(name: str) -> None:
-    operation = OPERATIONS[name]
-    everyone = drawn(operation, [0, 1, 2, 3, 4, 5, 6, 7])
+    operation, mean, deviation = OPERATIONS[name]
+    everyone = drawn(operation, [*range(8)])
     assert torch.equal(everyone[[5, 2]], drawn(operation, [5, 2]))
-    others = [drawn(operation, [0, 1, 2, 3, 4, 5, 6, 7], passes=1), drawn(operation, list(range(8)), seed=1)]
-    assert all(not torch.equal(everyone, other) for other in others)
-    mean, deviation = MOMENTS[name]
+    for other in ({"passes": 1}, {"seed": 1}):
+        assert not torch.equal(everyone, drawn(operation, [*range(8)], **other))
     many = drawn(operation, list(range(4000))).flatten()
     assert abs(float(many.mean()) - mean) < 6 * deviation / len(many) ** 0.5
     assert abs(float(many.std()) - deviation) < 0.05 * deviation

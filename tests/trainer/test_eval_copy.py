@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from rbtools import models, spaces
+from rbtools import models
 from rbtools.models.normalize import Normalized
 from rbtools.trainer.step_networks import eval_copy
 
 SHAPE = (3, 16, 16)
 
 
-def network(name: str = "nb201-13714") -> nn.Module:
-    space = "nasbench201" if name.startswith("nb201") else "zoo"
-    small = {"index": 13714, "channels": 4, "cells": 1} if space == "nasbench201" else {}
-    arch = spaces.describe({"space": space, "name": name, **small}, 10, SHAPE)
+CELLS = {"space": "nasbench201", "index": 13714, "channels": 4, "cells": 1}
+
+
+def network(arch: dict[str, Any] = CELLS) -> nn.Module:
     torch.manual_seed(0)
     return Normalized(models.build(arch, classes=10, shape=SHAPE), [0.4, 0.5, 0.6], [0.2, 0.25, 0.3])
 
@@ -31,10 +32,10 @@ def moved(model: nn.Module) -> None:
     optimizer.step()
 
 
-@pytest.mark.parametrize("name", ["nb201-13714", "preactresnet18"])
+@pytest.mark.parametrize("arch", [CELLS, {"space": "zoo", "name": "preactresnet18"}])
 @pytest.mark.slow
-def test_the_shadow_follows_the_network(name: str) -> None:
-    model = network(name)
+def test_the_shadow_follows_the_network(arch: dict[str, Any]) -> None:
+    model = network(arch)
     made = eval_copy(model, SHAPE, bf16=False)
     assert made is not None and made.folds and not any(p.requires_grad for p in made.parameters())
     before = [module.training for module in model.modules()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -22,14 +21,6 @@ from rbtools.training.trades import TRADES
 from tests.trainings import ARCH, history, run_in
 
 HOW: dict[str, Any] = {"epochs": 2, "batch_size": 500, "lr": 0.1, "augment": ("crop", "flip")}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as rb-train chooses for this network
-    yield
-    torch.set_num_threads(before)
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -62,6 +53,7 @@ SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 20, "val": 0.0, "device": "c
     ],
 )
 def test_weights_are_those_of_rb_train(name: str, parameters: dict[str, Any], how: dict[str, Any]) -> None:
+    torch.set_num_threads(1)  # as rb-train chooses for this network
     method, run = METHODS.build(name, **parameters), run_in("st", seed=3)
     record = train({"schema": 1, "arch": ARCH}, method, Recipe(**{**HOW, "val": 0.02, **how}), run)
     done = rbtools.fit(
@@ -120,40 +112,24 @@ def test_an_object_and_a_name_of_a_method_are_the_same() -> None:
     named = rbtools.fit(plain(), some(), "trades", **{"lambda": 2.0}, attack_steps=1, **SHORT)
     made = rbtools.fit(plain(), some(), TRADES(lambda_=2.0, attack_steps=1), **SHORT)
     assert named.history["loss"] == made.history["loss"] and named.method == made.method
-    text = repr(made)
-    assert re.match(r"Fit\(trades of Sequential: 1 epoch, seed 0, loss [\d.]+, acc", text), text
-
-
-def test_a_preset_of_a_paper_sets_what_is_not_given() -> None:
-    given = {**SHORT, "batch_size": 10}
-    done = rbtools.fit(plain(), some(), "pgd", preset="rice2020", attack_steps=1, **given)
-    assert (done.recipe.schedule, done.recipe.batch_size, done.recipe.clean_pass) == ("piecewise", 10, True)
-    assert (done.method.attack_steps, done.method.inner_mode) == (1, "train")
 
 
 IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
 BAD_DATA: list[tuple[Any, str]] = [
     ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
     ((IMAGES * torch.nan, LABELS), "values that are NaN or infinite"),
-    ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
     ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
     ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),
     ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
     ((IMAGES, LABELS * 0), "of one class"),
-    (IMAGES, "type Tensor of length 40"),
     ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
-    ((["a", "b"], LABELS), "str|<U1"),
 ]
 
 
 def test_the_batch_size_of_a_loader_is_taken() -> None:
-    images, labels = torch.rand(40, 3, 8, 8), torch.arange(40) % 4
-    pairs = torch.utils.data.TensorDataset(images, labels)
-
     def used(size: int, **options: Any) -> int:
-        loader = torch.utils.data.DataLoader(pairs, batch_size=size)
-        network = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
-        return rbtools.fit(network, loader, epochs=1, val=0.1, **options).recipe.batch_size
+        loader = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=size)
+        return rbtools.fit(plain(), loader, epochs=1, val=0.1, **options).recipe.batch_size
 
     assert (used(10), used(40), used(10, batch_size=20)) == (10, 36, 20)
 
@@ -163,26 +139,16 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
     [
         *(({"data": data}, message) for data, message in BAD_DATA),
         ({"model": nn.Sequential(plain(), nn.Softmax(1))}, "leave out the softmax"),
-        ({"model": nn.Linear(9, 10)}, r"raises RuntimeError: .* float32 images \(2, 1, 8, 8\)"),
         ({"model": nn.Sequential(nn.Conv2d(1, 10, 3))}, r"gives \(2, 10, 6, 6\) for 2 images"),
-        ({"model": nn.Flatten()}, "no parameters to train"),
-        ({"method": nn.Linear}, "The method is a type"),
         ({"epoch": 3}, "Did you mean 'epochs'"),
         ({"method": TRADES(), "attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
         ({"method": "trades", "eps": 8}, r"8/255 is eps=8 / 255"),
         ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs in the model"),
         ({"batch_size": 50}, "there are only 40 training images"),
-        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
-        ({"world": "2"}, "torchrun started 2 processes"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(
-    given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:
     given = {"model": plain(), "data": (IMAGES, LABELS), "method": "erm", **SHORT, **given}
-    if world := given.pop("world", None):
-        monkeypatch.setenv("RANK", "0")
-        monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(RbError, match=message):
         rbtools.fit(given.pop("model"), given.pop("data"), given.pop("method"), **given)
 

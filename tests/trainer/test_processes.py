@@ -1,7 +1,4 @@
-"""Two processes of torchrun train as one: every method, AWP, micro-batches, shares without an image.
-
-Divisions of a batch with which synchronised BatchNorm would wait forever are refused.
-"""
+"""Two processes of torchrun train as one: every method, AWP, micro-batches, shares without an image."""
 
 from __future__ import annotations
 
@@ -41,8 +38,7 @@ class Small(nn.Module):
         self.first, self.last = nn.Conv2d(1, 3, 3, bias=False), nn.Linear(48, 3)
         self.unreached = nn.Linear(2, 2)
     def forward(self, images):
-        hidden = self.first(images)
-        hidden = nn.functional.softplus(hidden, 5)
+        hidden = nn.functional.softplus(self.first(images), 5)
         return self.last(hidden.flatten(1))
 
 models.build = lambda arch, **_: Small()
@@ -62,9 +58,7 @@ CASES["no share"] = (PGD, dataclasses.replace(PLAIN, batch_size=1))
 CASES["no share, awp"] = (PGD, dataclasses.replace(PLAIN, batch_size=1, regularize=("awp",)))
 torch.set_num_threads(1)
 said = []
-run = Run.of(
-    tool="rb-train", store=Store(sys.argv[1]), device="cpu", threads=1, notify=said.append
-)
+run = Run.of(tool="rb-train", store=Store(sys.argv[1]), device="cpu", threads=1, notify=said.append)
 record = {"schema": 1, "arch": {"space": "python", "name": "mine:network"}, "dataset": sys.argv[2]}
 with distributed.process_group(run) as leads:
     if leads:
@@ -103,9 +97,7 @@ def test_two_processes_train_every_method_as_one() -> None:
             for folder, lines in (("one", alone), ("two", together))
         ]
         for name, value in states[0].items():
-            torch.testing.assert_close(
-                states[1][name], value, rtol=1e-5, atol=1e-6, msg=lambda text, case=case: f"{case}: {text}"
-            )
+            assert torch.allclose(states[1][name], value, rtol=1e-5, atol=1e-6), (case, name)
         ours, theirs = (lines[case]["train"] for lines in (together, alone))
         assert ours["processes"] == 2, case
         # Attacks of at-pr go on until the last image of a batch needs no more steps.

@@ -136,13 +136,8 @@ def test_what_cannot_be_tracked_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     assert record["train"]["history"]["train_robust_loss"] == [None]  # no finite number
     images = np.zeros((40, 4, 4, 1), np.uint8)
     np.savez(tmp_path / "one.npz", x_train=images, y_train=np.arange(40) % 2)
-    for change, data, message in (
-        ({"track": ("wcy",)}, "digits", r"The measure to track is 'wcy'\. Choose from: robust, .*wci"),
-        ({"every": 0}, "digits", "--every is 0"),
-        ({"batch_size": 20}, f"npz:{tmp_path / 'one.npz'}", "has no split 'test'"),
-    ):
-        with pytest.raises(RbError, match=message):
-            go(dataclasses.replace(TRACKED, **change), dataset=data)
+    with pytest.raises(RbError, match="has no split 'test'"):
+        go(dataclasses.replace(TRACKED, batch_size=20), dataset=f"npz:{tmp_path / 'one.npz'}")
 
 
 def test_measuring_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import math
 from pathlib import Path
@@ -33,15 +34,8 @@ TWICE = dataclasses.replace(FAST, epochs=2)
 
 EVERYTHING: dict[str, Any] = {
     "regularize": ("cutout", "mixup", "awp", "l2"),
-    "filter": "chen-lee",
-    "warm_steps": 1,
-    "label_smoothing": 0.1,
-    "ema": 0.9,
-    "val": 0.1,
-    "batch_size": 649,
-    "clean_pass": True,
-    "schedule": "piecewise",
-    "milestones": (2,),
+    **{"filter": "chen-lee", "warm_steps": 1, "label_smoothing": 0.1, "ema": 0.9, "val": 0.1},
+    **{"batch_size": 649, "clean_pass": True, "schedule": "piecewise", "milestones": (2,)},
 }
 
 
@@ -101,9 +95,7 @@ def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(batches: list
     train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=2, batch_size=131), run_in())
     per_epoch = math.ceil(TRAIN_IMAGES / 131) - 1  # 1442 = 11 * 131 + 1: the last one joins the others
     assert [len(ids) for ids in batches[:per_epoch]] == [131] * 10 + [132]
-    first, second = (
-        [number for ids in part for number in ids] for part in (batches[:per_epoch], batches[per_epoch:])
-    )
+    first, second = ([*itertools.chain(*part)] for part in (batches[:per_epoch], batches[per_epoch:]))
     assert sorted(first) == sorted(second) == list(range(TRAIN_IMAGES))
     assert first != second
 
@@ -180,10 +172,8 @@ def test_training_anew_drops_what_belongs_to_former_weights() -> None:
     first = train(RECORD, METHODS.build("erm"), FAST, run)
     known = run_task(first, accuracy.clean(), run.changed(n=20))
     known["metrics"] |= {"ntk": 3.0, "score": 0.5, "by.hand": 1.0}
-    known["evals"] += [
-        {"tool": "rb-measure", "metric": "ntk", "value": 3.0},
-        {"tool": "rb-score", "metric": "score", "value": 0.5},
-    ]
+    for tool, metric in (("rb-measure", "ntk"), ("rb-score", "score")):
+        known["evals"].append({"tool": tool, "metric": metric, "value": known["metrics"][metric]})
     known |= {"checkpoint_file": "/old.pt", "recognised": {"format": "torch"}, "leaderboard": "Old2020Name"}
     anew = train(known, METHODS.build("erm"), dataclasses.replace(FAST, epochs=0), run)
     assert anew["metrics"] == {"ntk": 3.0, "by.hand": 1.0}
@@ -192,19 +182,15 @@ def test_training_anew_drops_what_belongs_to_former_weights() -> None:
     assert anew["mine"] == {"kept": True}
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut off"])
-def test_a_lost_checkpoint_is_trained_again(harm: str) -> None:
-    run = run_in()
-    first = train(RECORD, METHODS.build("erm"), FAST, run)
-    path = run.store.object(first["checkpoint"])
-    if harm == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-100])
-    later = run_in()
-    again = train(RECORD, METHODS.build("erm"), FAST, later)
-    assert again["checkpoint"] == first["checkpoint"] and later.store.computed == 1
-    assert run_task(again, accuracy.clean(), run_in())["metrics"]["acc"] > 0
+def test_a_lost_checkpoint_is_trained_again() -> None:
+    first = train(RECORD, METHODS.build("erm"), FAST, run_in())
+    path = Store("rb-store").object(first["checkpoint"])
+    for harm in (path.unlink, lambda: path.write_bytes(path.read_bytes()[:-100])):
+        harm()
+        later = run_in()
+        again = train(RECORD, METHODS.build("erm"), FAST, later)
+        assert again["checkpoint"] == first["checkpoint"] and later.store.computed == 1
+        assert run_task(again, accuracy.clean(), run_in())["metrics"]["acc"] > 0
 
 
 @pytest.mark.parametrize("spoil", ["empty", "cut off", "places", "model", "all"])
@@ -266,15 +252,6 @@ def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(monkeypatch:
     assert found["train"]["config"]["micro_batch"] == 300
 
 
-def test_memory_that_runs_out_fails_the_record_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(loop, "train_step", full)
-    with pytest.raises(RbError, match=r"Memory ran out with 721 images at once\..* --micro-batch M"):
-        train(RECORD, METHODS.build("erm"), FAST, run_in())
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Added(ERM):
     """ERM whose loss is too high, or finite with a gradient that is not."""
@@ -305,11 +282,8 @@ def test_a_training_that_diverges_says_where(method: Any, change: dict[str, Any]
     ("change", "message"),
     [
         ({"batch_size": 1443}, r"batch size is 1443, but there are only 1442 .* --batch-size 1442 or less"),
-        ({"batch_size": 0}, r"--batch-size is 0\. It must be 1 or more"),
         ({"lr": 0.0}, r"learning rate is 0\. It must be above 0"),
-        ({"epochs": -1}, r"epochs is -1\. It must be 0"),
         ({"schedule": "step"}, r"no milestones\. Give the epochs, such as --milestones 75,90"),
-        ({"schedule": "steps"}, r"schedule is 'steps'\. Choose from: onecycle"),
     ],
 )
 def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str) -> None:
@@ -341,8 +315,7 @@ def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch
     monkeypatch.setattr(loop.Totals, "means", lambda self: {"loss": 1.0, "robust_acc": 0.7})
     lines: list[str] = []
     method = METHODS.build(name, **({"attack_steps": 1} if name == "pgd" else {}))
-    run = run_in(notify=lines.append)
-    record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
+    record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run_in(notify=lines.append))
     assert record["train"]["history"]["pgd_acc"] == [0.6, 0.1, 0.05]
     assert record["train"]["catastrophic_overfitting"] == 2
     (line,) = [line for line in lines if "catastrophic" in line]

@@ -88,9 +88,7 @@ def test_an_attack_ends_where_the_written_out_loop_does():
     net, chosen = Plane(slope=-0.5), method(step_max=4 * STEP, steps_min=1, steps_max=4, eps=0.1)
     images, count = torch.rand(6, 1, 1, 2, dtype=torch.float64), 6
     draws = Draws(5, "test", torch.arange(count)).child("candidate 0")
-    found = chosen.attacked(
-        net, images, torch.zeros(count, dtype=torch.int64), draws, chosen.drawn(images, draws, 1)
-    )
+    found = chosen.attacked(net, images, ZERO.expand(count), draws, chosen.drawn(images, draws, 1))
     numbers = 1 + draws.child("steps").integers(4)
     assert len(set(numbers.tolist())) > 1
     for i in range(count):

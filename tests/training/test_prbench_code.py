@@ -1,15 +1,4 @@
-"""Methods with the preset prbench-code beside what PRBench's own functions compute.
-
-prbench_code.json holds the losses, gradients and BatchNorm statistics of wellzline/PRBenchmark on a
-network, on images and with draws that the formulas here make. All is in float64, so that no gradient's sign
-is decided by rounding.
-
-Six cases stand apart. In four of AT-PR the code lets rounding in float32 choose among candidates of equal
-distance: the choice is taken from the case, everything else is computed. Two are of a form of the filter that
-the code calls nowhere (trades_loss_efficient_1), which decides after the whole attack, in training mode: with
-steps=N of all steps ours comes to the same decision, loss and gradients, but it decides in the mode of
-the attack, so that a batch that is dropped has moved BatchNorm's statistics once and not twice.
-"""
+"""Methods with the preset prbench-code against losses, gradients and statistics of wellzline/PRBenchmark."""
 
 from __future__ import annotations
 
@@ -29,6 +18,8 @@ from rbtools.training.chen_lee import ChenLee
 
 GOLDEN = json.loads(Path(__file__).with_name("prbench_code.json").read_text())
 CASES = {case["name"]: case for case in GOLDEN["cases"]}
+# In four of these rounding in float32 chooses among candidates of equal distance. Two are of a filter that
+# the code calls nowhere: it decides after the whole attack in training mode, ours in the mode of the attack.
 APART = {case["name"]: case for case in GOLDEN["apart"]}
 WORD = np.uint64(0xFFFFFFFF)
 METHOD = {"clean": "erm", "kl": "kl-pgd", "fgsm": "pgd"}

@@ -58,11 +58,8 @@ def test_the_threshold_moves_as_it_is_printed(tail, beta, step):
         loss = losses_of(other, images, labels, draws, number)
         before = list(t)
         for i in range(COUNT):
-            values = loss[:, i].tolist()
-            if tail == "prl":
-                t[i] -= move * (1 - sum(v >= t[i] for v in values) / (beta * SAMPLES))
-            else:
-                t[i] -= move * (1 - sum(v > t[i] for v in values) / (beta * SAMPLES))
+            above = sum(v > t[i] or (tail == "prl" and v == t[i]) for v in loss[:, i].tolist())
+            t[i] -= move * (1 - above / (beta * SAMPLES))
     assert len(set(t)) > 1
     best = loss.detach().sort(dim=0, descending=True).values[int(beta * SAMPLES)]
     at = torch.tensor(t if tail == "prl" else before, dtype=torch.float64)

@@ -42,9 +42,8 @@ def differences(method: str) -> dict[str, tuple[Any, Any]]:
     made = [METHODS.build(method, **presets.params(preset, cls, {})) for preset in both]
     recipes = [Recipe(**preset.recipe) for preset in both]
     return {
-        "--" + registry.public_name(field).replace("_", "-"): (
-            typed(field, getattr(first, field.name)),
-            typed(field, getattr(second, field.name)),
+        "--" + registry.public_name(field).replace("_", "-"): tuple(
+            typed(field, getattr(one, field.name)) for one in (first, second)
         )
         for owner, (first, second) in ((cls, made), (Recipe, recipes))
         for field in registry.options(owner)

@@ -60,7 +60,7 @@ def log_p(logits):
 
 
 def ce(logits, labels):
-    return -torch.stack([log_p(logits)[i, label] for i, label in enumerate(labels)]).mean()
+    return -log_p(logits)[range(len(labels)), labels].mean()
 
 
 def kl(clean, other):
@@ -189,12 +189,8 @@ def test_divergence_has_the_closed_form_gradient_on_both_sides():
 @pytest.mark.parametrize(
     ("name", "params", "order"),
     [
-        ("erm", {}, "x"),
-        ("pgd", {}, "a"),
-        ("trades", {}, "xax"),
-        ("trades", {"extra_pass": False}, "xa"),
-        ("mart", {}, "xa"),
-        ("alp", {}, "xa"),
+        *((name, {}, order) for name, order in {"erm": "x", "pgd": "a", "mart": "xa", "alp": "xa"}.items()),
+        *(("trades", {}, "xax"), ("trades", {"extra_pass": False}, "xa")),
         ("alp", {"extra_pass": True}, "aax"),
         ("clp", {"extra_pass": True}, "xax"),
     ],
@@ -209,21 +205,6 @@ def test_batchnorm_sees_the_passes_of_the_reference_in_their_order(name, params,
         other(images if which == "x" else perturbed)
     for mine, theirs in zip(net.buffers(), other.buffers(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-12)
-
-
-def counted(name, **params):
-    """The (forward, backward) passes per image that a step takes."""
-    net, (images, labels, draws) = network(), batch()
-    method, found = build(name, **params), [0.0, 0.0]
-
-    def count(module, inputs, output):
-        found[0] += len(output) / len(images)
-        if output.requires_grad:
-            output.register_hook(lambda g: found.__setitem__(1, found[1] + len(g) / len(images)))
-
-    net.register_forward_hook(count)
-    method(net, images, labels, draws).value.backward()
-    return tuple(found)
 
 
 PASSES = {
@@ -248,7 +229,17 @@ PASSES = {
     ],
 )
 def test_a_step_takes_its_passes(name, params, passes):
-    assert counted(name, **params) == passes
+    net, (images, labels, draws) = network(), batch()
+    forward, backward = [], []
+
+    def count(module, inputs, output):
+        forward.append(len(output))
+        if output.requires_grad:
+            output.register_hook(lambda g: backward.append(len(g)))
+
+    net.register_forward_hook(count)
+    build(name, **params)(net, images, labels, draws).value.backward()
+    assert (sum(forward) / len(images), sum(backward) / len(images)) == passes
 
 
 @pytest.mark.parametrize("name", ["pgd", "trades", "corruption", "at-pr"])
@@ -277,15 +268,13 @@ def test_settings_that_came_later_leave_the_keys_of_former_results_alone():
     inner = {"eps": 8 / 255, "step_size": 2 / 255, "attack_steps": 10, "inner_mode": "eval"}
     pair = {**inner, "lambda": 1.0, "pair": "softmax"}
     ranges = {"step_min": 1 / 255, "step_max": 4 / 255, "steps_min": 5, "steps_max": 15}
-    for name, version, wanted in (
-        ("trades", 1, {**inner, "lambda": 6.0}),
-        ("alp", 1, pair),
-        ("clp", 1, pair),
-        ("corruption", 1, {"eps": 8 / 255, "noise": "uniform"}),
-        ("at-pr", 1, {"eps": 8 / 255, "candidates": 5, **ranges, "walk": "sign", "walk_steps": 10}),
+    for name, wanted in (
+        ("trades", {**inner, "lambda": 6.0}),
+        *(("alp", pair), ("clp", pair), ("corruption", {"eps": 8 / 255, "noise": "uniform"})),
+        ("at-pr", {"eps": 8 / 255, "candidates": 5, **ranges, "walk": "sign", "walk_steps": 10}),
     ):
         method = METHODS.build(name)
-        assert (method.version, registry.config(method)) == (version, wanted)
+        assert (method.version, registry.config(method)) == (1, wanted)
     # CVaR's numbers are others.
     assert METHODS.build("cvar").version == 2
     assert registry.config(METHODS.build("alp", distance="l2")) == {**pair, "distance": "l2"}
@@ -296,11 +285,8 @@ def test_settings_that_came_later_leave_the_keys_of_former_results_alone():
     ("name", "given", "message"),
     [
         ("trades", {"lambda": -1.0}, r"lambda of training method 'trades' is -1. It must be 0 or more"),
-        ("pgd", {"attack_steps": 0}, "attack_steps"),
         ("cvar", {"beta": 1.5}, r"beta of training method 'cvar' is 1.5. It must be above 0, at most 1"),
-        ("evar", {"q": 2.0}, r"q of training method 'evar' is 2. It must be above 0, at most 1"),
         ("at-pr", {"steps_min": 9, "steps_max": 3}, r"steps_min of .* is 9 and steps_max is 3\."),
-        ("at-pr", {"step_min": 8 / 255}, r"step_min of .* is 8/255 and step_max is 4/255\..* change one"),
         ("at-pr", {"eps": 0.05, "eps_spread": 0.1}, r"eps_spread of .* is 25.5/255 and eps is 12.75/255"),
     ],
 )
@@ -367,12 +353,10 @@ def test_a_training_step_is_that_of_a_softmax_regression_written_out() -> None:
     assert done.history["loss"][0] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"), [({"regularize": ("awp",)}, "awp"), ({"micro_batch": 4}, "micro")]
-)
-def test_it_refuses_pieces_of_a_batch_and_another_perturbation(change: dict[str, object], named: str) -> None:
-    with pytest.raises(RbError, match=f"--method sam perturbs .* and .*{named}"):
-        check_method(Recipe(**change), METHODS.build("sam"))
+def test_sam_refuses_pieces_of_a_batch_and_another_perturbation() -> None:
+    for recipe, named in ((Recipe(regularize=("awp",)), "awp"), (Recipe(micro_batch=4), "micro")):
+        with pytest.raises(RbError, match=f"--method sam perturbs .* and .*{named}"):
+            check_method(recipe, METHODS.build("sam"))
 
 
 @pytest.mark.parametrize("inner_mode", ["eval", "train"])
@@ -387,9 +371,7 @@ def test_frozen_batchnorm_stays_frozen_also_after_an_error(inner_mode):
     assert not net[1].training and net[0].training and net.training
 
 
-@pytest.mark.parametrize(
-    "name", ["pgd", "trades", "mart", "clp", "mixed", "corruption", "cvar", "evar", "at-pr"]
-)
+@pytest.mark.parametrize("name", "pgd trades mart clp mixed corruption cvar evar at-pr".split())
 def test_a_distribution_that_is_sure_is_a_label(name):
     """Label smoothing and mixup hand over distributions: (N, K) instead of (N,)."""
     images, labels, draws = batch()
@@ -512,11 +494,3 @@ def test_rounding_to_float16_stays_in_the_ball() -> None:
     following = attacked(kept, net, 1)
     assert state["delta"].double().abs().max() > 0.3
     assert (following.start - batch()[0]).abs().max() <= 0.3 + 1e-12
-
-
-def test_memory_that_does_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RB_IMAGE_MEMORY", "1G")
-    method = METHODS.build("fgsm-pgi")
-    with pytest.raises(RbError, match=r"fgsm-pgi keeps 2\.3 GiB for 200000 images .* Use n-fgsm"):
-        allocate_carried(method, 200_000, (3, 32, 32), torch.device("cpu"))
-    assert allocate_carried(METHODS.build("pgd"), 200_000, (3, 32, 32), torch.device("cpu")) == {}

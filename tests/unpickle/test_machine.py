@@ -7,7 +7,6 @@ import functools
 import io
 import os
 import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +132,6 @@ def test_a_hostile_pickle_beside_weights_is_a_stub_or_one_error(case: str) -> No
             assert isinstance(found, (unpickle.Stub, np.ndarray)) or type(found) is type
 
 
-def test_a_torchscript_program_is_not_started() -> None:
-    stream = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch is going to give up TorchScript
-        torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), stream)
-    with pytest.raises(unpickle.Refused, match="TorchScript"):
-        whole(stream.getvalue())
-
-
 def nested(depth: int) -> Raw:
     """A tuple in a tuple, and so on."""
     return Raw(b")" + b"\x85" * depth)
@@ -157,7 +147,6 @@ DAMAGED = {
     "an extension": pickled(Raw(b"\x82\x01")),
     "nothing": b"",
     "no end": b"N",
-    "an empty stack": b".",
     "a pop of nothing": b"0.",
     "no mark": b"t.",
     "an unknown opcode": b"\xff.",
@@ -168,7 +157,6 @@ DAMAGED = {
     "a bytearray of 2^62 bytes": b"\x96\xff\xff\xff\xff\xff\xff\xff\x3fab.",
     "a text of minus one byte": b"T\xff\xff\xff\xffab.",
     "a number of 2 GB": b"\x8b\xff\xff\xff\x7f\x01.",
-    "a number of 10,000 digits": b"L" + b"9" * 10_000 + b"L\n.",
     "a memo of 10,000 digits": b"Np" + b"9" * 10_000 + b"\n.",
     "a name that is no text": b"NN\x93.",
     "a list as a key": b"}]Ns.",
@@ -183,7 +171,6 @@ DAMAGED = {
     "a dict appended to": b"}Na.",
     "a set appended to": b"\x8fNa.",
     "a list added to": b"](N\x90.",
-    "an odd number of items": b"}(Nu.",
     "arguments by name": name("numpy.dtype") + b")" + opcodes.mapping(a=1) + b"\x92.",
     "arguments that are no tuple": name("numpy.dtype") + b"]R.",
     "too many arguments": call("argparse.Namespace", 1, 2) + b".",
@@ -192,7 +179,6 @@ DAMAGED = {
     "an array without bytes": array((2**40,)) + b".",
     "an array with too many bytes": array((1,)) + b".",
     "a negative shape": array((-2,)) + b".",
-    "negative shapes": array((-1, -2)) + b".",
     "a shape that wraps around": array((2**32, 2**32, 2**2)) + b".",
     "an empty array of a huge shape": array((0, 2**62, 2**62, 2**62), b"") + b".",
     "an array of 65 dimensions": array((1,) * 65, bytes(8)) + b".",

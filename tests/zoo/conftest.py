@@ -1,4 +1,4 @@
-"""The same random weights and images in every run, and a cache of the Hub."""
+"""A cache of the Hub."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-
-from tests.models.conftest import _seed  # noqa: F401
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -81,18 +81,15 @@ def test_a_classifier_of_transformers_is_recognised_and_brings_its_preprocessing
     (hub / "config.json").write_text(json.dumps(config))
     images = {"image_mean": MEAN, "image_std": STD, "resample": 3, "size": 224, "crop_pct": 0.875}
     (hub / "preprocessor_config.json").write_text(json.dumps(images))
-    made = one(fgsm("hf:me/small"))
-    arch = made["arch"]
+    arch = one(fgsm("hf:me/small"))["arch"]
     assert (arch["space"], arch["name"], arch["stem"]) == ("zoo", "resnet18", "imagenet")
     assert (arch["normalize"], arch["preprocessing"]) == ([MEAN, STD], "bicubic-256-224")
     (hub / "preprocessor_config.json").write_text(json.dumps({**images, "rescale_factor": 1}))
     assert "not scaled to [0, 1]" in refusal("hf:me/small")
-    (hub / "preprocessor_config.json").write_text(json.dumps({"resample": 3}))
-    assert "is damaged: KeyError('image_mean')" in refusal("hf:me/small")
 
 
-def fgsm(name: str, *options: str) -> Result:
-    return run("attack", ["fgsm", *"--eps 4 --n 10 --dataset digits --checkpoint".split(), name, *options])
+def fgsm(name: str) -> Result:
+    return run("attack", f"fgsm --eps 4 --n 10 --dataset digits --checkpoint {name}")
 
 
 def refusal(name: str) -> str:
@@ -107,11 +104,8 @@ def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
     file, config = str(hub / "model.safetensors"), hub / "config.json"
     arch = one(fgsm(file))["arch"]
     assert (arch["name"], arch["normalize"], arch["preprocessing"]) == (NAME, [MEAN, STD], "bicubic-73-64")
-    for content in ("{}", '{"architectures": ["BertModel"]}'):  # of another program; without images
-        config.write_text(content)
-        assert "other tools take: --normalize" in fgsm(file).stderr
-    config.write_text("[]")
-    assert "is not a JSON object" in refusal(file)
+    config.write_text('{"architectures": ["BertModel"]}')
+    assert "other tools take: --normalize" in fgsm(file).stderr
 
 
 @pytest.mark.slow
@@ -121,7 +115,6 @@ def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(
     assert (arch["space"], arch["name"], arch["preprocessing"]) == ("timm", NAME, "bicubic-73-64")
     assert arch["normalize"] == [MEAN, STD]
     assert made["recognised"]["weights"] == f"hf:me/small@{COMMIT}"
-    assert "fgsm.4" in made["metrics"]
     file = hub / "model.safetensors"
     model, _, _ = checkpoint.load(file, arch, classes=10, shape=(1, 8, 8))
     network = timm.create_model(NAME, num_classes=10, in_chans=1).eval()

@@ -175,9 +175,5 @@ def test_a_network_computes_what_transformers_computes(name: str) -> None:
     network = build(arch, classes=10, shape=(3, side, side))
     load_into(network, Checkpoint(Path("model.safetensors"), state))
     logits = network.double().eval()(pixels(side).double())
-    torch.testing.assert_close(
-        logits[0, :4],
-        torch.tensor(GOLDEN[name], dtype=torch.float64),
-        rtol=0,
-        atol=2e-5 * float(logits.abs().max()),
-    )
+    wanted = torch.tensor(GOLDEN[name], dtype=torch.float64)
+    torch.testing.assert_close(logits[0, :4], wanted, rtol=0, atol=2e-5 * float(logits.abs().max()))
