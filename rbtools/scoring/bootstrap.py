@@ -1,11 +1,11 @@
-"""Uncertainty of a ranking: values are sampled as for other test images and compared (`rank_sets`).
+"""Uncertainty of a ranking, from samples of the values as if other test images had been used.
 
-A record's accuracy is resampled from the record's own images if their outcomes are stored. Records of the
-same data set use the same image weights, so networks that fail on the same images have correlated samples. If
-outcomes are not stored, the accuracy is sampled from the distribution given by its value and n, or from a
-normal distribution as wide as its interval. In this case, we assume that the metrics of a record, or of the
-members of a group, were measured on the same images, and sample them with full correlation. The interval of a
-mean is then never too narrow.
+If the outcome of each image is stored, a record's accuracy is resampled from the record's own images. Records
+of the same data set use the same image weights, so networks that fail on the same images have correlated
+samples. Otherwise, the accuracy is sampled from the distribution given by its value and n, or from a normal
+distribution as wide as its interval. In this case, the metrics of a record, or of the members of a group, are
+sampled with full correlation, as if they were measured on the same images. The interval of a mean is then
+never too narrow.
 
 Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981). One more image, which is correct
 with probability 1/2, is added to every record; without this image, a network that is correct on all images
@@ -63,8 +63,8 @@ class BootstrapDraws:
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
         """Samples (size,) of a metric or an expression; NaN if the record has no such number.
 
-        `whose` is the name of the mean to which the number contributes. All numbers in a mean share the same
-        additional image; without a name, each number has a separate additional image.
+        `whose` names the mean to which the number contributes. All numbers of a mean share one additional
+        image; without `whose`, each number has its own additional image.
         """
         metrics = record.get("metrics") or {}
         if text in metrics:
@@ -86,7 +86,6 @@ class BootstrapDraws:
     def _evaluated(
         self, compiled: expr.Expression, record: Record, every: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Samples (size,) of an expression, computed from the samples of its metrics."""
         listed = {name: values.tolist() for name, values in every.items()}
         draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
@@ -96,8 +95,8 @@ class BootstrapDraws:
         return draws
 
     def _alike(self, record: Record, draws: np.ndarray) -> np.ndarray:
-        """The samples in an order that is the same for all metrics of a record. Samples from a record's
-        images are already in the same order, because all metrics share the weights of the images."""
+        """Reorders samples to an order that all metrics of a record share. Samples from images share an
+        order."""
         if not self.sources.get(id(record)):
             return draws
         order = self._generator(f"order {_model(record)}").permutation(self.size)
@@ -144,8 +143,8 @@ class BootstrapDraws:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of the images, float32 (size, n), which are equal for all records with these images,
-        and the sums (size,) of the weights."""
+        """Image weights, float32 (size, n), which all records with these images share, and their sums
+        (size,)."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
@@ -158,10 +157,8 @@ class BootstrapDraws:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
     def composite(self, records: Sequence[Record], whose: Sequence[str | None]) -> np.ndarray:
-        """Samples (N, size) of the score from rb-score. The metrics are sampled, then scaled and weighted.
-
-        Records without a score have NaN. `whose` contains one name for each record (see `number`).
-        """
+        """Samples (N, size) of the score from rb-score; NaN if a record has no score. The metrics are
+        sampled, then scaled and weighted. `whose` contains one name for each record (see `number`)."""
         draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
         terms = [_terms(record) for record in records]
@@ -180,11 +177,8 @@ class BootstrapDraws:
         return draws
 
     def _composite(self, members: Sequence[tuple[Record, list[Term], str]], *, worst: bool) -> np.ndarray:
-        """Samples (G, size) of the scores in one group.
-
-        `members` contains records with their terms and with `whose` (see `number`). If `worst` is true, a
-        missing metric counts as the lowest value.
-        """
+        """Samples (G, size) of a group's scores. `members` contains records, their terms, and `whose` (see
+        `number`)."""
         total, weight = np.zeros((2, len(members), self.size))
         for number, term in enumerate(members[0][1]):
             sign = 1 if term.higher else -1
@@ -225,14 +219,12 @@ def _terms(record: Record) -> list[Term]:
 def over_members(
     drawn: np.ndarray, members: Sequence[Sequence[int]], alone: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples (G, B) of the means of groups, from the samples (N, B) of records, and the variance between
-    members.
+    """Samples (G, B) of the means of groups. The second and third result (G,) are the variance of each mean
+    between its members, 0 for a single member, and the degrees of freedom of this variance.
 
-    `members` contains the rows of each group. `alone` is bool (N,), true if a record's samples do not depend
-    on images that other records share. The second result is the variance (G,) of each mean between its
-    members, which is 0 for a single member. The third result is the degrees of freedom (G,) of this variance.
-    The samples do not contain the variance between members, because resampling three members would
-    underestimate this variance by a third.
+    `drawn` (N, B) contains the samples of records, and `members` the rows of each group. `alone` is bool
+    (N,), true if a record's samples do not depend on images that other records share. The samples do not
+    contain the variance between members, because resampling three members would underestimate it by a third.
     """
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))
@@ -254,10 +246,8 @@ def over_members(
 
 
 def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
-    """The 95 % intervals of numbers, and of the ranks of these numbers.
-
-    A row with missing samples has no intervals and is ignored in the ranks of other rows.
-    """
+    """The 95 % intervals of numbers and of their ranks. A row with missing samples has no intervals and is
+    ignored in the ranks of other rows."""
     result = [Interval(None, None)] * len(drawn.draws)
     whole = np.flatnonzero(~np.isnan(drawn.draws).any(1))
     if not len(whole):
@@ -281,7 +271,7 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
 
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
-    """The intervals of ranked entries. For each entry, `members` lists the records that are averaged."""
+    """The intervals of ranked entries; `members` lists the records that are averaged in each entry."""
     every = [record for some in members for record in some]
     if not every:
         return []

@@ -1,9 +1,6 @@
-"""Summaries of the accuracies under single corruptions, which are means and errors relative to a reference
-model (mCE).
-
-The source is Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
-perturbations", ICLR 2019, section 4.
-"""
+"""Means of the accuracies under corruptions, and errors relative to a reference model, mCE (Hendrycks and
+Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations", ICLR 2019,
+section 4)."""
 
 from __future__ import annotations
 
@@ -31,15 +28,12 @@ class Reference:
     clean: float | None
 
     def described(self) -> dict[str, Any]:
-        """The description of the reference in an entry, which contains everything that changes a result."""
         return {"name": self.name, "errors": dict(self.errors), "clean": self.clean}
 
 
 def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
     """The errors of a record under these corruptions, computed from the five severities or from their mean.
-
-    Raises RbError if the record lacks one of the corruptions, or if the error under a corruption is 0.
-    """
+    Raises RbError if the record lacks one of the corruptions, or if the error under a corruption is 0."""
     metrics = record.get("metrics") or {}
     errors, lacking = {}, []
     for name in names:
@@ -101,19 +95,15 @@ def summary(
 
 
 def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> Entry:
-    """The mean of several accuracies on the same images.
-
-    Without outcomes for each image, the interval is the mean of the accuracies' intervals. This interval is
-    correct if the accuracies fail on the same images; otherwise, it is too wide, but never too narrow.
-    """
+    """The mean of several accuracies on the same images. If outcomes of images are missing, the interval is
+    the mean of the accuracies' intervals, which is too wide unless the accuracies fail on the same images."""
     interval = joint(parts) or [fmean(part["ci95"][side] for part in parts) for side in (0, 1)]
     value = fmean(part["value"] for part in parts)
     return {**_common(metric, parts, more), "value": value, "ci95": list(interval)}
 
 
 def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Entry:
-    """The metric and its protocol, with each field whose value is the same in all parts that have the
-    field."""
+    """The metric, and each protocol field whose value is the same in all parts that have the field."""
     shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
     for part in parts:
         for key, value in part.items():
@@ -130,8 +120,7 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
 def _mce(
     all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
 ) -> list[Entry]:
-    """mCE and relative mCE: the error, or for relative mCE the loss of accuracy, divided by the same quantity
-    of the reference."""
+    """mCE divides the error by the reference's error; relative mCE divides the losses of accuracy."""
     theirs, wrong = dict(base.errors), {}
     for name, five in full.items():
         wrong[name] = 1 - fmean(entry["value"] for entry in five)

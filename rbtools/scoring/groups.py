@@ -13,10 +13,8 @@ Key = tuple[Any, ...]
 
 
 def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns a function that looks up a field in a record (`arch.index`) or computes an expression.
-
-    The function returns a hashable value, and raises MissingName if the record has no such field.
-    """
+    """Returns a function that looks up a field in a record (`arch.index`) or computes an expression. The
+    function returns a hashable value, and raises MissingName if the record has no such field."""
     compiled = expr.compile(name)
 
     def value(record: Mapping[str, Any]) -> Any:
@@ -30,9 +28,8 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 class Groups:
     """Groups of records that have the same values of the fields `names`.
 
-    `keys` contains the values of each record, with None for a missing value. `places` contains the indices of
-    each group's records, with groups in order of first occurrence. `lacking` counts the records that lack
-    each field.
+    `keys` contains the values of each record, None if missing. `places` contains the indices of each group's
+    records, with groups in order of first occurrence. `lacking` counts the records that lack each field.
     """
 
     names: list[str]
@@ -41,7 +38,7 @@ class Groups:
     lacking: dict[str, int]
 
     def described(self, place: int) -> dict[str, Any]:
-        """The fields `within` and `compared` of an entry, which describe the group of a record."""
+        """The fields `within` and `compared` in the entry of a record."""
         if not self.names:
             return {}
         key = self.keys[place]

@@ -46,7 +46,6 @@ class JoinedSets:
 
     @property
     def labels(self) -> list[str]:
-        """The sets that contain records to join, in order."""
         return list(self._rows)
 
     @property
@@ -60,10 +59,7 @@ class JoinedSets:
 
     def resolve(self, items: Iterable[str]) -> list[str]:
         """The columns of these items in all sets. An item that begins with LABEL: has columns only in the
-        sets whose label matches.
-
-        Raises UsageError if an item is missing in all records.
-        """
+        sets whose label matches. Raises UsageError if an item is missing in all records."""
         return list(dict.fromkeys(name for item in items for name in self._resolved(item)))
 
     def _resolved(self, item: str) -> list[str]:
@@ -87,8 +83,8 @@ class JoinedSets:
         return names
 
     def numbers(self, names: Sequence[str]) -> np.ndarray:
-        """The columns (N, M) with these names (from `resolve`), with one row for each joined record; NaN if a
-        record has no number."""
+        """The columns (N, M) that `resolve` named, with one row for each joined record; NaN for missing
+        numbers."""
         keys = list(dict.fromkeys(key for rows in self._rows.values() for key in rows))
         values = np.full((len(keys), len(names)), np.nan)
         for place, name in enumerate(names):

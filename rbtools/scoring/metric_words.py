@@ -7,7 +7,7 @@ import re
 from rbtools.records import expr, metric_name
 from rbtools.records.metric_name import MetricName
 
-AXES = {
+AXES = {  # labels of axes
     "eps": "ε [1/255]",
     "eps1": "ε in L1, on pixels in [0, 1]",
     "eps2": "ε in L2, on pixels in [0, 1]",
@@ -16,7 +16,6 @@ AXES = {
     "rho": "tolerated failure rate ρ",
     "epoch": "epoch",
 }
-"""Maps the quantity along an axis to the label of the axis."""
 BALLS = {"linf": "", "l1": " (L1)", "l2": " (L2)"}
 _PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
 _PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
@@ -42,14 +41,12 @@ _FIXED = {
 }
 
 
-def axis_of(parts: MetricName) -> str:
-    """The key in AXES for the quantity that varies in the metric's name."""
+def axis_of(parts: MetricName) -> str:  # a key of AXES
     return {"linf": "eps", "l1": "eps1", "l2": "eps2"}[parts.ball] if parts.over == "eps" else parts.over
 
 
 def distance(parts: MetricName) -> str:
-    """The distance in a metric's name with its unit, such as `ε = 8/255`; distances in other norms are for
-    pixels in [0, 1]."""
+    """The distance in a metric's name, such as `ε = 8/255`; in L1 and L2, for pixels in [0, 1]."""
     return f"ε = {parts.number}{'/255' if parts.ball == 'linf' else ''}"
 
 
@@ -60,8 +57,7 @@ def radius(text: str) -> str:
 
 
 def attack(parts: MetricName) -> str:
-    """The attack in a metric's name with the norm, such as `PGD-20 (L2)`; for an unknown attack, the name is
-    unchanged."""
+    """The attack in a metric's name with the norm, such as `PGD-20 (L2)`; unknown attacks are unchanged."""
     name = parts.stem if parts.stem in _ATTACKS else parts.stem.rstrip("0123456789")
     steps = parts.stem[len(name) :]
     if name not in _ATTACKS:
@@ -70,7 +66,6 @@ def attack(parts: MetricName) -> str:
 
 
 def is_attack(parts: MetricName) -> bool:
-    """Whether the metric is measured under a known attack."""
     return bool(parts.number) and (parts.stem in _ATTACKS or parts.stem.rstrip("0123456789") in _ATTACKS)
 
 
@@ -86,8 +81,7 @@ def is_share(name: str) -> bool:
 
 
 def heading(name: str) -> str:
-    """The heading of a metric's column, such as `PR uniform, γ = 0.08`. Unknown names and expressions are
-    unchanged."""
+    """The heading of a metric's column, such as `PR uniform, γ = 0.08`; expressions are unchanged."""
     parts = metric_name.parse(name)
     first = parts.prefixes[0] if parts.prefixes else ""
     if first in ("ge", *metric_name.SPLITS, *metric_name.OF_OTHERS):

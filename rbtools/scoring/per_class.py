@@ -32,9 +32,7 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
 
 def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
     """The field `per_class` of a record: the accuracy of each class with its interval, and the worst class.
-
-    Raises the same errors as `counts`.
-    """
+    Raises the same errors as `counts`."""
     every = counts(record, metric)
     worst = min(every, key=lambda label: every[label][0] / every[label][1])
     classes = {
