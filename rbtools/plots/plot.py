@@ -68,8 +68,7 @@ def main(
 
 
 def _ending(output: str, endings: tuple[str, ...]) -> str | None:
-    """The file extension, which must be in `endings`. Returns None if a Python program receives the figure
-    and needs no file."""
+    """The file extension, which must be in `endings`; None if a Python program needs no file."""
     needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
     return None if needs_no_file else ending_of(output, endings)
 

@@ -25,8 +25,6 @@ _NAMED = 20  # the most points with names beside them
 
 
 class Points(NamedTuple):
-    """The records that have both values, and these values."""
-
     records: list[Record]
     x: list[float]
     y: list[float]
@@ -150,8 +148,6 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
 
 
 def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **look: Any) -> None:
-    """Draws a dot for each record, or for each of the records at `places`. Dots are smaller if there are more
-    dots."""
     places = range(len(points.x)) if places is None else places
     count = len(places)
     size = 16 if count <= 200 else 6 if count <= 2000 else 3
@@ -161,7 +157,6 @@ def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **loo
 
 
 def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
-    """Colour the points by a number. A bar beside the axes explains the colours."""
     _dots(axes, points, [place for place, shade in enumerate(shades) if shade is None], color=style.PALE)
     # In the order of the colours, both extremes stay visible; otherwise the densest part would cover them.
     known = sorted((shade, place) for place, shade in enumerate(shades) if shade is not None)
@@ -170,7 +165,6 @@ def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
 
 
 def _highlighted(axes: Axes, points: Points, condition: str) -> None:
-    """Draw the records that meet a condition in colour, in front of all other records in grey."""
     try:
         compiled = expr.compile(condition)
         holds = [compiled.holds(record) for record in points.records]
