@@ -1,17 +1,19 @@
-"""The content of the leaderboard page, which consists of columns of numbers and of records in a short form.
-The page contains every number only once. Values that many records share (protocols, command lines) are stored
-once and are referred to by index, so a browser opens a page of 6,466 records without delay."""
+"""The content of the leaderboard page: columns of numbers, and records in a short form. Values that many
+records share (protocols, command lines) are stored once and are referred to by index, so a browser opens a
+page of 6,466 records without delay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rbtools import __version__
 from rbtools.pages import page_columns as board
 from rbtools.pages import score_terms
 from rbtools.pages.templates import CONTROL
+from rbtools.plots import record_values
 from rbtools.records import dumps, expr, metric_name, results, schema
+from rbtools.scoring.groups import field
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
@@ -22,8 +24,6 @@ _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "re
 
 
 class TextPool:
-    """A list of texts without duplicates, in which each text has an index."""
-
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
@@ -38,7 +38,7 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
     """All data of the page, which are then encoded as JSON. Raises RbError if no record has a metric."""
     ranked, score = metric_name.default_rank_key(records), score_terms.score(records)
     shown = board.columns(records)
-    intervals = [_intervals(record) for record in records]
+    intervals = [record_values.intervals(record) for record in records]
     steps, protocols = TextPool(), TextPool()
     rows = [_row(record, steps, protocols) for record in records]
     return {
@@ -62,8 +62,6 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
 
 
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The fields whose values differ between records. A field with the same value in all records has no
-    column."""
     fields = []
     for path, title in FIELDS.items():
         values = [_text(results.at(record, path.split("."))) for record in records]
@@ -94,18 +92,8 @@ def _column(
     return described
 
 
-def _intervals(record: Record) -> dict[str, Pair]:
-    intervals = {}
-    for entry in record.get("evals") or ():
-        pair = results.interval(entry)
-        if pair is not None and isinstance(entry.get("metric"), str):
-            intervals[entry["metric"]] = pair
-    return intervals
-
-
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
-    """The ways to group records before metrics are scaled: for each choice of fields, the group of each
-    record."""
+    """The ways to group records before metrics are scaled, with the group of each record."""
     scopes: list[dict[str, Any]] = []
     for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
         keys, groups = _groups(records, choice)
@@ -116,14 +104,13 @@ def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, 
 
 
 def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The groups that are defined by fields, and the group of each record. Records that lack a field count as
-    equal in this field."""
-    fields = [expr.compile(name) for name in names]
+    """The groups that the fields define, and the group of each record. Missing values count as equal."""
+    fields = [field(name) for name in names]
     numbers: dict[str, int] = {}
     keys: list[dict[str, Any]] = []
     groups = []
     for record in records:
-        values = [_field(field, record) for field in fields]
+        values = [_value(look_up, record) for look_up in fields]
         number = numbers.setdefault(repr(values), len(numbers))
         if number == len(keys):
             keys.append(dict(zip(names, values, strict=True)))
@@ -131,25 +118,22 @@ def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[
     return keys, groups
 
 
-def _field(field: expr.Expression, record: Record) -> Any:
+def _value(look_up: Callable[[Record], Any], record: Record) -> Any:
     try:
-        value = field(record)
+        return look_up(record)
     except expr.MissingName:
         return None
-    return repr(value) if isinstance(value, list | dict) else value
 
 
 def commands_of(record: Record) -> list[str]:
-    """The command lines that made the record, without duplicates; empty if the record was made by Python
-    calls."""
+    """The command lines that made the record, without duplicates; empty for records of Python calls."""
     sources = [record.get("train"), *(record.get("evals") or ())]
     lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
     return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))
 
 
 def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]:
-    """A record without its numbers, which contains its other fields as text, its protocols, and the command
-    lines that made the record."""
+    """The fields of a record without its numbers as text, with its protocols and command lines."""
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
@@ -163,8 +147,8 @@ def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]
 
 
 def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
-    """An entry as the index of its protocol, and the fields that only this entry has, if any. The value and
-    the interval of the entry are in the columns."""
+    """The index of an entry's protocol, and the fields that only this entry has, if any. The value and the
+    interval of the entry are in the columns."""
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
     if results.interval(shared) is not None:

@@ -18,8 +18,8 @@ Record = dict[str, Any]
 
 
 def _latex(record: Mapping[str, Any]) -> str:
-    """The row of a LaTeX table. Clean accuracy is first. If the record contains the mean over corruptions,
-    single corruptions are left out."""
+    """The row of a LaTeX table, with clean accuracy first. The mean over corruptions replaces single
+    corruptions."""
     parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
     means = "corrupt.mean" in parts
     single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}

@@ -1,5 +1,4 @@
-"""The initial terms of the page's score, which are the terms of rb-score if rb-score has scored the
-records."""
+"""The initial terms of the page's score, which are those of rb-score if it has scored the records."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ Pair = tuple[float, float]
 
 @dataclass
 class PageTerm:
-    """One term of the score. `names` contains the term's name in each record if these names differ, because a
-    preset uses other metrics on some data sets. A name may also be an expression."""
+    """One term of the score. `names` contains the term's name (or an expression) in each record if these
+    names differ, because a preset uses other metrics on some data sets."""
 
     metric: str
     weight: float
@@ -29,8 +28,8 @@ class PageTerm:
     names: list[str] = field(default_factory=list)
 
     def described(self, records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]]) -> dict[str, Any]:
-        """The term in the form in which the page stores it; the form contains the values of the term if the
-        term is not a column of the table."""
+        """The term for the page; it contains the values of the term if the term is not a column of the
+        table."""
         plain = {"metric": self.metric, "weight": self.weight, "higher": self.higher}
         known = not self.names and any(board.value(record, self.metric) is not None for record in records)
         if known:
@@ -53,8 +52,8 @@ class PageTerm:
 
 @dataclass
 class Score:
-    """The score of a page. `within` contains fields, and metrics are scaled within groups of records with the
-    same values of these fields."""
+    """The score of a page. Metrics are scaled within groups of records with the same values of the fields
+    `within`."""
 
     terms: list[PageTerm]
     within: list[str] = field(default_factory=list)
@@ -63,16 +62,13 @@ class Score:
 
 
 def score(records: Sequence[Record]) -> Score:
-    """The score with which rb-score scored all these records, or else the default score of the page.
-
-    The default score has all headline metrics that every record has, with equal weights.
-    """
+    """The score with which rb-score scored all these records, or else all headline metrics that every record
+    has, with equal weights."""
     return _agreed(records) or Score(_common(records))
 
 
 def _agreed(records: Sequence[Record]) -> Score | None:
-    """The score that all records have in common. Returns None if a record has no score, or if the settings of
-    the scores differ."""
+    """The score that all records have in common; None if there is none, or if the scores' settings differ."""
     entries = [_entry(record) for record in records]
     makes = [None if entry is None else _make(entry) for entry in entries]
     first = makes[0]
@@ -99,8 +95,7 @@ def _entry(record: Record) -> Mapping[str, Any] | None:
 
 
 def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The settings that must be the same in all entries: weights, directions, groups, handling of missing
-    metrics, and preset."""
+    """The settings that must be the same in all entries; None if the entry is not from rb-score."""
     listed = terms.of_entry(entry)
     within, missing, preset = entry.get("within") or {}, entry.get("missing", "refuse"), entry.get("preset")
     if not listed or not isinstance(within, Mapping) or missing not in MISSING:
@@ -119,9 +114,8 @@ def _common(records: Sequence[Record]) -> list[PageTerm]:
 
 
 def _headlines(names: Sequence[str]) -> list[str]:
-    """One metric for each curve. If an attack, a noise or a corruption was measured at several distances, the
-    metric at 8/255 is used, or else the metric at the middle distance. If the mean over corruptions is known,
-    it replaces the single corruptions."""
+    """One metric for each curve: at 8/255, or else at the middle distance. The mean over corruptions replaces
+    the single corruptions."""
     families: dict[object, list[str]] = {}
     for name in names:
         parts = metric_name.parse(name)

@@ -86,9 +86,8 @@ NOISES: dict[str, CommandPreset] = {
 
 
 def _prbench(radius: str) -> ScorePreset:
-    """The score in PRBench's figure 6, with equal weights. The generalisation error of PR is the error over
-    all images. On MNIST, attacks have distance .3, and the noise radius is .35 instead of .08.
-    """
+    """The score in PRBench's figure 6, with equal weights and with the generalisation error of PR over all
+    images. On MNIST, attacks have distance .3, and the noise radius is .35 instead of .08."""
     prob_acc = f"probacc.uniform.{radius}.0.05"
     return ScorePreset(
         (

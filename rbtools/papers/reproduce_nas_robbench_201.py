@@ -40,7 +40,6 @@ DARTS_CELL = "|skip_connect~0|+|skip_connect~0|skip_connect~1|+|skip_connect~0|s
 
 
 def metrics(scale: str) -> Mapping[str, str]:
-    """Maps each column to the metric of our records."""
     return items.paper("nas-robbench-201", scale).columns
 
 
@@ -96,8 +95,7 @@ def robust(one: Mapping[str, Any]) -> float:
 
 def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Figure 4: the operations of the ten networks with the best mean robust accuracy, and on how many edges
-    3x3 convolutions are at least as frequent as any other operation. Returns an empty result for ten networks
-    or fewer."""
+    3x3 convolutions are at least as frequent as any other operation; {} for ten networks or fewer."""
     if len(rows) <= 10:
         return {}
     cells = nasbench201.cells()
@@ -139,7 +137,6 @@ def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> dict[s
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on these networks and on the tables of these networks."""
     rows = networks(records, scale)
     paper = items.paper("nas-robbench-201", scale)
     kernels = [name for name in paper.columns if "kernel" in name]
@@ -177,10 +174,8 @@ def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: 
 def tables(
     records: list[dict[str, Any]], scale: str, others: list[dict[str, Any]] | None = None
 ) -> dict[str, side.PaperTable]:
-    """Tables 1, 2, 4, 5, 6 and 7, as far as these records have the necessary metrics.
-
-    `others` contains records of the robustness dataset of NAS-Bench-201, for the second half of table 1.
-    """
+    """Tables 1, 2, 4, 5, 6 and 7, as far as these records have the necessary metrics. `others` contains
+    records of the robustness dataset of NAS-Bench-201, for the second half of table 1."""
     rows = networks(records, scale)
     starred = across(rows, others or [], scale)
     paper = {number: printed.read(f"{PRINTED}-{number}") for number in (1, 2, 4, 5, 6, 7)}
@@ -218,8 +213,7 @@ def tables(
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 2, computed from the records of the reproduction. The optimum is the network with the best mean
-    robust accuracy."""
+    """Table 2; the optimum is the network with the best mean robust accuracy."""
     names = metrics(scale)
     columns = {
         column: names[name] for column, name in zip(reproduce_search.ROBBENCH.columns, COLUMNS_7, strict=True)
@@ -254,8 +248,7 @@ def criteria(
 
 
 def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
-    """Returns 1 if no column has a higher value than the previous column, and otherwise 0; None if a column
-    was not measured."""
+    """1 if no column has a higher value than the previous column, otherwise 0; None for a missing column."""
     known = {**one, "zero": 0.0}
     if any(known.get(name) is None for name in columns):
         return None

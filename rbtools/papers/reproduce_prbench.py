@@ -8,8 +8,7 @@ ResNet-18, and the further pairs use another such network and MNIST's SimpleCNN.
 are larger because digits are easy: 32/255 instead of 8/255 and .03, and .3 .35 .4 instead of .08 .10 .12. At
 mini and tiny, the differences from the paper have no meaning, but the orderings of methods may agree.
 
-The folder `printed/` contains the values in the paper and the values on the paper's web page, which differ,
-so the tables show both.
+The paper and its web page (`printed/`) have different values, so the tables show both.
 """
 
 from __future__ import annotations
@@ -95,7 +94,6 @@ def printed_rows() -> dict[str, dict[str, float | None]]:
 
 
 def metrics(scale: str, dataset: object = None) -> dict[str, str]:
-    """Maps each column to the metric of our records."""
     eps, radii = "8", ("0.03", "0.08", "0.1", "0.12")  # .03 in the code, 8/255 in the text
     if scale != "full":
         eps, radii = "32", ("0.12549", "0.3", "0.35", "0.4")
@@ -130,8 +128,8 @@ def row(record: dict[str, Any]) -> str | None:
 
 
 def network(record: dict[str, Any]) -> str:
-    """The name of a record's network. Networks of timm for 32 pixels and patches of size 4 have PRBench's
-    names."""
+    """The name of a record's network, in PRBench's words for timm's networks for 32 pixels and patches of
+    4."""
     arch = record.get("arch", {})
     name = str(arch.get("name"))
     at_32 = (arch.get("space"), arch.get("side"), arch.get("patch")) == ("timm", 32, 4)
@@ -139,7 +137,6 @@ def network(record: dict[str, Any]) -> str:
 
 
 def pair(record: dict[str, Any]) -> str:
-    """The prefix of a row's name, which consists of the data set and the network."""
     return f"{record.get('dataset')}, {network(record)}, "
 
 
@@ -202,8 +199,8 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 
 
 def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on our records. The claims on tables 4, 5 and 12 use the first pair of data
-    set and network, and the claims on figure 6 use medians over all pairs."""
+    """The claims on tables 4, 5 and 12 use the first pair of data set and network, and the claims on figure 6
+    use medians over all pairs."""
     rows = rows_of(records, scale)
     pairs = dict.fromkeys(map(pair, records))
     return claims_of(of_group(rows, first_pair(records)), [of_group(rows, one) for one in pairs])
@@ -227,8 +224,8 @@ def at(rows: side.Rows, name: str, column: str) -> float | None:
 
 
 def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
-    """The median of each method's composite score over the pairs of a data set and a network, as in figure 6.
-    AT-PR is omitted, as in the figure."""
+    """The median of each method's composite score over the pairs of a data set and a network. As in figure 6,
+    AT-PR is omitted."""
     every: dict[str, list[float]] = {}
     for rows in pairs:
         shown = {name: one for name, one in rows.items() if name in PAPER.values() and name != "AT-PR"}
@@ -238,15 +235,13 @@ def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
 
 
 def show(column: str, value: float) -> str:
-    """A value formatted as in the paper."""
     if column in ("s/epoch", "passes"):
         return f"{value:.1f}"
     return side.plain(value) if column == "score" else side.percent(value)
 
 
 def by_noise(rows: side.Rows) -> dict[str, dict[str, float | None]]:
-    """Table 5: for each method and noise, a row with PR at four radii and the generalisation error at the
-    first radius."""
+    """Table 5: PR at four radii and the generalisation error at the first radius, by method and noise."""
     columns = ("Acc", *RADII, NOISE_GE)
     return {
         f"{name}, {noise}": {
@@ -280,8 +275,7 @@ def in_table_12(method: str) -> bool:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 contains only values from the paper's web
-    page."""
+    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 has only values from the web page."""
     ours = rows_of(records, scale)
     first = first_pair(records)
     here = of_group(ours, first)
@@ -349,7 +343,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables, the claims tested on our records, and the number of claims that are true for the printed
+    """The tables, the claims tested on our records, and the number of claims that hold for the printed
     tables."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values() if table.ours]

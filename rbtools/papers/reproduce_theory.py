@@ -1,5 +1,4 @@
-"""The theory of NAS-RobBench-201, tested on the networks that the theory describes: its bounds, compared with
-the results of training.
+"""The theory of NAS-RobBench-201: its bounds, compared with the results of training.
 
 Residual networks fcnn (theorems 1 and 2) and rescnn (corollary 1) are trained with algorithm 1 on two classes
 of images, which are scaled to norm 1. The function f of the theory is the difference of the network's two
@@ -35,7 +34,6 @@ METRICS = {
 
 
 def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
-    """The values of one network in a theorem's table, by column."""
     found: dict[str, float | None] = {}
     metrics = record.get("metrics", {})
     for column, start in METRICS[theorem].items():
@@ -49,7 +47,6 @@ def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
 
 
 def training(record: dict[str, Any]) -> dict[str, float | None]:
-    """The settings of algorithm 1, and which iterate the algorithm returned."""
     train = record.get("train", {})
     output, rates = train.get("output", {}), train.get("history", {}).get("lr") or [None]
     return dict(zip(ALGORITHM_1, (rates[0], output.get("of"), output.get("step")), strict=True))
@@ -85,7 +82,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
     bounds are skipped."""
     rows = {f"{number} {name}": row for number, one in made.items() for name, row in one.ours.items()}
     told = {
-        name: {column: _told(name, column, value) for column, value in row.items()}
+        name: {column: _unless_vacuous(name, column, value) for column, value in row.items()}
         for name, row in rows.items()
     }
     found = []
@@ -96,9 +93,8 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
     return found
 
 
-def _told(number: str, column: str, value: float | None) -> float | None:
-    """A value of a table; None if the bound is vacuous, which means at least 1 for an error and at most 0 for
-    an eigenvalue."""
+def _unless_vacuous(number: str, column: str, value: float | None) -> float | None:
+    """The value; None for a vacuous bound: at least 1 for an error, or at most 0 for an eigenvalue."""
     if value is None or not column.endswith("bound"):
         return value
     vacuous = value <= 0 if number.startswith("theorem 2") else value >= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError, near
@@ -133,7 +133,7 @@ def cell(record: Record) -> tuple[int, ...] | None:
     return None
 
 
-def intervals(record: Record) -> dict[str, tuple[float, float]]:  # by metric
+def intervals(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:  # by metric
     pairs = ((name, results.interval(entry)) for name, entry in results.by_metric(record).items())
     return {name: ends for name, ends in pairs if ends is not None}
 

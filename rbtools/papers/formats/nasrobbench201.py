@@ -33,9 +33,8 @@ TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 
 class RobBenchResult(NamedTuple):
-    """The results of one architecture with one seed: its metrics, and the means of the metrics over the
-    seeds. The seed "threeseed" is the mean over three seeds. `lone` contains values that are published once
-    for all seeds; these values are added to the first seed."""
+    """The results of one architecture with one seed. The seed "threeseed" is the mean over three seeds.
+    `lone` contains values that are published once for all seeds; these values are added to the first seed."""
 
     dataset: str
     arch: str

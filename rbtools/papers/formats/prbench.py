@@ -224,11 +224,8 @@ class _Keys:
         self.smallest = self.radii["0.03"]
 
     def protocol(self, group: str, key: str) -> Record | None:
-        """The metric that a key stands for, and the metric's protocol; None for an unknown key.
-
-        If the file spells a key differently from us ("0.1") or has the key in another group, the spelling of
-        the file is kept as "KEY" or "GROUP/KEY".
-        """
+        """The metric that a key stands for, and the metric's protocol; None for an unknown key. A key that we
+        spell differently ("0.1"), or in another group, is kept as "KEY" or "GROUP/KEY"."""
         meant = self._meant(group, key)
         if meant is None or self.place(meant["metric"]) == (group, key):
             return meant
@@ -304,8 +301,8 @@ class _Keys:
 
 
 def _noise(noise: str, gamma: float, denominator: str) -> Record:
-    """The noise fields of an entry, as in the public code, where uniform noise is truncated to [0, 1] and
-    other noise is clipped."""
+    """The noise fields of an entry, as in the public code: uniform noise is truncated, other noise is
+    clipped."""
     cut = {"truncate": True} if noise == "uniform" else {}
     settings = {"gamma": gamma, "samples": SAMPLES, "noise": noise, "norm": "linf", "clip": True, **cut}
     return {**settings, "denominator": denominator}
