@@ -95,13 +95,9 @@ def _said(field: str, entry: Mapping[str, Any]) -> str:
     value = entry[field]
     if field == "eps" and is_number(value):
         ball = metric_name.parse(str(entry.get("metric"))).ball  # entries of cw-l2 may have no norm
-        return _eps_in_words(value, str(entry.get("norm", "linf")) if ball == "linf" else ball)
+        norm = str(entry.get("norm", "linf")) if ball == "linf" else ball
+        return f"{value * 255:.4g}/255" if norm == "linf" else f"{value:g}"
     return _figure(value)
-
-
-def _eps_in_words(eps: float, norm: str) -> str:
-    """A distance as in papers, such as `8/255` in L-infinity and `0.5` in other norms."""
-    return f"{eps * 255:.4g}/255" if norm == "linf" else f"{eps:g}"
 
 
 def _figure(value: object) -> str:

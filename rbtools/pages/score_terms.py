@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.pages import page_columns as board
 from rbtools.records import expr, metric_name
-from rbtools.records.results import is_number
+from rbtools.records.results import is_number, last_entry
 from rbtools.scoring import metric_words, terms
 from rbtools.scoring.composite import MISSING
 
@@ -69,29 +69,24 @@ def score(records: Sequence[Record]) -> Score:
 
 def _agreed(records: Sequence[Record]) -> Score | None:
     """The score that all records have in common; None if there is none, or if the scores' settings differ."""
-    entries = [_entry(record) for record in records]
-    makes = [None if entry is None else _make(entry) for entry in entries]
-    first = makes[0]
-    if first is None or any(make != first for make in makes):
+    entries = [last_entry(record, "score") for record in records]
+    first, *others = map(_make, entries)
+    if first is None or any(make != first for make in others):
         return None
     try:
         for name in first[1]:
             expr.compile(name)
     except RbError:
         return None
-    own = [PageTerm(name, weight, bool(higher)) for name, weight, higher in terms.of_entry(entries[0] or {})]
+    own = [PageTerm(name, weight, bool(higher)) for name, weight, higher in terms.of_entry(entries[0])]
     agreed = Score(own, *first[1:])
     presets = terms.presets()
     usual = [term.metric for term in presets[agreed.preset].terms] if agreed.preset in presets else []
     for place, term in enumerate(agreed.terms):
-        names = [str((entry or {})["terms"][place]["metric"]) for entry in entries]
+        names = [str(entry["terms"][place]["metric"]) for entry in entries]
         if len(set(names)) > 1:
             term.metric, term.names = next((name for name in names if name in usual), names[0]), names
     return agreed
-
-
-def _entry(record: Record) -> Mapping[str, Any] | None:
-    return next((entry for entry in record.get("evals") or () if entry.get("metric") == "score"), None)
 
 
 def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:

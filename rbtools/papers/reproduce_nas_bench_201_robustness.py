@@ -37,7 +37,7 @@ def metrics(scale: str) -> Mapping[str, str]:
     return items.paper("robustness-dataset", scale).columns
 
 
-def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
+def networks(records: side.Records, scale: str) -> side.Values:
     """Maps each architecture to its values by column. The mean over corruptions omits missing severities."""
     for record in side.of_first_set(records):
         names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
@@ -53,7 +53,7 @@ def under_attack(record: dict[str, Any]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+def spreads(records: side.Records) -> side.Values:
     """The worst and the best mean accuracy under attack of two groups: all networks with 18 kernel
     parameters, and the networks with that number of parameters for which worst and best differ most."""
     known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
@@ -71,7 +71,7 @@ def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]
     }
 
 
-def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | None]]:
+def operations(best: Sequence[nasbench201.Ops]) -> side.Values:
     """For each edge and operation, the number of cells that have this operation on this edge."""
     return {
         f"edge {edge + 1}": {
@@ -81,7 +81,7 @@ def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | N
     }
 
 
-def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+def best_twenty(records: side.Records) -> side.Values:
     """Figure 7: the operations of the twenty best networks under attack with 18 kernel parameters, and how
     many of them stack convolutions; {} for twenty networks or fewer."""
     some = [one for one in side.of_first_set(records) if one["arch"].get("live_kernel_params") == 18]
@@ -97,7 +97,7 @@ def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | No
     return {**operations(cells), "twenty best": {"with stacked convolutions": float(stacked)}}
 
 
-def changes(records: list[dict[str, Any]], scale: str) -> float | None:
+def changes(records: side.Records, scale: str) -> float | None:
     """Figure 26: on how many edges the best network on clean images and the best network under corruptions
     have different operations."""
     names = [metrics(scale)[column] for column in ("clean", "CIFAR-10-C")]
@@ -108,47 +108,47 @@ def changes(records: list[dict[str, Any]], scale: str) -> float | None:
     return float(nasbench201.edit_distance(*map(nasbench201.ops_of, best)))
 
 
-def between_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
+def between_sets(records: side.Records, scale: str) -> side.Row:
     """Figure 17: for each attack, Kendall's tau between the accuracies on two data sets, averaged over all
     pairs of data sets."""
     by_class: dict[int, dict[str, Any]] = {}
     for record in records:
         by_class.setdefault(record["arch"].get("class"), {})[record.get("dataset", "")] = record["metrics"]
     pairs = list(itertools.combinations(dict.fromkeys(record.get("dataset", "") for record in records), 2))
-    found: dict[str, float | None] = {}
+    found: side.Row = {}
     for column in ATTACKS_AT_NEAR:
         name = metrics(scale)[column]
         joined = [
             {dataset: values[name] for dataset, values in one.items() if name in values}
             for one in by_class.values()
         ]
-        values = [side.correlation(joined, *pair, "kendalltau") for pair in pairs]
+        values = [side.correlation(joined, *pair, measure="kendalltau") for pair in pairs]
         known = [value for value in values if value is not None]
         found[column] = sum(known) / len(known) if known else None
     return found
 
 
-def by_distance(records: list[dict[str, Any]], scale: str, measure: str) -> dict[str, float | None]:
+def by_distance(records: side.Records, scale: str, measure: str) -> side.Row:
     """Figure 6: the absolute value of Kendall's tau between a measure and the accuracy under attacks."""
     rows, names = [one["metrics"] for one in side.of_first_set(records)], metrics(scale)
     found = {
-        column: side.correlation(rows, names[measure], names[column], "kendalltau")
+        column: side.correlation(rows, names[measure], names[column], measure="kendalltau")
         for column in ("FGSM", "PGD", "APGD", "PGD 8", "APGD 8")
     }
     return {column: None if value is None else abs(value) for column, value in found.items()}
 
 
-def chosen_by(rows: side.Rows, column: str) -> dict[str, float | None]:
+def chosen_by(rows: side.Rows, column: str) -> side.Row:
     """The row with the largest value in a column."""
     some = [row for row in rows.values() if row.get(column) is not None]
     return dict(max(some, key=lambda row: row[column] or 0.0)) if some else {}
 
 
-def optimum(rows: side.Rows) -> dict[str, float | None]:
+def optimum(rows: side.Rows) -> side.Row:
     return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
 
 
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     rows = networks(records, scale)
     best, clean = optimum(rows), chosen_by(rows, "clean")
     listed = list(rows.values())
@@ -171,7 +171,7 @@ def _gap(high: float | None, low: float | None) -> float | None:
     return None if high is None or low is None else high - low
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable | side.Excerpt]:
+def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable | side.Excerpt]:
     """Table 1, the excerpts in figures 10 to 12, the claims with numbers, the correlations that another paper
     reports for these columns, and the values of one known architecture."""
     rows = networks(records, scale)
@@ -204,7 +204,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     return made
 
 
-def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.Excerpt]:
+def excerpts(records: side.Records) -> dict[str, side.PaperTable | side.Excerpt]:
     """The excerpts in figures 10 to 12. Ours are from files that rb-convert writes for architecture #0, or
     for the first record if #0 is missing."""
     if not records:
@@ -227,7 +227,7 @@ def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.
 
 def _accuracies(files: Mapping[str, Any]) -> side.PaperTable:
     """Figure 11: the accuracy of one architecture on clean images and under PGD."""
-    ours: dict[str, dict[str, float | None]] = {}
+    ours: side.Values = {}
     distances = [f"PGD {distance:g}" for distance in files["meta.json"]["epsilons"].get("pgd@Linf", ())]
     for name, key, columns in (("clean", "clean", ["clean"]), ("pgd@Linf", "pgd@Linf", distances)):
         for of_set in files.get(f"{name}_accuracy.json", {}).values():
@@ -259,7 +259,7 @@ def _json(value: Any) -> str:
     return re.sub(r'"(\[*…\]*)"', r"\1", text)
 
 
-def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
+def searches(records: side.Records, scale: str) -> side.PaperTable:
     """Table 1: the mean result over the runs of each search, and the best value of each column."""
     networks(records, scale)  # this adds the mean over corruptions
     names = metrics(scale)

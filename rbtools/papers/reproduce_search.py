@@ -61,14 +61,10 @@ JUNG = SearchTable(
 )
 
 
-def printed_values(paper: SearchTable) -> dict[str, dict[str, float | None]]:
+def printed_values(paper: SearchTable) -> side.Values:
     if not paper.printed:
         return {}
-    unit = 100 if paper.percent else 1
-    return {
-        name: {column: None if value is None else value / unit for column, value in row.items()}
-        for name, row in printed.read(paper.printed).items()
-    }
+    return printed.fractions(paper.printed) if paper.percent else printed.read(paper.printed)
 
 
 def paper_of(names: Sequence[str]) -> SearchTable:
@@ -81,7 +77,7 @@ def paper_of(names: Sequence[str]) -> SearchTable:
 
 
 def rows(
-    paper: SearchTable, records: list[dict[str, Any]], algorithms: Sequence[str], **options: object
+    paper: SearchTable, records: side.Records, algorithms: Sequence[str], **options: object
 ) -> dict[str, Any]:
     """For each row and column, the mean of the metric over the results of the searches, and the optimum.
     `options` contains further options for rb-search. Raises RbError if a search fails."""
@@ -115,7 +111,7 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
 
 
 def on_records(
-    paper: SearchTable, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
+    paper: SearchTable, columns: Mapping[str, str], records: side.Records, scale: str, title: str
 ) -> side.PaperTable:
     """The search table, computed on the records of the first data set; `columns` maps columns to metrics.
 

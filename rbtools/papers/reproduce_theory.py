@@ -33,8 +33,8 @@ METRICS = {
 }
 
 
-def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+def columns_of(record: dict[str, Any], theorem: str) -> side.Row:
+    found: side.Row = {}
     metrics = record.get("metrics", {})
     for column, start in METRICS[theorem].items():
         names = [name for name in metrics if re.fullmatch(re.escape(start) + r"(\.pgd.*)?", name)]
@@ -46,13 +46,13 @@ def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
     return found
 
 
-def training(record: dict[str, Any]) -> dict[str, float | None]:
+def training(record: dict[str, Any]) -> side.Row:
     train = record.get("train", {})
     output, rates = train.get("output", {}), train.get("history", {}).get("lr") or [None]
     return dict(zip(ALGORITHM_1, (rates[0], output.get("of"), output.get("step")), strict=True))
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     """One table for each theorem, for the corollary and for the algorithm, with one row for each network."""
 
     def table(title: str, columns: Sequence[str], space: str, values: Any) -> side.PaperTable:
@@ -77,7 +77,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     }
 
 
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     """Whether errors are below the bounds of theorem 1 and eigenvalues above the bounds of theorem 2; vacuous
     bounds are skipped."""
     rows = {f"{number} {name}": row for number, one in made.items() for name, row in one.ours.items()}
@@ -101,7 +101,7 @@ def _unless_vacuous(number: str, column: str, value: float | None) -> float | No
     return None if vacuous else value
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
+def report(records: side.Records, scale: str) -> str:
     """The tables, the bounds with their inputs for each search space, and the claims."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values()]

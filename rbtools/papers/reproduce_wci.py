@@ -59,7 +59,7 @@ def follows(words: str, found: Any, gap: int) -> side.Claim:
     return side.Claim(words, None if low <= 0 <= high else value > 0, told)
 
 
-def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
+def trainings(records: side.Records) -> dict[str, Moments]:
     """The measurements of each training run by regularisation and, if there are several, by data set."""
     rows: dict[str, Moments] = {}
     several = len({record.get("dataset") for record in records}) > 1
@@ -70,13 +70,13 @@ def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
     return rows
 
 
-def pooled(records: list[dict[str, Any]]) -> dict[str, Moments]:
+def pooled(records: side.Records) -> dict[str, Moments]:
     """The measurements of each training run, and of all runs together."""
     rows = trainings(records)
     return {**rows, "all": [row for found in rows.values() for row in found]}
 
 
-def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain(records: side.Records) -> side.Records:
     """The records with the regularisation as a text, by which figures select records."""
     shown = []
     for record in records:
@@ -86,12 +86,12 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     """Returns no tables, because the paper prints no values."""
     return {}
 
 
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     correlations = {name: spearman(rows) for name, rows in pooled(records).items()}
     return [
         follows(f"{name}: {words}", found, GAPS.index(tests["wci"][0].removeprefix("rises with ")))
@@ -100,7 +100,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
     ]
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
+def report(records: side.Records, scale: str) -> str:
     """A summary of the curves, the correlations, and the verdict on each claim of the paper."""
     rows = trainings(records)
     lines = [f"| training | epoch | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 2) + "|"]

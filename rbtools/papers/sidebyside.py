@@ -21,7 +21,10 @@ import orjson
 from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
-Rows = Mapping[str, Mapping[str, float | None]]  # row -> column -> value
+Records = list[dict[str, Any]]
+Row = dict[str, float | None]  # column -> value
+Values = dict[str, Row]  # row -> column -> value
+Rows = Mapping[str, Mapping[str, float | None]]  # values that are only read
 
 
 class Claim(NamedTuple):
@@ -79,7 +82,7 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
     return kept | ({"evals": entries} if entries else {})
 
 
-def read(stream: Iterable[str | bytes]) -> list[dict[str, Any]]:
+def read(stream: Iterable[str | bytes]) -> Records:
     return [essential(record) for record in each(stream)]
 
 
@@ -96,14 +99,14 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         new.replace(path)
 
 
-def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def of_first_set(records: Records) -> Records:
     """The records of the first data set. Tables contain only one data set, CIFAR-10 at full scale."""
     return [record for record in records if record.get("dataset") == records[0].get("dataset")]
 
 
 def means(
     records: Iterable[Mapping[str, Any]], row: Callable[[Any], str | None], columns: Mapping[str, str]
-) -> dict[str, dict[str, float | None]]:
+) -> Values:
     """For each row, the mean of each column's metric over the records of the row."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
@@ -121,6 +124,7 @@ def correlation(
     rows: Sequence[dict[str, Any]],
     first: str,
     second: str,
+    *,
     measure: Literal["spearmanr", "kendalltau"] = "spearmanr",
 ) -> float | None:
     """The rank correlation of two columns; None for fewer than three rows or a constant column."""
@@ -302,7 +306,7 @@ def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -
         for entry in record.get("evals") or ():
             if entry["metric"].startswith(f"bound.{bound}.") and "vacuous" in entry:
                 found[entry["metric"]].append(entry)
-    rows: dict[str, dict[str, float | None]] = {}
+    rows: Values = {}
     for name, entries in found.items():
         values = [entry["value"] for entry in entries if entry["value"] is not None]
         vacuous = float(sum(bool(entry["vacuous"]) for entry in entries))

@@ -99,7 +99,7 @@ class CellsPlot(Drawing):
             )
         if top is None and by is None:
             return cells
-        order = record_values.ordered(cells, by or metric_name.default_rank_key(cells), "--by")
+        order = record_values.ordered(cells, by or metric_name.default_rank_key(cells))
         return [cells[place] for place in order[:top]]
 
 

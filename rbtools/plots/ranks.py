@@ -76,7 +76,7 @@ class Ranks(Drawing):
                 " name fewer."
             )
         by = self.by or names[0]
-        order = record_values.ordered(records, by, "--by") if self.view == "shared" else []
+        order = record_values.ordered(records, by) if self.view == "shared" else []
         lines: dict[str, list[float | None]] = {}
         for name in names:
             column = record_values.column(records, name, "--metric")

@@ -46,9 +46,9 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
     return [None if value is None else float(value) for value in numbers]
 
 
-def ordered(records: Sequence[Record], by: str, option: str) -> list[int]:
+def ordered(records: Sequence[Record], by: str) -> list[int]:
     """The indices of the records that have a value of the expression `by`, with the best record first."""
-    values = column(records, by, option)
+    values = column(records, by, "--by")
     sign = -1 if metric_name.higher_is_better(by) else 1
     known = [(sign * value, place) for place, value in enumerate(values) if value is not None]
     return [place for _, place in sorted(known)]

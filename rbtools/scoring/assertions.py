@@ -113,8 +113,8 @@ class Assertion:
         return f"{name} minus the reference's is", found["difference"], found["ci95"]
 
 
-def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
-    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError, which names the option."""
+def assertion(text: str, *, point: bool = False) -> Assertion:
+    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if it has another form."""
     try:
         signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:
@@ -135,7 +135,7 @@ def assertion(text: str, option: str = "--assert", *, point: bool = False) -> As
             raise RbError(f"'{right}' is not the reference plus or minus a number.")
     except RbError as wrong:
         raise UsageError(
-            f"{option}: {wrong} Expected a metric or an expression, a comparison and a number, such as"
+            f"--assert: {wrong} Expected a metric or an expression, a comparison and a number, such as"
             " 'aa.8 >= .4'. Give the option once for each condition."
         ) from None
     return Assertion(text.strip(), value, sign.text, float(number), point, relative)
@@ -149,11 +149,11 @@ class Verdict(NamedTuple):
     problem: str | None
 
 
-def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:
+def to_junit(verdicts: Sequence[Verdict]) -> str:
     """The verdicts in JUnit's XML: one test case for each record (`classname`) and assertion (`name`)."""
     from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
-    cases = TestSuite(suite)
+    cases = TestSuite("rb-rank")
     for verdict in verdicts:
         name, record, problem = (_NO_XML.sub("?", text or "") for text in (verdict.assertion, *verdict[::2]))
         case = TestCase(name, record)

@@ -13,7 +13,6 @@ from rbtools.scoring.groups import grouped
 from rbtools.scoring.terms import ScorePreset, Term, check, presets, together
 
 MISSING = ("refuse", "renormalise", "worst")
-Range = tuple[float, float]
 
 
 class Scored(NamedTuple):
@@ -62,7 +61,7 @@ def scores(
     return rows
 
 
-def range_of(column: Sequence[float | None]) -> Range | None:
+def range_of(column: Sequence[float | None]) -> tuple[float, float] | None:
     present = [value for value in column if value is not None and value == value]
     return (min(present), max(present)) if present else None
 

@@ -121,9 +121,8 @@ def _mce(
     all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
 ) -> list[Entry]:
     """mCE divides the error by the reference's error; relative mCE divides the losses of accuracy."""
-    theirs, wrong = dict(base.errors), {}
-    for name, five in full.items():
-        wrong[name] = 1 - fmean(entry["value"] for entry in five)
+    theirs = dict(base.errors)
+    wrong = {name: 1 - fmean(entry["value"] for entry in five) for name, five in full.items()}
     about = {"corruptions": list(full), "reference": base.described()}
     value = fmean(wrong[name] / theirs[name] for name in full)
     plain = {**_common("corrupt.mce", all_of, about), "value": value}

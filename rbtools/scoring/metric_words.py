@@ -65,10 +65,6 @@ def attack(parts: MetricName) -> str:
     return f"{_ATTACKS[name]}{f'-{steps}' if steps else ''}{BALLS[parts.ball]}"
 
 
-def is_attack(parts: MetricName) -> bool:
-    return bool(parts.number) and (parts.stem in _ATTACKS or parts.stem.rstrip("0123456789") in _ATTACKS)
-
-
 def is_share(name: str) -> bool:
     """Whether a metric, or a mean or difference of metrics, is a share of images or of noisy copies."""
     tokens = expr.tokens(name)
@@ -99,7 +95,7 @@ def heading(name: str) -> str:
         return f"{words}, severity {parts.number}" if words and parts.number else words or name
     if parts.over == "eps" and parts.stem == "cert.smooth":
         return f"certified by smoothing, σ = {parts.of}, {distance(parts)}"
-    if is_attack(parts):
+    if parts.number and not _ATTACKS.keys().isdisjoint((parts.stem, parts.stem.rstrip("0123456789"))):
         suffix = f" {parts.suffix}".replace("_", " ").rstrip()
         return f"{attack(parts)}{suffix}, {distance(parts)}"
     return name

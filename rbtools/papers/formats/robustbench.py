@@ -133,7 +133,7 @@ class RobustBench:
             at: Record = {"norm": norm, "eps": eps, "split": "test"}
             attacked = _attacked(eps, norm)
             for key, metric in attacked.items():
-                own = {"attack": "aa"} if key == "autoattack_acc" else {}
+                own: Record = {"attack": "aa"} if key == "autoattack_acc" else {}
                 row.add(metric, fields.get(key), **own, **at)
             taken |= attacked
         arch = _arch(fields.get("architecture"), ours)
