@@ -198,5 +198,5 @@ def main(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes of a recipe, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # also ends the processes of a recipe
     main(prog_name="python -m rbtools.papers")

@@ -93,7 +93,7 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
     files = [] if records is None else [str(records)]
     memory = MemoryStreams()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the command lines on the page show them when they are run
+        warnings.simplefilter("ignore")  # users see them when they run the command lines on the page
         for call in calls[:-1]:
             memory = MemoryStreams(python_calls.call(call.tool, [*call.words, *files], call.options, memory))
             files = []
@@ -226,7 +226,7 @@ class PaperRun:
                 if item.detail and not of
             ]
             for record in side.each(stream):
-                # An excerpt shows the layout of the confidences of one record.
+                # An excerpt shows the layout of the first record's confidences.
                 found.append(side.essential(record, confidences=not found))
                 for item, file in details:
                     if record.get("dataset") == found[0].get("dataset"):

@@ -22,7 +22,7 @@ from rbtools.spaces import nasbench201
 PRINTED = "nas-robbench-201-table"
 # The columns of table 1; a star marks the robustness dataset of NAS-Bench-201.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
-# Of tables 4 and 5, whose networks are the best of each number of none edges.
+# Tables 4 and 5 contain the best network for each number of none edges.
 BEST = tuple(f"none={number}" for number in range(5))
 COLUMNS = (
     *("clean", "FGSM 3", "Square 3", "PGD 3", "PGD 8", "PGD 16", "PGD 32", "PGD 64"),
@@ -44,7 +44,7 @@ def metrics(scale: str) -> Mapping[str, str]:
 
 
 SHARE = "share of all"
-# The signs of table 4. A sign holds if no accuracy in its list is above the previous one.
+# The signs in table 4 that gradients are not obstructed: these accuracies do not increase in this order.
 SIGNS = {
     **{f"a) FGSM leaves no less than PGD ({eps})": (f"FGSM {eps}", f"PGD {eps}") for eps in (3, 8)},
     **{f"b) Square leaves no less than PGD ({eps})": (f"Square {eps}", f"PGD {eps}") for eps in (3, 8)},

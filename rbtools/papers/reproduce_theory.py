@@ -21,7 +21,7 @@ from rbtools.papers import sidebyside as side
 OTHER_BALL = "robust error in L-infinity"
 THEOREM_1 = ("clean bound", "clean error", "robust bound", OTHER_BALL)
 ALGORITHM_1 = ("step size", "iterations", "iterate drawn")
-# Column -> the beginning of a metric's name, and of a robust one's, which ends with the attack.
+# Maps each column to the beginning of a metric's name; names of robust metrics end with the attack.
 METRICS = {
     "theorem 1": {"clean bound": "bound.robbench1.clean", "robust bound": "bound.robbench1.robust"},
     "theorem 2": {

@@ -45,7 +45,7 @@ def comparison(name: str) -> ModuleType:
 
 # The fields of a record, besides its entries, that figures and tables show.
 _SHOWN = ("schema", "arch", "dataset", "checkpoint", "train", "search", "metrics")
-# The entries that they show: intervals of PR and of generalisation errors. The bounds have no other place.
+# Metrics whose entries are kept, because figures and tables show the intervals of these metrics.
 _WITH_INTERVALS = ("pr", "probacc", "ge")
 
 
@@ -264,7 +264,7 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     if sign == "<=":
         most = max(high for _, high, _ in pairs)
         return Claim(words, most <= float(right), f"{most:.4g}, limit {float(right):g}")
-    # Two equal measurements tell nothing, but a limit has to be exceeded.
+    # Two equal measurements decide nothing, but a value that equals a limit does not exceed it.
     alike = [name for name, high, low in pairs if high == low and sign == ">" and not by]
     equal = [] if _NUMBER.fullmatch(right) else alike
     wrong = [

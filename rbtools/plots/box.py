@@ -125,7 +125,7 @@ def _by_group(
     colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
         boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
-        title = words.label(name) if len(columns) > 1 else ""  # a single metric is named at the axis
+        title = words.label(name) if len(columns) > 1 else ""  # the label of the axis names a single metric
         yield title, "", [words.label(group) for group in groups], boxes, colours
 
 

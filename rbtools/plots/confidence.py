@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_NAMED = 10
-_FAR = 10  # if the last distance is so many times the one before it (255 after 8), steps are equal
+_FAR = 10  # at this ratio of the last two distances (such as 255 to 8), all steps of the axis are equal
 # The panels of --view class, and the labels of their axes.
 SCHEMES = {"label": "true class", "argmax": "predicted class", "prediction": "prediction"}
 Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of the records

@@ -276,7 +276,7 @@ def _crowd(axes: Axes, lines: Lines) -> None:
         axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0, label="all")
     look: dict[str, Any] = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "zorder": 4}
     band: dict[str, Any] = {"color": style.BLUE, "alpha": 0.3, "linewidth": 0, "zorder": 3}
-    # If no record has values at two places, their medians are of different records: no line joins them.
+    # If no record has values at both positions, their medians are of different records and not joined.
     crossed = (table.ffill().notna() & table.bfill().notna()).to_numpy()
     apart = np.flatnonzero(~(crossed[:-1] & crossed[1:]).any(1)) + 1
     for part in np.split(np.arange(len(places)), apart):

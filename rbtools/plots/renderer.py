@@ -128,7 +128,7 @@ def _add_legend(
 ) -> Legend:
     """A legend in the free space of `free` x `height` inches if it fits, and otherwise at `where`."""
     room = figure.get_figwidth() - 0.15
-    # Many names in one column would be too high, so even the longest name leaves room for two columns.
+    # Many names in one column would be too high, so they are shortened until two columns fit.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
     across = _columns(names, free)
@@ -235,7 +235,7 @@ def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
 
 # Possible places of a name beside its point, in points: right or left of it, at its height, above or below.
 _BESIDE = tuple(itertools.product((0, 8.5, -8.5), (("left", 4), ("right", -4))))
-_NAME = "_beside"  # matplotlib's legends leave out what begins with _
+_NAME = "_beside"  # legends omit labels that begin with _
 
 
 def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequence[str]) -> None:

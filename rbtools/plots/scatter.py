@@ -124,7 +124,7 @@ class Scatter(Drawing):
         axes.plot(
             [points.x[place] for place in ordered],
             [points.y[place] for place in ordered],
-            # Between two points, the second value is reached, or the first if less x is better.
+            # A step has the y of its second point, or of its first point if a lower x is better.
             drawstyle="steps-pre" if higher[0] else "steps-post",
             color=style.BLACK,
             linewidth=1.2,
@@ -226,5 +226,5 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
         shown = [numbers[place] for place in marked]
         margin = 0.08 * (max(shown) - min(shown)) or 0.02
         limits(min(shown) - margin, max(shown) + margin)
-    # Equal networks are one point that several edges lead to.
+    # Equal networks share a point, beside which several edges are named.
     write_names(axes, names, [",".join(sorted(edges)) for edges in names.values()])

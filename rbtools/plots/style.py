@@ -28,7 +28,7 @@ class MethodLook(NamedTuple):
     marker: str
 
 
-# Adversarial training has solid lines, training with noise dashed, with neither dotted, other dash-dotted.
+# Lines are solid for adversarial training, dashed for noise, dotted for neither, else dash-dotted.
 METHODS: dict[str, MethodLook] = {
     "erm": MethodLook("ERM", GREY, DASHES[2], "o"),
     "erm-dataaug": MethodLook("ERM + augmentation", BLACK, DASHES[2], "s"),

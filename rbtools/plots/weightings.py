@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     deviations: np.ndarray
 
 
-# With fewer records minimum and maximum are unreliable.
+# Remarks for one or two records, whose minimum and maximum are unreliable.
 _OF_FEW = {
     1: ": with nothing to compare it with, each metric is .5",
     2: ": in each metric 1 is the better, 0 the other, however near they are",

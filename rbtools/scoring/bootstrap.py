@@ -31,11 +31,11 @@ from rbtools.scoring.terms import Term, of_entry
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
-# The sources of a record's draws. Of several numbers' sources, the last in this order counts.
+# The sources of samples. If a record has several sources, the last one in this order is reported.
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
-_ROWS = 256  # rows of draws that are processed at once
-_MOST = 2**53  # numbers of images and weights must be smaller, to be exact as floats
+_ROWS = 256  # rows of samples that are processed together
+_MOST = 2**53  # larger numbers of images or weights are not exact as floats
 
 
 class Interval(NamedTuple):
@@ -74,13 +74,13 @@ class BootstrapDraws:
         names = [name for name in used if metrics[name] is not None]
         common = whose or f"record {_model(record)}"
         alike = {name: self._alike(record, self._metric(record, name, common)) for name in names}
-        if names and compiled.is_mean:  # the fast path takes seconds, not minutes, for 6,466 records
+        if names and compiled.is_mean:  # for 6,466 records, this takes seconds instead of minutes
             mean: np.ndarray = np.stack(list(alike.values())).mean(0)
             return mean
         draws = self._evaluated(compiled, record, {name: self._metric(record, name, whose) for name in names})
         if len(names) < 2:
             return draws
-        other = self._evaluated(compiled, record, alike)  # sums become wider and differences narrower
+        other = self._evaluated(compiled, record, alike)  # correlated: sums vary more, and differences less
         return other if other.std() > draws.std() else draws
 
     def _evaluated(
@@ -185,7 +185,7 @@ class BootstrapDraws:
             drawn = np.empty(total.shape)
             for row, (record, terms, name) in enumerate(members):
                 values = self.number(record, terms[number].metric, name)
-                # all terms are drawn as fully correlated
+                # the terms of a record are sampled with full correlation
                 drawn[row] = sign * self._alike(record, sign * values)
             finite = ~np.isnan(drawn)
             least = np.where(finite, drawn, np.inf).min(0)
@@ -229,7 +229,7 @@ def over_members(
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))
     if [*members] == [range(row, row + 1) for row in range(len(drawn))]:
-        return drawn, between, freedom  # 10,000 rows of 1,000 draws are 80 MB
+        return drawn, between, freedom  # not copied, because 10,000 rows of 1,000 samples are 80 MB
     means = np.full((len(members), size), np.nan)
     for group, places in enumerate(members):
         rows = [place for place in places if not np.isnan(drawn[place]).all()]
@@ -253,11 +253,11 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
     if not len(whole):
         return result
     combined = drawn
-    if len(whole) < len(drawn.draws):  # only then: a copy of 10,000 rows takes 80 MB
+    if len(whole) < len(drawn.draws):  # only then, because a copy of 10,000 rows takes 80 MB
         draws, between, freedom, rarity = (part[whole] for part in drawn[:4])
         combined = Drawn(draws, between, freedom, rarity, drawn.joint)
     best, worst = rank_sets(combined, higher)
-    blocks = np.array_split(combined.draws, -(-len(combined.draws) // _ROWS))  # because sorting copies
+    blocks = np.array_split(combined.draws, -(-len(combined.draws) // _ROWS))  # because np.percentile copies
     ends = np.concatenate([np.percentile(block, [2.5, 97.5], axis=1) for block in blocks], axis=1)
     centre = combined.draws.mean(1)
     # For independent parts, squared distances to the ends add up (Zou and Donner, Stat. Med. 27, 2008).

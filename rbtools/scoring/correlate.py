@@ -60,7 +60,7 @@ def matrix(
     place = {name: at for at, name in enumerate(names)}
     left, right = [place[name] for name in rows], [place[name] for name in cols]
     low = high = None
-    # BLAS threads spin while they wait: on a busy machine two threads took 290 s where one takes 9 s.
+    # Waiting BLAS threads use the processor: on a busy machine, two threads took 290 s, and one took 9 s.
     with threadpoolctl.threadpool_limits(1, "blas"):
         result = _matrix(kind, numbers, left, right)
         if bootstrap:
@@ -156,7 +156,7 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     coefficients = np.full(scale.shape, np.nan)
     for i, j in zip(*scale.nonzero(), strict=True):
         tau = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
-        # scipy divides by two roots; a whole number divided by one root is exactly 1 for equal orders.
+        # scipy divides by two roots. An integer divided by one root is exactly 1 for equal orders.
         coefficients[i, j] = np.round(tau * scale[i, j]) / scale[i, j]
     return coefficients.clip(-1, 1)
 

@@ -15,7 +15,7 @@ from rbtools.records import metric_name, schema
 from rbtools.units import SEVERITIES
 
 Entry = dict[str, Any]
-# The interval of the mean of some accuracies on the same images; None if outcomes per image are missing.
+# Returns the interval of a mean accuracy; None if the outcomes of single images are missing.
 Joint = Callable[[Sequence[Entry]], "tuple[float, float] | None"]
 
 

@@ -13,7 +13,7 @@ Entry = Mapping[str, Any]
 
 LEVEL = 0.05
 """A difference with a smaller p-value is beyond the sampling error: 1.96 standard errors."""
-_EPS = 0.02  # relative difference: RobustBench lists models attacked at 0.031 among those at 8/255
+_EPS = 0.02  # relative; RobustBench lists models attacked at 0.031 together with those at 8/255
 # Fields of a published entry that are not settings of its measurement.
 _APART = ("n", "source", "definition", "norm")
 _GROUPS = ("publication", "calculation", "random numbers", "arithmetic")

@@ -82,7 +82,7 @@ class _Spread:
         self.moved, self.between, self.freedom, self.joint = moved, between, freedom, joint
         self.variance = (moved**2).sum(1)
         self.grouped = bool(between.any())
-        self.inverse = 1 / (moved.shape[1] - 1)  # 1 / degrees of freedom of the draws' variances
+        self.inverse = 1 / (moved.shape[1] - 1)  # 1 / degrees of freedom of the samples' variances
 
     def most(self) -> np.ndarray:
         """The largest possible standard deviation (G,) of a difference from each number."""

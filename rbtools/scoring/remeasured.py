@@ -15,11 +15,11 @@ LEVEL = 1e-3
 """A smaller p-value means a difference."""
 _NORMAL_AT_LEVEL = 3.29  # standard errors from the mean, two-sided
 MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
-# Share of images whose verdict may differ between two processors. The iterates of a search differ in bfloat16
-# and between devices; without a search, a verdict in float32 differs only near a tie.
+# Shares of images whose outcome may differ between two processors, with and without a search. The iterates of
+# a search differ in bfloat16 and between devices; without a search, only near-ties in float32 differ.
 _SEARCHED, _JUDGED = 0.01, 0.002
 _RELATIVE = 0.01  # relative error of numbers that are not shares
-# Factor on these for results of equal arithmetic: threads and batch sizes still change rounding.
+# Factor for results with the same arithmetic, where threads and batch sizes still change rounding.
 _ALIKE = 0.1
 _ALIKE_RELATIVE = 1e-4
 
@@ -87,7 +87,7 @@ def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[st
     return words
 
 
-# Settings that the metric's name contains, and settings with no more effect than chance.
+# Settings that the metric's name contains, and settings that change results only by chance.
 _IN_NAMES = {"metric", "n", "attack", "eps", "norm", "split", "noise", "gamma", "rho", "denominator"}
 _IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices", "measure", "certificate"}
 _IN_NAMES |= {"definition"}

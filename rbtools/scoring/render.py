@@ -11,7 +11,7 @@ from typing import Any
 from rbtools.records import sheet_cells
 from rbtools.scoring.table import Table, TableCell, plain, sides, text
 
-# The punctuation marks with a meaning inside a cell; CommonMark allows escaping all of ASCII's.
+# Punctuation marks with a meaning inside a cell. CommonMark permits a backslash before each of them.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
 _LATEX = str.maketrans(
     {

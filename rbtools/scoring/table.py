@@ -14,7 +14,7 @@ from rbtools.records.results import at, by_metric, counts, interval, is_number, 
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
-Images = int | tuple[int, ...]  # a number of images; for a difference, those of both sides
+Images = int | tuple[int, ...]  # a number of images; for a difference, the numbers of both sides
 
 
 class TableCell(NamedTuple):

@@ -141,9 +141,6 @@ def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression])
     return record
 
 
-# --- what each part breaks --------------------------------------------------------------------------
-
-
 def explained(whole: Union) -> dict[str, Any]:
     """Describes which images each part of a union breaks.
 

@@ -151,9 +151,6 @@ class Jung2023:
             yield Document(path, dumps({data: {key: {measure: values}}}) + b"\n")
 
 
-# --- reading ----------------------------------------------------------------------------------------
-
-
 def _files(folder: Path) -> list[tuple[Path, str, str]]:  # path, key and measure
     files = []
     for path in sorted(folder.glob("*.json")):
@@ -289,9 +286,6 @@ def _add_detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -
     if not row.entries or row.entries[-1]["metric"] != protocol["metric"]:
         row.absent(protocol, "no accuracy was published")
     row.entries[-1]["detail"] = detail
-
-
-# --- writing ----------------------------------------------------------------------------------------
 
 
 def _place(metric: str) -> tuple[str, Any] | None:

@@ -66,11 +66,11 @@ MNIST_EPS = 0.3
 MNIST_RADII = {"0.03": MNIST_EPS, "0.08": 0.35, "0.10": 0.4, "0.12": 0.45}
 # The criterion of the published ProbAcc (wellzline/PRBenchmark, evaluate.py). It is stricter than the text.
 CRITERION = "PR > 1 - rho"
-SAMPLES = 100  # draws per image in that code
+SAMPLES = 100  # noise samples for each image in that code
 ATTACKS = {"PGD": ("pgd", "pgd{}"), "CW": ("cw", "cw{}"), "AA": ("aa", "aa"), "FGSM": ("fgsm", "fgsm")}
-# Keys for the PR under one noise at several radii: first the leaderboard's, then those of the other file.
+# Groups with the PR under one noise: `pr` is in the leaderboard, the others are in the other file.
 PR_GROUPS = {"pr": "uniform", "pr_uniform": "uniform", "pr_gaussian": "gaussian", "pr_laplace": "laplace"}
-# `ge` of that file contains the generalisation error of PR at the smallest radius, for each noise.
+# `ge` in the other file contains the generalisation error of PR at the smallest radius, for each noise.
 GE_NOISES = {"uni": "uniform", "gau": "gaussian", "lap": "laplace"}
 GROUPS = ("ar", *PR_GROUPS, "probacc", "ge_ar", "ge_pr", "ge")
 KNOWN = ("dataset", "model", "method", "acc", *GROUPS, "time_s_per_ep")

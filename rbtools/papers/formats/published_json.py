@@ -88,9 +88,6 @@ def file_name(text: str) -> str:
     return text
 
 
-# --- names -----------------------------------------------------------------------------------------
-
-
 class NameMap:
     """Maps published names to names in records, and back. Unknown names are returned unchanged."""
 
