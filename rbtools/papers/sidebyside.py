@@ -65,9 +65,9 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
-    """The fields of a record that figures and tables show, which is about a tenth of a record with 90
-    entries. The history of a training run is kept if metrics were measured during training. If `confidences`
-    is true, the confidences on clean images are kept."""
+    """The fields of a record that figures and tables show; of a record with 90 entries, this is about a
+    tenth. The history of a training run is kept if metrics were measured during training. If `confidences` is
+    true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
     if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):

@@ -27,7 +27,7 @@ def _are_square(matrix: object) -> bool:
 
 
 def _has_confidence(detail: dict[str, Any]) -> bool:
-    """Whether there are the means of correct and wrong predictions, and both or no matrices by class."""
+    """Whether the means of correct and wrong predictions are there, with both matrices by class or none."""
     confidence, images = detail.get("confidence"), detail.get("images") or {}
     if not isinstance(confidence, dict) or not isinstance(images, dict):
         return False
@@ -45,7 +45,7 @@ _WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "con
 
 
 def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record:
-    """A copy of the record with the part `key` of the details of these metrics, by default of all metrics.
+    """A copy of the record in which the details of these metrics (by default of all) contain the part `key`.
     Large details are read from the store. Raises RbError if the store does not contain the details."""
     entries = list(record.get("evals") or ())
     names = [str(entry.get("metric")) for entry in entries]

@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
 
 class BootstrapDraws:
-    """Draws `size` samples of the numbers of records, as if other test images had been used.
+    """Samples the numbers of records `size` times, as if other test images had been used.
 
     `shares` returns the contribution of each image to a value, and whether the image counts, float32 (N,)
     each; None if unknown. `sources` contains the source of each record's samples, and `images` the smallest
@@ -95,8 +95,7 @@ class BootstrapDraws:
         return draws
 
     def _alike(self, record: Record, draws: np.ndarray) -> np.ndarray:
-        """Reorders samples to an order that all metrics of a record share. Samples from images share an
-        order."""
+        """Gives all metrics of a record the same order of samples, which samples from images already have."""
         if not self.sources.get(id(record)):
             return draws
         order = self._generator(f"order {_model(record)}").permutation(self.size)
@@ -219,8 +218,8 @@ def _terms(record: Record) -> list[Term]:
 def over_members(
     drawn: np.ndarray, members: Sequence[Sequence[int]], alone: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples (G, B) of the means of groups. The second and third result (G,) are the variance of each mean
-    between its members, 0 for a single member, and the degrees of freedom of this variance.
+    """Returns samples (G, B) of the means of groups, the variance (G,) of each mean between its members, and
+    the degrees of freedom (G,) of this variance.
 
     `drawn` (N, B) contains the samples of records, and `members` the rows of each group. `alone` is bool
     (N,), true if a record's samples do not depend on images that other records share. The samples do not

@@ -120,7 +120,7 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
 def _mce(
     all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
 ) -> list[Entry]:
-    """mCE divides the error by the reference's error; relative mCE divides the losses of accuracy."""
+    """mCE is the error divided by the reference's error; relative mCE uses the losses of accuracy instead."""
     theirs = dict(base.errors)
     wrong = {name: 1 - fmean(entry["value"] for entry in five) for name, five in full.items()}
     about = {"corruptions": list(full), "reference": base.described()}

@@ -50,7 +50,7 @@ class JoinedSets:
 
     @property
     def datasets(self) -> list[str]:
-        """The data sets of each set that has several data sets."""
+        """The data sets in those sets of records that contain several data sets."""
         of_sets = [
             dict.fromkeys(str(record["dataset"]) for record in rows.values() if "dataset" in record)
             for rows in self._rows.values()

@@ -51,8 +51,8 @@ class Unions:
     """Merges records of the same model; `count` is the number of records that were merged into earlier
     records.
 
-    The first time that the two parts had different numbers of images, `images` maps each metric to its
-    number.
+    `images` maps each metric to its number of images, for the first merged record whose two parts had
+    different numbers of images.
     """
 
     def __init__(self) -> None:

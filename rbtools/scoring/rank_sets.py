@@ -110,8 +110,8 @@ class _Spread:
 
 
 def _critical(count: int, spread: _Spread) -> tuple[Callable[[np.ndarray], np.ndarray], float]:
-    """Maps 1 / degrees of freedom to Student's quantile for one of `count` numbers; also returns the largest
-    value. The function is convex, so interpolated values are never too small."""
+    """Returns a function from 1 / degrees of freedom to Student's quantile for one of `count` numbers, and
+    the function's largest value. The function is convex, so interpolated values are never too small."""
     inverses = 1 / spread.freedom[spread.between > 0]
     least, most = (end(inverses, initial=spread.inverse) for end in (np.min, np.max))
     grid = np.linspace(least, most, _GRID if most > least else 1)

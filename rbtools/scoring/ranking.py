@@ -108,8 +108,7 @@ def values(
 def marked_bands(
     ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
-    """The band of each ranked entry. An entry without a value has no band; one without an interval is
-    exact."""
+    """The band of each ranked entry, None without a value. An entry without an interval counts as exact."""
     known = {
         place: ends[place] or (entry.value, entry.value)
         for place, entry in enumerate(ranked)

@@ -376,7 +376,7 @@ def styled(table: Table, style: Style) -> Table:
 
 
 def _stems(texts: Iterable[str]) -> dict[str, str]:
-    """Maps each path of a file to its stem, with as many folders before it as distinguish the files."""
+    """Maps each path of a file to its stem, with enough folders before it to distinguish the files."""
     paths = [text for text in texts if "/" in text and PurePath(text).suffix]
     names = {path: PurePath(path).with_suffix("") for path in paths}
     most = max((len(name.parts) for name in names.values()), default=1)
