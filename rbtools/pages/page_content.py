@@ -17,21 +17,11 @@ from rbtools.scoring.groups import field
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
+Indices = dict[str, int]  # text -> its index in the page's list of texts
 
 FIELDS = {"dataset": "Data set", "arch.name": "Model", "train.method": "Training", "train.seed": "Seed"}
 # Results that the page computes itself; in the records, they may refer to other records.
 _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
-
-
-class TextPool:
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def add(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
-
-    def texts(self) -> list[str]:
-        return list(self.numbers)
 
 
 def content(records: Sequence[Record], title: str) -> dict[str, Any]:
@@ -39,7 +29,8 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
     ranked, score = metric_name.default_rank_key(records), score_terms.score(records)
     shown = board.columns(records)
     intervals = [record_values.intervals(record) for record in records]
-    steps, protocols = TextPool(), TextPool()
+    steps: Indices = {}
+    protocols: Indices = {}
     rows = [_row(record, steps, protocols) for record in records]
     return {
         "title": title,
@@ -56,8 +47,8 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
         "preset": score.preset,
         "score": [board.value(record, "score") for record in records],
         "rows": rows,
-        "steps": steps.texts(),
-        "protocols": protocols.texts(),
+        "steps": list(steps),
+        "protocols": list(protocols),
     }
 
 
@@ -132,7 +123,7 @@ def commands_of(record: Record) -> list[str]:
     return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))
 
 
-def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]:
+def _row(record: Record, steps: Indices, protocols: Indices) -> dict[str, Any]:
     """The fields of a record without its numbers as text, with its protocols and command lines."""
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
@@ -142,11 +133,11 @@ def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]
         "evals": [
             _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
         ],
-        "steps": [steps.add(text) for text in commands_of(record)],
+        "steps": [steps.setdefault(text, len(steps)) for text in commands_of(record)],
     }
 
 
-def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
+def _entry(entry: Mapping[str, Any], protocols: Indices) -> Any:
     """The index of an entry's protocol, and the fields that only this entry has, if any. The value and the
     interval of the entry are in the columns."""
     omitted = schema.on_page("omitted")
@@ -154,5 +145,5 @@ def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
     if results.interval(shared) is not None:
         del shared["ci95"]
     own = {key: shared.pop(key) for key in schema.on_page("own") if key in shared}
-    number = protocols.add(dumps(shared).decode())
+    number = protocols.setdefault(dumps(shared).decode(), len(protocols))
     return [number, dumps(own).decode()] if own else number

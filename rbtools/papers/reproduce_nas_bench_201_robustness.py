@@ -144,13 +144,10 @@ def chosen_by(rows: side.Rows, column: str) -> side.Row:
     return dict(max(some, key=lambda row: row[column] or 0.0)) if some else {}
 
 
-def optimum(rows: side.Rows) -> side.Row:
-    return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
-
-
 def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     rows = networks(records, scale)
-    best, clean = optimum(rows), chosen_by(rows, "clean")
+    best = {column: chosen_by(rows, column).get(column) for column in COLUMNS}
+    clean = chosen_by(rows, "clean")
     listed = list(rows.values())
     compared: side.Rows = {
         "best": best,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rbtools.papers import items
@@ -60,18 +61,16 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
         rows = {f"{one['arch']['name']} {one['arch']['str']}": values(one) for one in some}
         return side.PaperTable(title, {}, rows, columns, lambda _, value: side.plain(value))
 
-    def theorem(number: str) -> Any:
-        return lambda record: columns_of(record, number)
-
-    first = "bounds of the expected errors, and errors of algorithm 1"
+    first, second = (partial(columns_of, theorem=theorem) for theorem in METRICS)
+    bounds = "bounds of the expected errors, and errors of algorithm 1"
     return {
-        "theorem 1": table(f"Theorem 1, {first}", THEOREM_1, "fcnn", theorem("theorem 1")),
-        "corollary 1": table(f"Corollary 1, {first}", THEOREM_1, "rescnn", theorem("theorem 1")),
+        "theorem 1": table(f"Theorem 1, {bounds}", THEOREM_1, "fcnn", first),
+        "corollary 1": table(f"Corollary 1, {bounds}", THEOREM_1, "rescnn", first),
         "theorem 2": table(
             "Theorem 2, lower bounds of the smallest eigenvalue, and those of the kernels",
             tuple(METRICS["theorem 2"]),
             "fcnn",
-            theorem("theorem 2"),
+            second,
         ),
         "algorithm 1": table("Algorithm 1, its trainings", ALGORITHM_1, "fcnn rescnn", training),
     }

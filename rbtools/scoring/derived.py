@@ -21,11 +21,9 @@ class Derived(NamedTuple):
         return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """The record with the derived metric; if the metric cannot be computed, its entry contains the
-        reason.
-
-        Raises RbError if the record has a metric of the same name that is not derived from this expression.
-        """
+        """The record with the derived metric, whose entry contains the reason if the metric cannot be
+        computed. Raises RbError if the record has a metric of the same name that is not derived from this
+        expression."""
         entry: dict[str, Any] = {
             "tool": "rb-score",
             "metric": self.name,

@@ -13,8 +13,6 @@ from rbtools.lazy import np
 from rbtools.probabilistic.intervals import mean_interval
 from rbtools.records import answers, expr, results
 
-Interval = tuple[float, float]
-
 
 def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str, Any]]:
     """The entries of the metrics in a mean. Returns [] for other expressions, or if an entry is missing."""
@@ -31,7 +29,7 @@ def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str
         return []
 
 
-def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval | None:
+def interval(record: Mapping[str, Any], compiled: expr.Expression) -> tuple[float, float] | None:
     """The 95 % interval of a mean of metrics. None for other expressions, or if a metric lacks an interval.
 
     If all metrics have answers for each image, one observation is the share of metrics in which an image

@@ -94,8 +94,7 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
 
 
 def _is_share(record: Record, metric: str) -> bool:
-    """Whether a glob includes a metric: its name or, after --as, its entry must describe a share of
-    images."""
+    """Whether a glob includes a metric whose name or, with --as, whose entry describes a share of images."""
     entry = results.last_entry(record, metric)
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
