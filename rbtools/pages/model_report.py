@@ -164,7 +164,6 @@ def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Reco
 
 
 def _masking(entries: Sequence[Record]) -> Iterator[Check]:
-    """The results of the five tests in the last run of rb-attack check."""
     checked = [entry for entry in entries if str(entry.get("metric")).endswith(CHECK)]
     listed = checked[-1].get("tests") if checked else None
     tests = [test for test in listed if isinstance(test, Mapping)] if isinstance(listed, list) else []

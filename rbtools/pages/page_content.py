@@ -124,7 +124,6 @@ def commands_of(record: Record) -> list[str]:
 
 
 def _row(record: Record, steps: Indices, protocols: Indices) -> dict[str, Any]:
-    """The fields of a record without its numbers as text, with its protocols and command lines."""
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
@@ -138,8 +137,7 @@ def _row(record: Record, steps: Indices, protocols: Indices) -> dict[str, Any]:
 
 
 def _entry(entry: Mapping[str, Any], protocols: Indices) -> Any:
-    """The index of an entry's protocol, and the fields that only this entry has, if any. The value and the
-    interval of the entry are in the columns."""
+    """The index of an entry's protocol, and its own fields, if any; columns contain value and interval."""
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
     if results.interval(shared) is not None:

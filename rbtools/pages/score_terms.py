@@ -28,8 +28,7 @@ class PageTerm:
     names: list[str] = field(default_factory=list)
 
     def described(self, records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]]) -> dict[str, Any]:
-        """The term for the page; it contains the values of the term if the term is not a column of the
-        table."""
+        """The term for the page, with its values if the term is not a column of the table."""
         plain = {"metric": self.metric, "weight": self.weight, "higher": self.higher}
         known = not self.names and any(board.value(record, self.metric) is not None for record in records)
         if known:
@@ -52,8 +51,7 @@ class PageTerm:
 
 @dataclass
 class Score:
-    """The score of a page. Metrics are scaled within groups of records with the same values of the fields
-    `within`."""
+    """A page's score, for which metrics are scaled in groups with the same values of the fields `within`."""
 
     terms: list[PageTerm]
     within: list[str] = field(default_factory=list)

@@ -1,5 +1,4 @@
-"""Pages that are made from templates, as single HTML files that load no other files. Every value is
-escaped."""
+"""Pages from templates, as single HTML files that load no other files. Every value is escaped."""
 
 from __future__ import annotations
 

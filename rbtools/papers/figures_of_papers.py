@@ -260,8 +260,7 @@ class PaperRun:
                     self.tables[item.number] = side.bound_table(records, item.number, item.bound)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
-        """Maps the numbers of all items to their results. At most `jobs` figures are drawn at the same
-        time."""
+        """Maps the numbers of all items to their results. At most `jobs` figures are drawn at once."""
         made = {number: self.ready(item) for number, item in self.paper.items.items()}
         missing = [self.paper.items[number] for number, one in made.items() if one is None]
         run = Run.of(jobs=jobs, warn=lambda text: click.echo(text, err=True))

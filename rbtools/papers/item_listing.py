@@ -12,8 +12,7 @@ DEFAULT = Path("reproduced")
 
 
 def listed() -> str:
-    """One line for each item and claim of every paper, with its name (such as PAPER.figure-3), caption and
-    verdict."""
+    """One line for each item and claim of every paper: name (PAPER.figure-3), caption and verdict."""
     lines = []
     for name, (_, text, fields) in _all("mini").items():
         verdict = f" ({fields['verdict']})" if "verdict" in fields else ""

@@ -53,7 +53,6 @@ def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:
 def _data_set(
     name: str, folder: str, *, path: str, source: str, layout: str, mark: str = "", download: bool = False
 ) -> NeededFile:
-    """A published data set, in any of the possible places in `folder`."""
     known: Any = DATASETS.load(name) if mark else None
     places = [Path(folder, one) for one in known.folders] if mark else []
     found = [place for place in places if any(place.glob(mark))]

@@ -44,7 +44,6 @@ def fractions(name: str) -> dict[str, dict[str, float | None]]:
 
 
 def _is_number(cell: str) -> bool:
-    """Whether the text of a cell is a number or empty."""
     try:
         float(cell or 0)
     except ValueError:

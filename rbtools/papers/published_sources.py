@@ -18,8 +18,7 @@ _IMAGENET16 = "imagenet16-120"
 
 
 def _leaderboard_key(record: Record) -> Key | None:
-    """The name of a model in RobustBench: NAME in --arch robustbench:NAME, or the training method of a
-    converted record."""
+    """A model's name in RobustBench, from --arch robustbench:NAME or from a converted record's method."""
     name = record.get("leaderboard") or (record.get("train") or {}).get("method")
     return (record.get("dataset"), name.rpartition("/")[2]) if isinstance(name, str) else None
 

@@ -164,8 +164,7 @@ def with_corruptions(rows: Sequence[dict[str, Any]]) -> side.Values:
 
 
 def across(rows: Sequence[dict[str, Any]], others: side.Records, scale: str) -> side.Records:
-    """The rows, with the (starred) columns of the robustness dataset for the architectures in that
-    dataset."""
+    """The rows, with the (starred) columns of the robustness dataset for the architectures in it."""
     columns = {f"{name}*": jung.metrics(scale)[name] for name in ("clean", "PGD 8", "FGSM 8")}
     at = side.means(side.of_first_set(others), lambda record: record["arch"]["class"], columns)
     return [{**one, **at.get(one["class"], {})} for one in rows]

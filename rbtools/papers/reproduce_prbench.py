@@ -116,8 +116,7 @@ def row(record: dict[str, Any]) -> str | None:
 
 
 def network(record: dict[str, Any]) -> str:
-    """The name of a record's network, in PRBench's words for timm's networks for 32 pixels and patches of
-    4."""
+    """A record's network; timm's networks for 32 pixels and patches of size 4 have PRBench's names."""
     arch = record.get("arch", {})
     name = str(arch.get("name"))
     at_32 = (arch.get("space"), arch.get("side"), arch.get("patch")) == ("timm", 32, 4)
@@ -331,8 +330,7 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
 
 
 def report(records: side.Records, scale: str) -> str:
-    """The tables, the claims tested on our records, and the number of claims that hold for the printed
-    tables."""
+    """The tables, the claims on our records, and the number of claims that hold for the printed tables."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values() if table.ours]
     further = [f"table {number}" for number in (8, 9, 10, 11)]

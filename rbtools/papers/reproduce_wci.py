@@ -63,8 +63,8 @@ def trainings(records: side.Records) -> dict[str, Moments]:
     """The measurements of each training run by regularisation and, if there are several, by data set."""
     rows: dict[str, Moments] = {}
     several = len({record.get("dataset") for record in records}) > 1
-    for record in records:
-        name = "+".join(record["train"]["config"].get("regularize", [])) or "none"
+    for record in plain(records):
+        name = record["train"]["config"]["regularize"]
         name += f" on {record['dataset']}" if several else ""
         rows.setdefault(name, []).extend(moments(record))
     return rows

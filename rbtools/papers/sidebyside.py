@@ -298,16 +298,21 @@ def _value(name: str, place: str, rows: Rows) -> float | None:
     return rows.get(row, {}).get(column)
 
 
-def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -> PaperTable:
-    """For each attack, the smallest and the largest value of a theorem's bound (such as wci4), and the number
-    of vacuous bounds. The paper prints no such values."""
+def _bounds(records: Iterable[Mapping[str, Any]], start: str = "") -> dict[str, list[Mapping[str, Any]]]:
+    """The entries of each bound whose metric begins with `start`."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
         for entry in record.get("evals") or ():
-            if entry["metric"].startswith(f"bound.{bound}.") and "vacuous" in entry:
+            if "vacuous" in entry and entry["metric"].startswith(start):
                 found[entry["metric"]].append(entry)
+    return found
+
+
+def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -> PaperTable:
+    """For each attack, the smallest and the largest value of a theorem's bound (such as wci4), and the number
+    of vacuous bounds. The paper prints no such values."""
     rows: Values = {}
-    for name, entries in found.items():
+    for name, entries in _bounds(records, f"bound.{bound}.").items():
         values = [entry["value"] for entry in entries if entry["value"] is not None]
         vacuous = float(sum(bool(entry["vacuous"]) for entry in entries))
         rows[name] = {
@@ -322,13 +327,8 @@ def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """The bounds of `rb-measure bound`: a row for each bound (columns `THEORY`), with the inputs of its least
     value. A bound without a value counts as vacuous."""
-    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for record in records:
-        for entry in record.get("evals", ()):
-            if entry.get("measure") == "bound" and "vacuous" in entry:
-                found[entry["metric"]].append(entry)
     rows = []
-    for name, entries in found.items():
+    for name, entries in _bounds(records).items():
         known = sorted((one for one in entries if one["value"] is not None), key=lambda one: one["value"])
         span = [f"{one['value']:.4g}" for one in (known[0], known[-1])] if known else ["none", "none"]
         inputs = known[0]["inputs"] if known else entries[0]["inputs"]

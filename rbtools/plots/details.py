@@ -68,8 +68,7 @@ def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record
 
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
     """The details of the metrics in a list (by default of all metrics) from the records that have the part
-    `key`. Raises RbError if no record has the part `key`, or if no record has details of a metric in the
-    list."""
+    `key`. Raises RbError if no record has the part `key`, or details of a metric in the list."""
     by_metric: Details = {}
     for record in records:
         for entry in record.get("evals") or ():

@@ -171,8 +171,7 @@ class Ranks(Drawing):
 
 
 def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Sequence[str]) -> None:
-    """Draws numbers over the ranks 1, 2, ... Of many records, `smooth` lines become points and a running
-    median."""
+    """Draws numbers over the ranks 1, 2, ...; many points of `smooth` lines get a running median."""
     for name, look in style.look([*lines]).items():
         known = [(rank, value) for rank, value in enumerate(lines[name], start=1) if value is not None]
         if len(known) > _MARKED and name in smooth:
@@ -203,8 +202,7 @@ def _ranks(values: Any, name: str) -> Any:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:
-    """Write the names of the records at the ends of their lines; records of equal rank share a line of
-    text."""
+    """Write names at the ends of lines; records of equal rank share a line of text."""
     at: dict[float, list[str]] = {}
     for rank, tag in zip(last, tags, strict=True):
         if rank == rank:

@@ -156,7 +156,6 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
 
 
 def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
-    """Maps each name and colour in a legend to the handle."""
     from matplotlib.colors import to_rgba_array
 
     entries = {}

@@ -192,8 +192,7 @@ def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[tuple[str | None, ...], str]]:
     """For each record, the parts of its name that differ among the records, and a short name of these parts.
-    Equal names are numbered. `apart` contains sets of record indices, and only records in the same set are
-    compared."""
+    Equal names are numbered. Only records in the same set of `apart` (indices) are compared."""
     rows = [_parts(record) for record in records]
     sets = [range(len(rows))] if apart is None else list(apart)
     differ = [

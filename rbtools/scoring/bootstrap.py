@@ -142,8 +142,7 @@ class BootstrapDraws:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Image weights, float32 (size, n), which all records with these images share, and their sums
-        (size,)."""
+        """Weights of images, float32 (size, n), equal for all records with these images, and their sums."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
@@ -176,8 +175,7 @@ class BootstrapDraws:
         return draws
 
     def _composite(self, members: Sequence[tuple[Record, list[Term], str]], *, worst: bool) -> np.ndarray:
-        """Samples (G, size) of a group's scores. `members` contains records, their terms, and `whose` (see
-        `number`)."""
+        """Samples (G, size) of a group's scores, from records, their terms and `whose` (see `number`)."""
         total, weight = np.zeros((2, len(members), self.size))
         for number, term in enumerate(members[0][1]):
             sign = 1 if term.higher else -1

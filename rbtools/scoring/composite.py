@@ -80,8 +80,7 @@ def _refuse_missing(columns: Sequence[Sequence[float | None]], terms: Sequence[T
 def _weighted(
     values: Sequence[float | None], term: Term, ends: Sequence[float] | None, filler: float | None
 ) -> list[float | None]:
-    """Weight * n for each value, and `filler` for missing values. The division comes first, so n is at most
-    1."""
+    """Weight * n, or `filler` for missing values. The division comes first, so that n is at most 1."""
     least, most = ends or (0.0, 0.0)
     span, worst = most - least, least if term.higher else most
     if not isfinite(span):
@@ -129,7 +128,7 @@ class Composite:
         about = {"preset": self._preset_name} if self._preset_name else {}
         entries = []
         for place, (scored, ranges) in enumerate(self._scored(self._numbers, self.terms)):
-            names = [self._name(term.metric, self.records[place]) for term in self.terms]
+            names = [self._name_on_dataset(term.metric, self.records[place]) for term in self.terms]
             terms = [
                 {"metric": name, "weight": term.weight, "higher": term.higher}
                 for name, term in zip(names, self.terms, strict=True)
@@ -161,12 +160,11 @@ class Composite:
                 found[place] = scored, ends
         return found
 
-    def _name(self, metric: str, record: Mapping[str, Any]) -> str:
-        """The name that a preset's metric has on the record's data set."""
+    def _name_on_dataset(self, metric: str, record: Mapping[str, Any]) -> str:
         return self._preset.on.get(str(record.get("dataset")), {}).get(metric, metric)
 
     def _column(self, metric: str) -> list[float]:
-        names = [self._name(metric, record) for record in self.records]
+        names = [self._name_on_dataset(metric, record) for record in self.records]
         return [self._columns.column(name)[place] for place, name in enumerate(names)]
 
     def _expanded(self, wanted: Sequence[Term]) -> list[Term]:

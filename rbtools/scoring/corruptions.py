@@ -1,6 +1,5 @@
-"""Means of the accuracies under corruptions, and errors relative to a reference model, mCE (Hendrycks and
-Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations", ICLR 2019,
-section 4)."""
+"""Means of accuracies under corruptions, and errors relative to a reference model, mCE (Hendrycks and
+Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations", ICLR 2019)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Derived(NamedTuple):
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
         """The record with the derived metric, whose entry contains the reason if the metric cannot be
-        computed. Raises RbError if the record has a metric of the same name that is not derived from this
+        computed. Raises RbError if the record has a metric of this name that is not derived from this
         expression."""
         entry: dict[str, Any] = {
             "tool": "rb-score",

@@ -83,8 +83,7 @@ class JoinedSets:
         return names
 
     def numbers(self, names: Sequence[str]) -> np.ndarray:
-        """The columns (N, M) that `resolve` named, with one row for each joined record; NaN for missing
-        numbers."""
+        """The columns (N, M) from `resolve`, with one row for each joined record; NaN for missing numbers."""
         keys = list(dict.fromkeys(key for rows in self._rows.values() for key in rows))
         values = np.full((len(keys), len(names)), np.nan)
         for place, name in enumerate(names):

@@ -70,18 +70,17 @@ def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
 def _optimality(asked: Over, compared: Sequence[Over]) -> float:
     end = min(max(curve) for curve in compared)
     grid = sorted({eps for curve in compared for eps in curve if eps <= end})
-    lowest = [min(_at(curve, eps) for curve in compared) for eps in grid]
+    lowest = [min(_interpolated(curve, eps) for curve in compared) for eps in grid]
     if 0.0 in lowest:
         grid, lowest = grid[: lowest.index(0.0) + 1], lowest[: lowest.index(0.0) + 1]
-    area, least = _area(grid, [_at(asked, eps) for eps in grid]), _area(grid, lowest)
+    area, least = _area(grid, [_interpolated(asked, eps) for eps in grid]), _area(grid, lowest)
     most = asked[0.0] * grid[-1]
     if most <= least:
         raise RbError("Local optimality is not defined: no attack breaks an image up to that distance.")
     return 1 - (area - least) / (most - least)
 
 
-def _at(curve: Over, eps: float) -> float:
-    """The accuracy at a distance within the range of the curve, by linear interpolation."""
+def _interpolated(curve: Over, eps: float) -> float:
     if eps in curve:
         return curve[eps]
     below, above = max(one for one in curve if one < eps), min(one for one in curve if one > eps)

@@ -48,9 +48,8 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
 
 
 def difference(ours: Entry | None, theirs: Entry) -> str:
-    """The fields in which our protocol differs from the published protocol; "" if no field is known to
-    differ. A switch (true) that our entry lacks counts as off; other fields that our entry lacks are not
-    compared."""
+    """The fields in which our protocol differs from the published one; "" if no field is known to differ. A
+    switch (true) that our entry lacks counts as off; other fields that our entry lacks are not compared."""
     if ours is None:
         return ""
     words = []

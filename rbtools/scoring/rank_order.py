@@ -104,8 +104,7 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
 
 def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:
     """Whether each point is on the Pareto front: no other point is at least as good in all numbers and better
-    in one. A point that lacks a number is not on the front. Equal points are all on the front or all off
-    it."""
+    in one. A point that lacks a number is not on the front. Equal points are all on the front or all off."""
     on = [False] * len(points)
     best: list[Cost] = []
     # In this order, no point is dominated by a later point: comparing with the front so far is enough.

@@ -51,9 +51,8 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
 
 
 def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """Returns the verdict on a published number, whose images and some settings are unknown. The measurement
-    must agree within the number's rounding and the sampling error of both values. `images` is as in
-    `judged`."""
+    """The verdict on a published number, whose images and some settings are unknown. The measurement must
+    agree within the number's rounding and the sampling error of both values. `images` is as in `judged`."""
     base = {"claimed": claim["value"], "measured": measured.get("value"), "n": measured.get("n")}
     if measured.get("value") is None:
         return {"verdict": UNKNOWN, **base, "reason": "the measurement has no value"}
@@ -217,8 +216,7 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
 
 
 def _sample(entry: Entry) -> tuple[int, int]:
-    """The numbers of images that the first phase did not break, and of those that the second phase
-    attacked."""
+    """The numbers of images that the first phase did not break and that the second phase attacked."""
     survivors, sampled = (results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled"))
     return survivors if type(survivors) is int else 0, sampled if type(sampled) is int else 0
 
@@ -247,8 +245,7 @@ def _explained(claim: Entry, alike: bool = False) -> float:
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
-    """Values on all images must be equal up to rounding; other values are tested with their standard
-    errors."""
+    """Values on all images must be equal up to rounding; others are tested with standard errors."""
     allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"

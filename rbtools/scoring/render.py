@@ -142,8 +142,7 @@ def markdown(words: str) -> str:
 
 
 def latex(words: str) -> str:
-    """Escapes text for LaTeX, which then has no commands, ligatures of hyphens or arguments of line
-    breaks."""
+    """Escapes text for LaTeX: it has no commands, ligatures of hyphens or arguments of line breaks."""
     escaped = plain(words).translate(_LATEX)
     escaped = re.sub(r"-(?=-)", "-{}", escaped)
     # The \\ before a row would take a leading [ or * as its argument.

@@ -33,8 +33,8 @@ class TableCell(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column of the table for the metric or field `title`. `missing` is the text for cells without a value
-    at a terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be in
+    """A column for the metric or field `title`. `missing` is the text for cells without a value at a
+    terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be in
     percent."""
 
     title: str
@@ -242,7 +242,6 @@ PAIRED = {" paired": "difference", " p": "p", " p_raw": "p_raw"}
 
 
 def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_TableColumn]:
-    """The columns that compare a metric with published values or with a reference."""
     path = (section, "metrics", name)
     for suffix, field in columns.items():
         heading = _metric_heading(name, suffix)._replace(numeric=field != "within", missing="–")

@@ -87,9 +87,8 @@ def asked(text: str) -> list[Term]:
 
 
 def weighted(content: object, source: str) -> list[Term]:
-    """The terms in the content of a YAML or JSON file, which maps each metric or expression to a weight,
-    `lower`, `higher` or `2:lower`. Raises UsageError, which names the file `source`, if the content has
-    another form."""
+    """The terms from a YAML or JSON file, which maps each metric or expression to a weight, `lower`, `higher`
+    or `2:lower`. Raises UsageError, which names the file `source`, if the content has another form."""
     if not isinstance(content, Mapping) or not content:
         raise UsageError(
             f"{source} holds no weights. Expected a mapping of metrics to weights, such as 'acc: 2'."

@@ -207,7 +207,6 @@ def _protocol(name: str) -> Record | None:
 
 
 def _published(metric: str) -> str | None:
-    """The published name of a metric; None if the metric has no published name."""
     if metric == "acc":
         return "val_acc"
     parts = metric_name.parse(metric)

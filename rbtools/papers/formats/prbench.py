@@ -214,8 +214,6 @@ def _model(arch: Record) -> str:
 
 
 class _Keys:
-    """Maps the keys in a row to metrics, for one data set."""
-
     def __init__(self, dataset: str, radius: str) -> None:
         mnist = dataset == "mnist"
         self.radii, self.eps = (MNIST_RADII, MNIST_EPS) if mnist else (RADII, EPS)
@@ -301,8 +299,7 @@ class _Keys:
 
 
 def _noise(noise: str, gamma: float, denominator: str) -> Record:
-    """The noise fields of an entry, as in the public code: uniform noise is truncated, other noise is
-    clipped."""
+    """Noise fields as in the public code, which truncates uniform noise and clips other noise."""
     cut = {"truncate": True} if noise == "uniform" else {}
     settings = {"gamma": gamma, "samples": SAMPLES, "noise": noise, "norm": "linf", "clip": True, **cut}
     return {**settings, "denominator": denominator}

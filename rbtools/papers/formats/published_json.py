@@ -78,8 +78,7 @@ def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionR
 
 
 def file_name(text: str) -> str:
-    """Returns the text if it is a valid file name. Raises RbError if the name would lead out of the folder or
-    is too long."""
+    """Returns a valid file name. Raises RbError if it would lead out of the folder or is too long."""
     if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:") or len(text.encode()) > _LONGEST:
         raise RbError(
             f"'{shown(text)}' cannot be the name of a file. Expected one without slashes and colons, of at"

@@ -131,7 +131,7 @@ class RobustBench:
                     "a model was attacked at 0.031; its metric is aa.8, and evals has the distance", where
                 )
             at: Record = {"norm": norm, "eps": eps, "split": "test"}
-            attacked = _attacked(eps, norm)
+            attacked = _attack_metrics(eps, norm)
             for key, metric in attacked.items():
                 own: Record = {"attack": "aa"} if key == "autoattack_acc" else {}
                 row.add(metric, fields.get(key), **own, **at)
@@ -173,7 +173,7 @@ class RobustBench:
         else:
             eps = over.pop("eps", None) or _eps_of(values, threat)
             fields["eps"] = eps
-            metrics = _attacked(distance(eps, norm), norm)
+            metrics = _attack_metrics(distance(eps, norm), norm)
         fields |= {key: text for key, metric in metrics.items() if (text := _text(values.value(metric)))}
         fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
         known = {key: fields.pop(key) for key in ORDER if key in fields}
@@ -237,8 +237,7 @@ def distance(raw: object, norm: str) -> float:
     return float(read.value) / 255 if whole else float(read.value)
 
 
-def _attacked(eps: float, norm: str) -> dict[str, str]:
-    """The metrics of the fields in ATTACKED."""
+def _attack_metrics(eps: float, norm: str) -> dict[str, str]:
     eps = 8 / 255 if norm == "linf" and eps == ROUNDED else eps
     ball = "" if norm == "linf" else ".l2"
     return {key: metric_name.attack_name(f"{stem}{ball}", eps, norm) for key, stem in ATTACKED.items()}
