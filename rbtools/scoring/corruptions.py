@@ -1,5 +1,5 @@
 """Means of accuracies under corruptions, and errors relative to a reference model, mCE (Hendrycks and
-Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations", ICLR 2019)."""
+Dietterich, ICLR 2019, arXiv:1903.12261, section 4)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ AXES = {  # labels of axes
 }
 BALLS = {"linf": "", "l1": " (L1)", "l2": " (L2)"}
 _PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
-_PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
+_PROBABILISTIC |= {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
 _ATTACKS = {
     "aa": "AutoAttack",
     "autoattack": "AutoAttack",
@@ -84,10 +84,9 @@ def heading(name: str) -> str:
         return f"{'GE' if first == 'ge' else f'{first}:'} {heading(parts.rest().build())}"
     if first:
         return name
-    if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
-        return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ = {radius(parts.number)}"
     if parts.over == "gamma":
-        return f"{_PROB_ACC[parts.stem]} {parts.of}, γ = {radius(parts.number)}, ρ = {parts.rho}"
+        rate = f", ρ = {parts.rho}" if parts.rho else ""
+        return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ = {radius(parts.number)}{rate}"
     if name in _FIXED:
         return _FIXED[name]
     if parts.stem == "corrupt":
