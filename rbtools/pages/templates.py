@@ -20,12 +20,9 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def page(template: str, sources: Mapping[str, str], values: Mapping[str, Any], *allowed: str) -> str:
-    """The page that a template and these values produce.
-
-    `sources` maps the directives of the content security policy, `style-src` and `script-src`, to the page's
-    own styles and scripts. Everything else is blocked, except for sources that the further directives in
-    `allowed` permit.
-    """
+    """The page that a template and these values produce. `sources` maps the directives of the content
+    security policy, `style-src` and `script-src`, to the page's own styles and scripts. Everything else is
+    blocked, except for sources that the further directives in `allowed` permit."""
     from markupsafe import Markup
 
     policy = ["default-src 'none'", "base-uri 'none'", "form-action 'none'", *allowed]

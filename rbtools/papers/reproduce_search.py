@@ -113,11 +113,9 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
 def on_records(
     paper: SearchTable, columns: Mapping[str, str], records: side.Records, scale: str, title: str
 ) -> side.PaperTable:
-    """The search table, computed on the records of the first data set; `columns` maps columns to metrics.
-
-    At full scale, each search has 100 runs with the paper's budget. At other scales, each search has ten runs
-    of ten queries, and BANANAS is omitted because it trains networks between queries.
-    """
+    """The search table, computed on the records of the first data set; `columns` maps columns to metrics. At
+    full scale, each search has 100 runs with the paper's budget. At other scales, each search has ten runs of
+    ten queries, and BANANAS is omitted because it trains networks between queries."""
     shown = printed_values(paper)
     some = [
         record for record in side.of_first_set(records) if set(columns.values()) <= record["metrics"].keys()

@@ -92,9 +92,7 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
     from rbtools.jobs import corrupted_images
 
     ending = _ending(typed.output, typed.endings)
-    listed = (
-        list(CORRUPTIONS.all) if typed.names == "all" else names_of(typed.names, "The list of corruptions")
-    )
+    listed = CORRUPTIONS.all if typed.names == "all" else names_of(typed.names, "The list of corruptions")
     chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
     severities = parse_units.severities(typed.severity)
     sheet = corrupted_images.corrupted_images(chosen, severities, work.run)

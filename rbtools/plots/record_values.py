@@ -60,10 +60,8 @@ def present(column: Sequence[float | None]) -> list[float]:
 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
     """The metrics and expressions in a list, in which each glob is replaced by the metrics that match it.
-
     Without a text, the result is `score` if the records have a score, or else the last evaluated metric.
-    Raises RbError, which names the option, if no metric matches a glob or the list is empty.
-    """
+    Raises RbError, which names the option, if no metric matches a glob or the list is empty."""
     if text is None:
         return [metric_name.default_rank_key(records)]
     items = expr.items(text)

@@ -25,11 +25,9 @@ _LEGEND = 0.5  # inches of the line of a legend entry and of the gap after its n
 
 
 class Panel(NamedTuple):
-    """A pair of axes, with a function `draw` that draws on the axes, and the texts around the axes.
-
-    `columns` and `rows` are names for the positions 0, 1, ... along x and y, if the axes do not show numbers.
-    The figure has one legend for everything that `draw` draws with a `label`.
-    """
+    """A pair of axes, with a function `draw` that draws on the axes, and the texts around the axes. `columns`
+    and `rows` are names for the positions 0, 1, ... along x and y, if the axes do not show numbers. The
+    figure has one legend for everything that `draw` draws with a `label`."""
 
     draw: Callable[[Axes], object]
     title: str = ""
@@ -205,11 +203,9 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
 
 
 def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
-    """Fixes the layout, and places the legend in the last row and the names beside points.
-
-    Positions are rounded so that the same records give the same bytes: matplotlib's solver orders its
-    constraints by memory address, so the last digits of its solution differ between runs.
-    """
+    """Fixes the layout, and places the legend in the last row and the names beside points. Positions are
+    rounded so that the same records give the same bytes: matplotlib's solver orders its constraints by memory
+    address, so the last digits of its solution differ between runs."""
     from matplotlib.transforms import Bbox
 
     figure.set_figheight(round(figure.get_figheight(), 3))

@@ -120,11 +120,9 @@ class Composed(Drawing):
 
 
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
-    """Parse `equal; robust: pgd20.8=3, pr.*=2`. A metric without a weight has its weight in `usual`.
-
-    A name in `PRESETS` selects a list of weightings, which require the same number of metrics in the same
-    order. Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`.
-    """
+    """Parse `equal; robust: pgd20.8=3, pr.*=2`. A metric without a weight has its weight in `usual`. A name
+    in `PRESETS` selects a list of weightings, which require the same number of metrics in the same order.
+    Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`."""
     names = list(usual)
     if text in PRESETS:
         some = PRESETS[text]

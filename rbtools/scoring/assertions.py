@@ -24,11 +24,9 @@ _NO_XML = re.compile(
 
 @dataclass(frozen=True)
 class Assertion:
-    """A condition on a metric, a field or an expression, such as `aa.8 >= .4`.
-
-    If `point` is true, the value is compared instead of an end of its interval. If `relative` is true, the
-    limit is added to the reference's value of the same metric (`aa.8 >= reference - .01`).
-    """
+    """A condition on a metric, a field or an expression, such as `aa.8 >= .4`. If `point` is true, the value
+    is compared instead of an end of its interval. If `relative` is true, the limit is added to the
+    reference's value of the same metric (`aa.8 >= reference - .01`)."""
 
     text: str
     value: expr.Expression

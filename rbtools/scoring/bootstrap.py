@@ -61,11 +61,9 @@ class BootstrapDraws:
         self._samples: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
-        """Samples (size,) of a metric or an expression; NaN if the record has no such number.
-
-        `whose` names the mean to which the number contributes. All numbers of a mean share one additional
-        image; without `whose`, each number has its own additional image.
-        """
+        """Samples (size,) of a metric or an expression; NaN if the record has no such number. `whose` names
+        the mean to which the number contributes. All numbers of a mean share one additional image; without
+        `whose`, each number has its own additional image."""
         metrics = record.get("metrics") or {}
         if text in metrics:
             return self._metric(record, text, whose)

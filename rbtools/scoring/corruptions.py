@@ -67,11 +67,9 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """The means and the mCE for which all accuracies are given.
-
-    `corrupt.NAME.mean` needs all five severities of a corruption; `corrupt.mean` and mCE need all corruptions
-    of the benchmark. `joint` computes the intervals of the means.
-    """
+    """The means and the mCE for which all accuracies are given. `corrupt.NAME.mean` needs all five severities
+    of a corruption; `corrupt.mean` and mCE need all corruptions of the benchmark. `joint` computes the
+    intervals of the means."""
     of: dict[str, dict[int, Entry]] = {}
     for entry in entries:
         of.setdefault(entry["corruption"], {})[entry["severity"]] = entry

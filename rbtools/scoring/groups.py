@@ -26,11 +26,9 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of records that have the same values of the fields `names`.
-
-    `keys` contains the values of each record, None if missing. `places` contains the indices of each group's
-    records, with groups in order of first occurrence. `lacking` counts the records that lack each field.
-    """
+    """Groups of records that have the same values of the fields `names`. `keys` contains the values of each
+    record, None if missing. `places` contains the indices of each group's records, with groups in order of
+    first occurrence. `lacking` counts the records that lack each field."""
 
     names: list[str]
     keys: list[Key]
@@ -47,10 +45,8 @@ class Groups:
 
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
     """The groups of records with the same values of the fields `names`; without fields, a single group.
-
     Records that lack a field count as equal in this field. Raises UsageError, which names the option, if a
-    field is missing in all records.
-    """
+    field is missing in all records."""
     columns: list[list[Any]] = []
     lacking: dict[str, int] = {}
     for name in names:

@@ -14,11 +14,9 @@ Record = Mapping[str, Any]
 
 
 def united(old: Record, new: Record) -> dict[str, Any]:
-    """Merge two records of one model, with the metrics of both.
-
-    If both records have a metric, the value on more images is kept. If the numbers of images are equal or
-    unknown, the value in `new` is kept. The other fields are also taken from `new`.
-    """
+    """Merge two records of one model, with the metrics of both. If both records have a metric, the value on
+    more images is kept. If the numbers of images are equal or unknown, the value in `new` is kept. The other
+    fields are also taken from `new`."""
     before, after = (record.get("metrics") or {} for record in (old, new))
     entries, later = map(results.by_metric, (old, new))
     images, others = (
@@ -49,11 +47,8 @@ def united(old: Record, new: Record) -> dict[str, Any]:
 
 class Unions:
     """Merges records of the same model; `count` is the number of records that were merged into earlier
-    records.
-
-    `images` maps each metric to its number of images, for the first merged record whose two parts had
-    different numbers of images.
-    """
+    records. `images` maps each metric to its number of images, for the first merged record whose two parts
+    had different numbers of images."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -91,11 +86,9 @@ def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
 
 
 def merged(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The mean of records, with the fields that are equal in all records, and `about` under "aggregated".
-
-    The entry of a metric contains the mean as `value`, the sample standard deviation as `std` (null for one
-    record), the number of `records` that have the metric, and the fields that are the same in all entries.
-    """
+    """The mean of records, with the fields that are equal in all records, and `about` under "aggregated". The
+    entry of a metric contains the mean as `value`, the sample standard deviation as `std` (null for one
+    record), the number of `records` that have the metric, and the fields that are the same in all entries."""
     common = shared([described(record) for record in records])
     seeds = [record["train"]["seed"] for record in records if "seed" in (record.get("train") or {})]
     counted = {"records": len(records), **({"seeds": seeds} if len(set(map(str, seeds))) > 1 else {})}

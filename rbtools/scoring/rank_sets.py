@@ -91,11 +91,9 @@ class _Spread:
         return most
 
     def of_pairs(self, rows: slice, near: slice) -> tuple[np.ndarray, np.ndarray]:
-        """The variances (R, N) of differences, and the inverse degrees of freedom of these variances.
-
-        The inverse degrees of freedom are averaged with the sizes of a variance's parts as weights. With
-        Welch's squared weights, the coverage is a few per cent too low for groups of two and three.
-        """
+        """The variances (R, N) of differences, and the inverse degrees of freedom of these variances. The
+        inverse degrees of freedom are averaged with the sizes of a variance's parts as weights. With Welch's
+        squared weights, the coverage is a few per cent too low for groups of two and three."""
         variance = self.variance[rows, None] + self.variance[near]
         if self.joint:
             variance -= 2 * self.moved[rows] @ self.moved[near].T
