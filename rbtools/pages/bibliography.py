@@ -1,5 +1,4 @@
-"""BibTeX entries of the methods that were used for a record's results. The file `methods.bib` contains the
-entries."""
+"""BibTeX entries (`methods.bib`) of the methods that were used for a record's results."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ def entries() -> dict[str, str]:
 
 
 def of_record(record: Mapping[str, Any]) -> str:
-    """BibTeX entries of the methods in a record, without duplicates; entries for the results are first, and
-    entries for the training follow."""
+    """BibTeX entries of the methods in a record, without duplicates: first for results, then for training."""
     keys: dict[str, None] = {}
     for entry in record.get("evals") or ():
         keys |= dict.fromkeys(_of_entry(entry))

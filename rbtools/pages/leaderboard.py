@@ -30,29 +30,23 @@ class Leaderboard:
     title: str = param("Leaderboard", "Title of the page.")
 
     def draw(self, records: Iterable[dict[str, Any]]) -> str:
-        """The page. Raises RbError if there are no records, or if no record has a metric."""
         return page(list(records), self.title)
 
 
 def page(records: list[dict[str, Any]], title: str = "Leaderboard") -> str:
-    """The leaderboard page of these records, as HTML that loads no other files.
+    """The leaderboard page of these records, as HTML that loads no other files. Raises RbError if there are
+    no records, or if no record has a metric.
 
-    Everything in the records is treated as data: the page contains the records as JSON that cannot end its
-    HTML element, and the script adds them to the document only as text. A content security policy prevents
-    other scripts from running. Raises RbError if there are no records, or if no record has a metric.
+    The records are in the page as JSON that cannot end its HTML element, and the script adds them to the
+    document only as text. A content security policy prevents other scripts from running.
     """
     if not records:
         raise RbError("There are no records to draw.")
     title = title.encode(errors="replace").decode()  # a command line's argument may be invalid Unicode
     # all scripts together are one function
-    script = '(() => {\n"use strict";\n' + "\n".join(map(templates.file, scripts())) + "})();\n"
+    names = sorted(file.name for file in resources.files("rbtools.pages").iterdir())
+    scripts = (templates.file(name) for name in names if name.endswith(".js"))
+    script = '(() => {\n"use strict";\n' + "\n".join(scripts) + "})();\n"
     sources = {"style-src": templates.file("style.css"), "script-src": script}
     values = {"title": CONTROL.sub("\ufffd", title), "content": page_content.content(records, title)}
     return templates.page("page.html", sources, values)
-
-
-def scripts() -> list[str]:
-    """The files of the page's script, in the order in which they are loaded."""
-    return sorted(
-        file.name for file in resources.files("rbtools.pages").iterdir() if file.name.endswith(".js")
-    )

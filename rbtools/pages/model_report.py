@@ -1,5 +1,4 @@
-"""The report on one model, which contains results, curves, checks, command lines and references in one HTML
-file."""
+"""The report on one model as one HTML file: results, curves, checks, command lines and references."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from rbtools.records import metric_name
 from rbtools.records.results import at, interval, is_number, short_dataset
 
 Record = Mapping[str, Any]
-Check = tuple[str, str, bool | None]
-"""A test, what it says, and whether it holds; None: it was not done."""
+Check = tuple[str, str, bool | None]  # a test, its message, and whether it holds; None if it was not run
 CHECK = "obfuscation.failed"
 # Fields of an entry that the table of results shows.
 _SAID = (
@@ -35,9 +33,7 @@ _CURVES = (
 
 def page(record: Record, latex: str, title: str | None = None) -> str:
     """The report as HTML that loads no other files and runs no script. Every text from the record is escaped.
-
-    `latex` is the row of a LaTeX table.
-    """
+    `latex` is the row of a LaTeX table."""
     data = short_dataset(str(record.get("dataset") or ""))
     name = title or ", ".join(str(part) for part in (at(record, ("arch", "name")), data) if part)
     values = {
@@ -71,8 +67,7 @@ def _facts(record: Record) -> list[tuple[str, object]]:
 
 
 def _normalisation(arch: Record, train: Record) -> str | None:
-    """The normalisation of the network's inputs, from the architecture of a weights file or from the
-    training; None if the normalisation is unknown."""
+    """From the architecture of a weights file, or from the training; None if it is unknown."""
     config = train.get("config")
     known = arch if "normalize" in arch else config if isinstance(config, Mapping) else {}
     if "normalize" not in known:
@@ -85,7 +80,6 @@ def _normalisation(arch: Record, train: Record) -> str | None:
 
 
 def _results(record: Record) -> list[tuple[object, ...]]:
-    """Each metric with its value, its interval, its number of images, and the settings of its measurement."""
     entries = {str(entry.get("metric")): entry for entry in record.get("evals") or ()}
     rows: list[tuple[object, ...]] = []
     for name, value in (record.get("metrics") or {}).items():
@@ -101,13 +95,9 @@ def _said(field: str, entry: Mapping[str, Any]) -> str:
     value = entry[field]
     if field == "eps" and is_number(value):
         ball = metric_name.parse(str(entry.get("metric"))).ball  # entries of cw-l2 may have no norm
-        return _eps_in_words(value, str(entry.get("norm", "linf")) if ball == "linf" else ball)
+        norm = str(entry.get("norm", "linf")) if ball == "linf" else ball
+        return f"{value * 255:.4g}/255" if norm == "linf" else f"{value:g}"
     return _figure(value)
-
-
-def _eps_in_words(eps: float, norm: str) -> str:
-    """A distance in the notation of papers, such as `8/255` in L-infinity and `0.5` in other norms."""
-    return f"{eps * 255:.4g}/255" if norm == "linf" else f"{eps:g}"
 
 
 def _figure(value: object) -> str:
@@ -138,7 +128,6 @@ def _curves(record: Record) -> list[tuple[str, str, str]]:
 
 
 def _checklist(record: Record) -> list[Check]:
-    """The tests of attacks and outputs, without duplicates."""
     entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
     attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
     checks = [*_adaptive(record, entries, attacked), *_masking(entries), *_flags(attacked)]
@@ -149,9 +138,8 @@ def _checklist(record: Record) -> list[Check]:
 
 
 def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Record]) -> Iterator[Check]:
-    """Describes whether attacks were adaptive: whether they included the stages before the network, which
-    gradients were replaced, and whether the attacks averaged over the random samples of a randomised
-    model."""
+    """Whether attacks included the stages before the network, which gradients were replaced, and whether the
+    attacks averaged over the random samples of a randomised model."""
     stages = dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)
     if stages:
         transfer = [entry for entry in attacked if "transfer" in str(entry.get("metric")).split(".")]
@@ -176,7 +164,6 @@ def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Reco
 
 
 def _masking(entries: Sequence[Record]) -> Iterator[Check]:
-    """The results of the five tests in the last run of rb-attack check."""
     checked = [entry for entry in entries if str(entry.get("metric")).endswith(CHECK)]
     listed = checked[-1].get("tests") if checked else None
     tests = [test for test in listed if isinstance(test, Mapping)] if isinstance(listed, list) else []
@@ -187,7 +174,6 @@ def _masking(entries: Sequence[Record]) -> Iterator[Check]:
 
 
 def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
-    """The warnings of attacks, including AutoAttack."""
     for entry in attacked:
         name, warnings = f"flags of {entry.get('metric')}", entry.get("warnings") or ()
         for warning in warnings:

@@ -1,4 +1,4 @@
-"""The columns of the leaderboard page, which have a group and a heading for each metric."""
+"""The columns of the leaderboard page, with a group and a heading for each metric."""
 
 from __future__ import annotations
 
@@ -45,8 +45,6 @@ ARCH_COUNTS = {"arch.params": "parameters", "arch.macs": "multiply-adds"}
 
 
 class PageColumn(NamedTuple):
-    """A metric in the form in which the page shows it."""
-
     name: str
     title: str
     group: str
@@ -62,8 +60,7 @@ class Curve(NamedTuple):
 
 
 def columns(records: Sequence[Record]) -> list[PageColumn]:
-    """The columns of all metrics except the score, sorted by group. Metrics of the same family are sorted by
-    the number in their names."""
+    """The columns of all metrics except the score, sorted by group, then by family, then by number."""
     names = [name for name in metric_name.names(records) if name != "score"]
     counted = [
         name
@@ -104,14 +101,12 @@ def _group(name: str, attacked: bool) -> str:
 
 
 def _is_attack(word: str) -> bool:
-    """Whether a word is the name of an attack, possibly with a number of steps or a variant, such as `pgd20`
-    or `fab-t`."""
+    """Whether the word is an attack, possibly with a number of steps or a variant (`pgd20`, `fab-t`)."""
     name = word.rstrip("0123456789")
     return name in _ATTACKS or name.partition("-")[0] in _ATTACKS
 
 
 def value(record: Record, name: str) -> float | None:
-    """The number of a column for a record; None if the record does not have the number."""
     number = _count(record, name) if name in ARCH_COUNTS else (record.get("metrics") or {}).get(name)
     return number if is_number(number) else None
 

@@ -1,45 +1,36 @@
-"""The content of the leaderboard page, which consists of columns of numbers and of records in a short form.
-The page contains every number only once. Values that many records share (protocols, command lines) are stored
-once and are referred to by index, so a browser opens a page of 6,466 records without delay."""
+"""The content of the leaderboard page: columns of numbers, and records in a short form. Values that many
+records share (protocols, command lines) are stored once and are referred to by index, so a browser opens a
+page of 6,466 records without delay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rbtools import __version__
 from rbtools.pages import page_columns as board
 from rbtools.pages import score_terms
 from rbtools.pages.templates import CONTROL
+from rbtools.plots import record_values
 from rbtools.records import dumps, expr, metric_name, results, schema
+from rbtools.scoring.groups import field
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
+Indices = dict[str, int]  # text -> its index in the page's list of texts
 
 FIELDS = {"dataset": "Data set", "arch.name": "Model", "train.method": "Training", "train.seed": "Seed"}
 # Results that the page computes itself; in the records, they may refer to other records.
 _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
 
 
-class TextPool:
-    """A list of texts without duplicates, in which each text has an index."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def add(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
-
-    def texts(self) -> list[str]:
-        return list(self.numbers)
-
-
 def content(records: Sequence[Record], title: str) -> dict[str, Any]:
     """All data of the page, which are then encoded as JSON. Raises RbError if no record has a metric."""
     ranked, score = metric_name.default_rank_key(records), score_terms.score(records)
     shown = board.columns(records)
-    intervals = [_intervals(record) for record in records]
-    steps, protocols = TextPool(), TextPool()
+    intervals = [record_values.intervals(record) for record in records]
+    steps: Indices = {}
+    protocols: Indices = {}
     rows = [_row(record, steps, protocols) for record in records]
     return {
         "title": title,
@@ -56,14 +47,12 @@ def content(records: Sequence[Record], title: str) -> dict[str, Any]:
         "preset": score.preset,
         "score": [board.value(record, "score") for record in records],
         "rows": rows,
-        "steps": steps.texts(),
-        "protocols": protocols.texts(),
+        "steps": list(steps),
+        "protocols": list(protocols),
     }
 
 
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The fields whose values differ between records. A field with the same value in all records has no
-    column."""
     fields = []
     for path, title in FIELDS.items():
         values = [_text(results.at(record, path.split("."))) for record in records]
@@ -94,18 +83,8 @@ def _column(
     return described
 
 
-def _intervals(record: Record) -> dict[str, Pair]:
-    intervals = {}
-    for entry in record.get("evals") or ():
-        pair = results.interval(entry)
-        if pair is not None and isinstance(entry.get("metric"), str):
-            intervals[entry["metric"]] = pair
-    return intervals
-
-
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
-    """The ways to group records before metrics are scaled: for each choice of fields, the group of each
-    record."""
+    """The ways to group records before metrics are scaled, with the group of each record."""
     scopes: list[dict[str, Any]] = []
     for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
         keys, groups = _groups(records, choice)
@@ -116,14 +95,13 @@ def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, 
 
 
 def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The groups that are defined by fields, and the group of each record. Records that lack a field count as
-    equal in this field."""
-    fields = [expr.compile(name) for name in names]
+    """The groups that the fields define, and the group of each record. Missing values count as equal."""
+    fields = [field(name) for name in names]
     numbers: dict[str, int] = {}
     keys: list[dict[str, Any]] = []
     groups = []
     for record in records:
-        values = [_field(field, record) for field in fields]
+        values = [_value(look_up, record) for look_up in fields]
         number = numbers.setdefault(repr(values), len(numbers))
         if number == len(keys):
             keys.append(dict(zip(names, values, strict=True)))
@@ -131,25 +109,21 @@ def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[
     return keys, groups
 
 
-def _field(field: expr.Expression, record: Record) -> Any:
+def _value(look_up: Callable[[Record], Any], record: Record) -> Any:
     try:
-        value = field(record)
+        return look_up(record)
     except expr.MissingName:
         return None
-    return repr(value) if isinstance(value, list | dict) else value
 
 
 def commands_of(record: Record) -> list[str]:
-    """The command lines that made the record, without duplicates; empty if the record was made by Python
-    calls."""
+    """The command lines that made the record, without duplicates; empty for records of Python calls."""
     sources = [record.get("train"), *(record.get("evals") or ())]
     lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
     return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))
 
 
-def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]:
-    """A record without its numbers, which contains its other fields as text, its protocols, and the command
-    lines that made the record."""
+def _row(record: Record, steps: Indices, protocols: Indices) -> dict[str, Any]:
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
@@ -158,17 +132,16 @@ def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]
         "evals": [
             _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
         ],
-        "steps": [steps.add(text) for text in commands_of(record)],
+        "steps": [steps.setdefault(text, len(steps)) for text in commands_of(record)],
     }
 
 
-def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
-    """An entry as the index of its protocol, and the fields that only this entry has, if any. The value and
-    the interval of the entry are in the columns."""
+def _entry(entry: Mapping[str, Any], protocols: Indices) -> Any:
+    """The index of an entry's protocol, and its own fields, if any; columns contain value and interval."""
     omitted = schema.on_page("omitted")
     shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
     if results.interval(shared) is not None:
         del shared["ci95"]
     own = {key: shared.pop(key) for key in schema.on_page("own") if key in shared}
-    number = protocols.add(dumps(shared).decode())
+    number = protocols.setdefault(dumps(shared).decode(), len(protocols))
     return [number, dumps(own).decode()] if own else number

@@ -18,8 +18,7 @@ Record = dict[str, Any]
 
 
 def _latex(record: Mapping[str, Any]) -> str:
-    """The row of a LaTeX table. Clean accuracy is first. If the record contains the mean over corruptions,
-    single corruptions are left out."""
+    """A row with clean accuracy first, in which the mean over corruptions replaces the single ones."""
     parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
     means = "corrupt.mean" in parts
     single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}

@@ -1,5 +1,4 @@
-"""The initial terms of the page's score, which are the terms of rb-score if rb-score has scored the
-records."""
+"""The initial terms of the page's score, which are those of rb-score if it has scored the records."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.pages import page_columns as board
 from rbtools.records import expr, metric_name
-from rbtools.records.results import is_number
+from rbtools.records.results import is_number, last_entry
 from rbtools.scoring import metric_words, terms
 from rbtools.scoring.composite import MISSING
 
@@ -20,8 +19,8 @@ Pair = tuple[float, float]
 
 @dataclass
 class PageTerm:
-    """One term of the score. `names` contains the term's name in each record if these names differ, because a
-    preset uses other metrics on some data sets. A name may also be an expression."""
+    """One term of the score. `names` contains the term's name (or an expression) in each record if these
+    names differ, because a preset uses other metrics on some data sets."""
 
     metric: str
     weight: float
@@ -29,8 +28,7 @@ class PageTerm:
     names: list[str] = field(default_factory=list)
 
     def described(self, records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]]) -> dict[str, Any]:
-        """The term in the form in which the page stores it; the form contains the values of the term if the
-        term is not a column of the table."""
+        """The term for the page, with its values if the term is not a column of the table."""
         plain = {"metric": self.metric, "weight": self.weight, "higher": self.higher}
         known = not self.names and any(board.value(record, self.metric) is not None for record in records)
         if known:
@@ -53,8 +51,7 @@ class PageTerm:
 
 @dataclass
 class Score:
-    """The score of a page. `within` contains fields, and metrics are scaled within groups of records with the
-    same values of these fields."""
+    """A page's score, for which metrics are scaled in groups with the same values of the fields `within`."""
 
     terms: list[PageTerm]
     within: list[str] = field(default_factory=list)
@@ -63,44 +60,35 @@ class Score:
 
 
 def score(records: Sequence[Record]) -> Score:
-    """The score with which rb-score scored all these records, or else the default score of the page.
-
-    The default score has all headline metrics that every record has, with equal weights.
-    """
+    """The score with which rb-score scored all these records, or else all headline metrics that every record
+    has, with equal weights."""
     return _agreed(records) or Score(_common(records))
 
 
 def _agreed(records: Sequence[Record]) -> Score | None:
-    """The score that all records have in common. Returns None if a record has no score, or if the settings of
-    the scores differ."""
-    entries = [_entry(record) for record in records]
-    makes = [None if entry is None else _make(entry) for entry in entries]
-    first = makes[0]
-    if first is None or any(make != first for make in makes):
+    """The score that all records have in common; None if there is none, or if the scores' settings differ."""
+    entries = [last_entry(record, "score") for record in records]
+    first, *others = map(_make, entries)
+    if first is None or any(make != first for make in others):
         return None
     try:
         for name in first[1]:
             expr.compile(name)
     except RbError:
         return None
-    own = [PageTerm(name, weight, bool(higher)) for name, weight, higher in terms.of_entry(entries[0] or {})]
+    own = [PageTerm(name, weight, bool(higher)) for name, weight, higher in terms.of_entry(entries[0])]
     agreed = Score(own, *first[1:])
     presets = terms.presets()
     usual = [term.metric for term in presets[agreed.preset].terms] if agreed.preset in presets else []
     for place, term in enumerate(agreed.terms):
-        names = [str((entry or {})["terms"][place]["metric"]) for entry in entries]
+        names = [str(entry["terms"][place]["metric"]) for entry in entries]
         if len(set(names)) > 1:
             term.metric, term.names = next((name for name in names if name in usual), names[0]), names
     return agreed
 
 
-def _entry(record: Record) -> Mapping[str, Any] | None:
-    return next((entry for entry in record.get("evals") or () if entry.get("metric") == "score"), None)
-
-
 def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The settings that must be the same in all entries: weights, directions, groups, handling of missing
-    metrics, and preset."""
+    """The settings that must be the same in all entries; None if the entry is not from rb-score."""
     listed = terms.of_entry(entry)
     within, missing, preset = entry.get("within") or {}, entry.get("missing", "refuse"), entry.get("preset")
     if not listed or not isinstance(within, Mapping) or missing not in MISSING:
@@ -119,9 +107,8 @@ def _common(records: Sequence[Record]) -> list[PageTerm]:
 
 
 def _headlines(names: Sequence[str]) -> list[str]:
-    """One metric for each curve. If an attack, a noise or a corruption was measured at several distances, the
-    metric at 8/255 is used, or else the metric at the middle distance. If the mean over corruptions is known,
-    it replaces the single corruptions."""
+    """One metric for each curve: at 8/255, or else at the middle distance. The mean over corruptions replaces
+    the single corruptions."""
     families: dict[object, list[str]] = {}
     for name in names:
         parts = metric_name.parse(name)

@@ -1,5 +1,4 @@
-"""Pages that are made from templates, as single HTML files that load no other files. Every value is escaped
-as text."""
+"""Pages from templates, as single HTML files that load no other files. Every value is escaped."""
 
 from __future__ import annotations
 
@@ -16,17 +15,14 @@ from rbtools.records import dumps
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# Control characters, ends of lines and marks of direction.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters, ends of lines and marks of direction."""
 
 
 def page(template: str, sources: Mapping[str, str], values: Mapping[str, Any], *allowed: str) -> str:
-    """The page that a template and these values produce.
-
-    `sources` maps the directives of the content security policy, `style-src` and `script-src`, to the page's
-    own styles and scripts. Everything else is blocked, except for sources that the further directives in
-    `allowed` permit.
-    """
+    """The page that a template and these values produce. `sources` maps the directives of the content
+    security policy, `style-src` and `script-src`, to the page's own styles and scripts. Everything else is
+    blocked, except for sources that the further directives in `allowed` permit."""
     from markupsafe import Markup
 
     policy = ["default-src 'none'", "base-uri 'none'", "form-action 'none'", *allowed]
@@ -40,7 +36,6 @@ def page(template: str, sources: Mapping[str, str], values: Mapping[str, Any], *
 
 
 def file(name: str) -> str:
-    """The text of a file in the folder of this module."""
     return resources.files("rbtools.pages").joinpath(name).read_text("utf-8")
 
 
@@ -61,7 +56,7 @@ def _environment() -> Environment:
 
 
 def _plain(value: object) -> object:
-    """A value for a template, in which control characters other than line ends are replaced by spaces."""
+    """A value for a template, in which control characters other than line ends become spaces."""
     if hasattr(value, "__html__"):
         return value
     lines = str(value).encode(errors="replace").decode().split("\n")

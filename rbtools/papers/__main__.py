@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import re
 import signal
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
 import click
@@ -41,22 +39,12 @@ NAMES = (
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def comparison(name: str) -> ModuleType:
-    """The module that compares the printed values of a paper with ours."""
-    return importlib.import_module(f"rbtools.papers.reproduce_{name.replace('-', '_')}")
-
-
-def missing(name: str, setting: Setting) -> str:
-    """The missing files of a reproduction at full scale, as a text; "" if no file is missing."""
-    return needed_files.absent(name, setting) if setting.scale == "full" else ""
-
-
 def run(
     name: str, setting: Setting, folder: Path, into: IO[bytes] | None, *, dry: Path | None = None
 ) -> None:
-    """Run the pipe of a recipe. In a dry run, each stage of the pipe writes to the log `dry` what the stage
-    would compute. If RB_STORE and RB_CONFIG are not set, the store is in `folder`, and no configuration is
-    read. Raises RbError if a tool fails."""
+    """Run the pipe of a recipe. In a dry run, each stage writes to the log `dry` what the stage would
+    compute. If RB_STORE and RB_CONFIG are not set, the store is in `folder`, and no configuration is read.
+    Raises RbError if a tool fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
     own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
@@ -68,38 +56,31 @@ def run(
 
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
-    """Run a recipe, which resumes from the store, and print the values of the paper beside ours. Records are
-    written to a temporary file, which replaces the old file only if the records are complete and differ,
-    because figures are drawn again if their records have a newer date. Each shard writes its own file, and
-    the last shard joins the files of all shards and prints the values.
-    """
-    if lacking := missing(name, setting):
-        raise RbError(lacking)
+    """Run a recipe, which resumes from the store, and print the values of the paper beside ours. Each shard
+    writes its own file, and the last shard joins the files of all shards and prints the values."""
+    needed_files.check(name, setting)
     folder.mkdir(parents=True, exist_ok=True)
     whole, part = folder / f"{name}-{setting.scale}.jsonl", setting.shard
     # Folders and workers may differ between machines.
     recipe = recipes.pipe(name, dataclasses.replace(setting, jobs="1", data="", weights=""))
     records = whole if part is None else pipes.file_of(whole, part, recipe)
-    aside = records.with_name(f"new-{records.name}")
     if part is not None:
         records.unlink(missing_ok=True)  # the file of an earlier run must not be joined
-    with aside.open("wb") as stream:
+    with sidebyside.replacing(records) as stream:
         run(name, setting, folder, stream)
-    sidebyside.put(aside, records)
     if part is not None:
         parts = pipes.files_of(whole, part, recipe)
-        lacking = ", ".join(one.name for one in parts if not one.exists())
-        if lacking:
+        if lacking := ", ".join(one.name for one in parts if not one.exists()):
             click.echo(f"{records} is written. The last shard joins all; not there yet: {lacking}.")
             return
-        pipes.join(parts, aside)
-        sidebyside.put(aside, whole)
+        with sidebyside.replacing(whole) as stream:
+            pipes.join(parts, stream)
     report(name, setting.scale, whole)
 
 
 def report(name: str, scale: str, records: Path) -> None:
     """Print the values of the paper beside ours, and whether each claim of the paper holds."""
-    module = comparison(name)
+    module = sidebyside.comparison(name)
     with records.open("rb") as stream:
         rows = sidebyside.read(stream)
     if hasattr(module, "report"):
@@ -110,9 +91,7 @@ def report(name: str, scale: str, records: Path) -> None:
     click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale, made))]))
 
 
-def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
-    """Check the option --jobs, which sets the workers of all stages. Raises click.BadParameter for an invalid
-    text."""
+def _checked_jobs(context: click.Context, option: click.Parameter, text: str) -> str:
     if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
         raise click.BadParameter(
             f"'{text}' is not a number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
@@ -135,7 +114,7 @@ def _jobs(context: click.Context, option: click.Parameter, text: str) -> str:
 @click.option(
     "--jobs",
     default="2",
-    callback=_jobs,
+    callback=_checked_jobs,
     help="Number of simultaneous training runs or figures; auto or ray[:HOST:PORT] is passed to all stages.",
 )
 @click.option("--shard", "part", default=None, help="Shard I/N to compute, or auto for a Slurm task.")
@@ -201,8 +180,7 @@ def main(
             with tempfile.TemporaryDirectory() as aside:
                 log = Path(aside, "log.jsonl")
                 for source in sources:
-                    if lacking := missing(source, setting):  # otherwise each record would report it
-                        raise RbError(lacking)
+                    needed_files.check(source, setting)  # otherwise each record would report it
                     run(source, setting, Path(folder), None, dry=log)
                 click.echo(f"{name}: {pipes.planned(log)}")
         elif kind == "reproduce":
@@ -220,5 +198,5 @@ def main(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes of a recipe, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # also ends the processes of a recipe
     main(prog_name="python -m rbtools.papers")

@@ -13,46 +13,42 @@ def _of255(*numbers: float) -> tuple[float, ...]:
 
 _LAST = {"iterate": "last"}
 _GRID = _of255(0.1, 0.5, 1, 2, 3, 4, 8)
-_STEP = 2 / 255
+
+
+def _jung2023(**start: str) -> tuple[PresetAttack, ...]:
+    steps = {"steps": 40, "relative_step": 0.01 / 0.3, **start, **_LAST}
+    return (
+        PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
+        PresetAttack("pgd", _GRID, steps),
+        PresetAttack("apgd-ce", _GRID),
+        PresetAttack("square", _GRID),
+    )
+
+
+def _in_steps(attack: str, steps: int, **params: float) -> PresetAttack:
+    return PresetAttack(attack, _of255(8), {"steps": steps, "step_size": 2 / 255, **params, **_LAST})
+
+
+_PGD_10, _PGD_20, _AA = _in_steps("pgd", 10), _in_steps("pgd", 20), PresetAttack("aa", _of255(8))
 
 ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
-    # Jung et al. 2023 (Neural Architecture Design and Robustness: A Dataset): foolbox' FGSM and PGD, 40 steps
-    # of 0.01/0.3 of eps; APGD-CE and Square as in AutoAttack. The text gives only the relative step.
-    "jung2023": (
-        PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
-        PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, **_LAST}),
-        PresetAttack("apgd-ce", _GRID),
-        PresetAttack("square", _GRID),
-    ),
+    # Jung et al. 2023 (Neural Architecture Design and Robustness: A Dataset): foolbox's FGSM and PGD, 40
+    # steps of 0.01/0.3 of eps; APGD-CE and Square as in AutoAttack. The text gives only the relative step.
+    "jung2023": _jung2023(),
     # The paper's text: in equation 2 PGD starts at the image, but foolbox's PGD at a random point.
-    "jung2023-text": (
-        PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
-        PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, "start": "zero", **_LAST}),
-        PresetAttack("apgd-ce", _GRID),
-        PresetAttack("square", _GRID),
-    ),
+    "jung2023-text": _jung2023(start="zero"),
     # NAS-RobBench-201: PGD-20 with a step of 2.5*eps/20.
     "nasrobbench201": (
         PresetAttack("fgsm", _of255(3, 8)),
         PresetAttack("pgd", _of255(3, 8), {"steps": 20, **_LAST}),
-        PresetAttack("aa", _of255(8)),
+        _AA,
     ),
     # PRBench: the only step size in the text is 2/255; CW-20 is PGD-20 on the margin.
-    "prbench": (
-        PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
-        PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
-        PresetAttack("cw", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
-        PresetAttack("aa", _of255(8)),
-    ),
+    "prbench": (_PGD_10, _PGD_20, _in_steps("cw", 20), _AA),
     # Its code (wellzline/PRBenchmark, evaluate.py): the same except for CW's margin.
-    "prbench-code": (
-        PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
-        PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
-        PresetAttack("cw", _of255(8), {"steps": 20, "step_size": _STEP, "kappa": 2.0, **_LAST}),
-        PresetAttack("aa", _of255(8)),
-    ),
+    "prbench-code": (_PGD_10, _PGD_20, _in_steps("cw", 20, kappa=2.0), _AA),
     # Rice et al. 2020 (robust_overfitting), which the Weight-Curvature Index follows.
-    "rice2020": (PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),),
+    "rice2020": (_PGD_10,),
 }
 
 MEASURES: dict[str, CommandPreset] = {
@@ -86,9 +82,8 @@ NOISES: dict[str, CommandPreset] = {
 
 
 def _prbench(radius: str) -> ScorePreset:
-    """The score in PRBench's figure 6, with equal weights. The generalisation error of PR is the error over
-    all images. On MNIST, attacks have distance .3, and the noise radius is .35 instead of .08.
-    """
+    """The score in PRBench's figure 6, with equal weights and with the generalisation error of PR over all
+    images. On MNIST, attacks have distance .3, and the noise radius is .35 instead of .08."""
     prob_acc = f"probacc.uniform.{radius}.0.05"
     return ScorePreset(
         (

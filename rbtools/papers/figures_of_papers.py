@@ -1,26 +1,23 @@
-"""Draws every numbered figure and table of a paper from the records of its reproduction, and writes a page
-with all of them.
+"""Draws every numbered figure and table of a paper from the records of its reproduction.
 
 The folder reproduced/PAPER/ then contains figN.pdf and figN.png with all panels of the figure, tableN.md and
-tableN.tex with the printed values and ours, and index.html with captions and claims. For each item, the page
-also names the missing parts and the command that computes these parts. The module `items` lists the items. A
-file is not written again if the file is newer than its records and was made by the same command, so an
-interrupted run resumes.
+tableN.tex with the printed values and ours, and index.html with captions, claims, missing parts and the
+commands that compute these parts. A file is not written again if it is newer than its records and was made by
+the same command, so an interrupted run resumes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from matplotlib.artist import Artist
@@ -46,8 +43,7 @@ GAP = 0.15  # inches above a row of panels, for their letters
 
 
 class Made(NamedTuple):
-    """The result of an item: whether its files exist, the reason for each missing panel, and the content of a
-    table for the page."""
+    """The result of an item: whether its files exist, the reason for each missing panel, and its table."""
 
     done: bool
     missing: dict[str, str]
@@ -92,14 +88,12 @@ def reason(error: RbError) -> str:
 
 
 def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) -> Figure:
-    """Draw the figure of a panel, `width` inches wide. The first call reads the file `records`, or no file if
-    `records` is None.
-
-    Raises RbError if a tool fails."""
+    """The figure of a panel, `width` inches wide. The first call reads the file `records`, if any. Raises
+    RbError if a tool fails."""
     files = [] if records is None else [str(records)]
     memory = MemoryStreams()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the command lines on the page show them when they are run
+        warnings.simplefilter("ignore")  # users see them when they run the command lines on the page
         for call in calls[:-1]:
             memory = MemoryStreams(python_calls.call(call.tool, [*call.words, *files], call.options, memory))
             files = []
@@ -113,10 +107,8 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
 
 
 class FigurePanel(Artist):
-    """A finished figure whose lower left corner is at x, y (inches) in another figure.
-
-    matplotlib cannot move axes between figures, but all positions in a figure follow from its box in inches.
-    """
+    """A finished figure whose lower left corner is at x, y (inches) in another figure. matplotlib cannot move
+    axes between figures, but all positions in a figure follow from its box in inches."""
 
     def __init__(self, panel: Figure, x: float, y: float) -> None:
         super().__init__()
@@ -124,7 +116,6 @@ class FigurePanel(Artist):
         panel.bbox_inches.set(panel.bbox_inches.translated(x, y))
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the panel with the renderer of the complete figure."""
         assert self.figure is not None
         self.panel.set_dpi(self.figure.dpi)
         self.panel.draw(renderer)
@@ -133,8 +124,7 @@ class FigurePanel(Artist):
 def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
     """One figure of `width` inches that contains all panels, with a letter above each panel. Each row
     contains as many panels as fit. If the legends of several panels explain the same colours, one legend
-    below the last of these panels replaces them. `panels` contains pairs of a letter and a figure.
-    """
+    below the last of these panels replaces them."""
     rows: list[list[tuple[str, Figure]]] = []
     x = math.inf
     for panel in panels:
@@ -164,9 +154,8 @@ def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
 
 
 def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
-    """Write the files of a figure. Returns a mapping from the letter of each panel that cannot be drawn to
-    the reason. `folder` is the folder of the paper's figures, and `width` is the width of the complete figure
-    in inches."""
+    """Write the files of a figure, `width` inches wide. Returns the reason for each panel that cannot be
+    drawn. `folder` is the folder of the paper's figures."""
     records = folder / item.records if item.from_records else None
     missing: dict[str, str] = {}
     drawn = []
@@ -195,7 +184,6 @@ class FigureCall(Call):
 
 
 def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
-    """A record with only the details that a figure shows."""
     names = [one for calls in item.panels.values() for one in calls[-1].options["metric"].split(",")]
     shown = (item.detail, "images", "stored")
     entries = [
@@ -211,16 +199,6 @@ def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
     return {**kept, "metrics": {one["metric"]: one["value"] for one in entries}, "evals": entries}
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that replaces `path` if it is complete and differs from `path`, because figures
-    compare dates."""
-    new = path.with_suffix(".new")
-    with new.open("wb") as stream:
-        yield stream
-    side.put(new, path)
-
-
 class PaperRun:
     """The items of a paper at a scale, with their records, the folder of their files, and their results."""
 
@@ -233,24 +211,22 @@ class PaperRun:
         self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
 
     def whole(self, of: str = "") -> Path:
-        """The records of a reproduction."""
         return self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
 
     def read(self, of: str = "") -> list[dict[str, Any]]:
-        """Write the parts of a reproduction's records that figures and tables show. The details of
-        evaluations may be a thousand times as large as the other fields, so each figure that shows details
-        has a separate file of records."""
+        """Write the parts of the records that figures and tables show. Details of evaluations may be a
+        thousand times as large as the other fields, so each figure of details has its own file."""
         if not self.whole(of).exists():
             return []
         found: list[dict[str, Any]] = []
         with self.whole(of).open("rb") as stream, contextlib.ExitStack() as files:
             details = [
-                (item, files.enter_context(replacing(self.folder / item.records)))
+                (item, files.enter_context(side.replacing(self.folder / item.records)))
                 for item in self.paper.items.values()
                 if item.detail and not of
             ]
             for record in side.each(stream):
-                # An excerpt shows the layout of the confidences of one record.
+                # An excerpt shows the layout of the first record's confidences.
                 found.append(side.essential(record, confidences=not found))
                 for item, file in details:
                     if record.get("dataset") == found[0].get("dataset"):
@@ -259,7 +235,7 @@ class PaperRun:
 
     def load(self) -> None:
         """Read the records, write the parts that figures draw, and make the tables and claims."""
-        module = importlib.import_module(f"rbtools.papers.reproduce_{self.paper.records.replace('-', '_')}")
+        module = side.comparison(self.paper.records)
         for item in self.paper.items.values():  # remove records of another scale
             if item.detail and not self.whole().exists():
                 (self.folder / item.records).unlink(missing_ok=True)
@@ -269,7 +245,7 @@ class PaperRun:
         for of, some in shown.items():
             file = self.folder / items.records_file(of)
             if some:
-                with replacing(file) as stream:
+                with side.replacing(file) as stream:
                     stream.writelines(dumps(record) + b"\n" for record in some)
             else:
                 file.unlink(missing_ok=True)
@@ -284,8 +260,7 @@ class PaperRun:
                     self.tables[item.number] = side.bound_table(records, item.number, item.bound)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
-        """Maps the numbers of all items to their results. At most `jobs` figures are drawn at the same
-        time."""
+        """Maps the numbers of all items to their results. At most `jobs` figures are drawn at once."""
         made = {number: self.ready(item) for number, item in self.paper.items.items()}
         missing = [self.paper.items[number] for number, one in made.items() if one is None]
         run = Run.of(jobs=jobs, warn=lambda text: click.echo(text, err=True))
@@ -315,10 +290,10 @@ class PaperRun:
         return None
 
     def drawn(self, item: Item, missing: dict[str, str]) -> Made:
-        """The result of a figure that has just been drawn; missing panels are not yet included."""
+        """The result of a figure that has just been drawn, without the panels in `missing`."""
         if not missing:
             self.known[item.stem] = self._key(item)
-            with replacing(self.log) as stream:  # immediately, because the run may end at any time
+            with side.replacing(self.log) as stream:  # immediately, because the run may end at any time
                 stream.write(json.dumps(self.known, indent=1).encode() + b"\n")
         return Made(self._files(item)[0].exists(), missing)
 
@@ -330,8 +305,7 @@ class PaperRun:
         return "\n".join(item.commands(self.folder, self.width).values())
 
     def table(self, item: Item) -> Made:
-        """Write a table or an excerpt. The result contains a reason if nothing in the table or excerpt was
-        reproduced."""
+        """Write a table or an excerpt. The result has a reason if nothing in it was reproduced."""
         made = self.tables.get(item.number)
         records = self.folder / item.records
         read = records if records.exists() else self.whole(item.of)
@@ -343,12 +317,10 @@ class PaperRun:
         return Made(True, {} if made.found else nothing, made)
 
     def _maker(self, item: Item) -> str:
-        """A sentence that names the command that computes the records of an item."""
         return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale} makes it."
 
 
 def page(run: PaperRun, made: Mapping[str, Made]) -> str:
-    """Write the page of a paper, which shows the other files in the folder of the page."""
     style = {"style-src": templates.file("report.css")}
     values = {"run": run, "made": made, "bounds": side.THEORY}
     return templates.page("paper.html", style, values, "img-src 'self' file:")

@@ -12,8 +12,7 @@ DEFAULT = Path("reproduced")
 
 
 def listed() -> str:
-    """One line for each item and claim of every paper, with its name (such as PAPER.figure-3), caption and
-    verdict."""
+    """One line for each item and claim of every paper: name (PAPER.figure-3), caption and verdict."""
     lines = []
     for name, (_, text, fields) in _all("mini").items():
         verdict = f" ({fields['verdict']})" if "verdict" in fields else ""
@@ -22,12 +21,8 @@ def listed() -> str:
 
 
 def shown(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width: float = items.WIDTH) -> str:
-    """The description of an item or a claim. It contains the caption, the command lines of the panels, the
-    recipe for the records (or the reason why there is none), the missing parts, and the verdict.
-
-    `folder` contains records, figures and tables; `width` is the width of figures in inches. Raises RbError
-    if no item or claim has this name.
-    """
+    """The description of an item or a claim; `width` is the width of figures in inches. Raises RbError if no
+    item or claim has this name."""
     found = _all(setting.scale, folder, width)
     if name not in found:
         raise RbError(f"There is no item '{name}'.{near(name, found)} python -m rbtools.papers list has all.")
@@ -39,8 +34,8 @@ def shown(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width: fl
     return "\n".join([f"{name}: {text}", *lines])
 
 
+# The recipe that makes the records ("" if there is none), a text, and further fields.
 Listed = tuple[str, str, Mapping[str, str]]
-"""The recipe that makes the records, if any, a text, and further fields."""
 
 
 def _all(scale: str, folder: Path = DEFAULT, width: float = items.WIDTH) -> dict[str, Listed]:

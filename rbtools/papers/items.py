@@ -1,5 +1,4 @@
-"""The items of the papers: every numbered figure, table, theorem and algorithm. The folder items/ has one
-file for each paper.
+"""The items of the papers: every numbered figure, table, theorem and algorithm, from the files in items/.
 
 A file contains the `title` of the paper, the reproduction (reproduce_NAME.py) that computes its `records`,
 and the `items`. Each item has a caption in our words. A figure has a `panel` or several `panels`. An item
@@ -30,20 +29,18 @@ NAMES = ("nas-robbench-201", "robustness-dataset", "prbench", "wci", "theory")
 
 
 def records_file(of: str) -> str:
-    """The file of records that figures are drawn from, for this paper's reproduction or another paper's."""
     return f"records-{of}.jsonl" if of else "records.jsonl"
 
 
 class PanelCall(NamedTuple):
-    """A call of a tool. It consists of the tool's name without rb-, its subcommand (`curves` in `rb-plot
-    curves`), and its options. An option that is a switch has the value True."""
+    """A call of a tool: the tool's name without rb-, its subcommand (`curves` in `rb-plot curves`), and its
+    options. An option that is a switch has the value True."""
 
     tool: str
     words: list[str]
     options: Mapping[str, Any]
 
     def line(self) -> list[str]:
-        """The words of the call's command line."""
         words = [f"rb-{self.tool}", *self.words]
         for name, value in self.options.items():
             words += [f"--{name}"] if value is True else [f"--{name}", value]
@@ -77,7 +74,6 @@ class Item(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """The name of the item's files, without extension."""
         return self.number.replace("figure ", "fig") if self.panels else self.number.replace(" ", "")
 
     @property
@@ -94,8 +90,8 @@ class Item(NamedTuple):
         return records_file(self.of)
 
     def widths(self, width: float) -> dict[str, float]:
-        """Maps the letter of each panel to its width in inches. Panels share the width of a row evenly. A
-        row has fewer panels if they would be narrower than rb-plot allows."""
+        """Maps the letter of each panel to its width in inches. Panels share the width of a row evenly. A row
+        has fewer panels if they would be narrower than rb-plot allows."""
         letters, most = list(self.panels), max(1, min(self.columns, int(width / LEAST_WIDTH)))
         rows = [letters[at : at + most] for at in range(0, len(letters), most)]
         return {letter: width / len(row) for row in rows for letter in row}
@@ -114,10 +110,9 @@ class Item(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """A paper. `records` is the reproduction (reproduce_NAME.py) that computes its records. `columns` maps
-    each column of the paper's tables to a metric of our records, and `items` maps numbers to items. Each
-    claim consists of its words and of comparisons between values in columns or rows (see
-    `sidebyside.tested`)."""
+    """`records` is the reproduction (reproduce_NAME.py) that computes the records. `columns` maps each column
+    of the paper's tables to a metric of our records. A claim consists of its words and of comparisons between
+    values in columns or rows (see `sidebyside.tested`)."""
 
     title: str
     records: str
@@ -179,7 +174,6 @@ def _filled(value: Any, words: Mapping[str, str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command line, quoted for a shell. Expressions that contain string literals are in double
-    quotes."""
+    """A word quoted for a shell; expressions that contain string literals are in double quotes."""
     plain = "'" in word and not re.search(r'["$`\\]|!(?!=)', word)
     return f'"{word}"' if plain else shlex.quote(word)

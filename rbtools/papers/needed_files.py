@@ -1,6 +1,4 @@
-"""The files that reproductions at full scale read: which files are missing, where to get them, and their
-layout. The data sets are listed in needed_files.yaml.
-"""
+"""The files that reproductions at full scale read; needed_files.yaml lists the data sets."""
 
 from __future__ import annotations
 
@@ -11,24 +9,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtools.datasets import DATASETS
+from rbtools.errors import RbError
 from rbtools.papers import packaged, recipes
 from rbtools.papers.recipes import Setting
 
 
 class NeededFile(NamedTuple):
-    """A file or folder, with its expected path, its source, and its layout."""
-
     path: str
     source: str
     layout: str
 
 
-def absent(name: str, setting: Setting) -> str:
-    """A description of the files that a reproduction at full scale needs and that are missing; "" if none is
-    missing."""
+def check(name: str, setting: Setting) -> None:
+    """Raise RbError, which lists the missing files, if a reproduction at full scale lacks files."""
+    if setting.scale != "full":
+        return
     lacking = [one for one in _needed(name, setting) if not Path(one.path).exists()]
     lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
-    return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""
+    if lines:
+        raise RbError("\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]))
 
 
 def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:
@@ -54,7 +53,6 @@ def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:
 def _data_set(
     name: str, folder: str, *, path: str, source: str, layout: str, mark: str = "", download: bool = False
 ) -> NeededFile:
-    """A published data set, in any of the possible places in `folder`."""
     known: Any = DATASETS.load(name) if mark else None
     places = [Path(folder, one) for one in known.folders] if mark else []
     found = [place for place in places if any(place.glob(mark))]

@@ -1,8 +1,5 @@
-"""The data files of papers in this package, which are YAML files whose values may depend on the scale.
-
-A value that depends on the scale is a mapping {mini: ..., full: ..., tiny: ...}. A scale that is missing in
-the mapping has the value for mini.
-"""
+"""The YAML files of papers in this package. A value that depends on the scale is a mapping {mini: ..., full:
+..., tiny: ...}; a missing scale has the value for mini."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ def read(name: str) -> dict[str, Any]:
 
 
 def at_scale(values: Mapping[str, Any], scale: str) -> dict[str, Any]:
-    """Maps names to their values at a scale."""
     return {
         name: one.get(scale, one["mini"]) if isinstance(one, Mapping) else one for name, one in values.items()
     }

@@ -2,8 +2,8 @@
 shard.
 
 The records of a recipe are divided into shards once, at the stage that trains networks or, without such a
-stage, at the stage that lists architectures. Each record of another shard is replaced by a placeholder line,
-so the files of all shards have one line for each record, in the same order as a single process would write.
+stage, at the stage that lists architectures. A placeholder line replaces each record of another shard, so the
+files of all shards have one line for each record, in the order of a single process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OTHER = dumps({"schema": SCHEMA, "error": {"tool": "rb-arch", "message": ELSEWH
 
 
 class Division(NamedTuple):
-    """A stage that passes the lines of one shard unchanged and replaces every other line by a placeholder."""
+    """A stage that passes the lines of one shard and replaces every other line by a placeholder."""
 
     number: int
     of: int
@@ -47,12 +47,10 @@ class Division(NamedTuple):
             out.write(line if number % self.of == self.number % self.of else _OTHER)
 
 
-Stages = list["Command | Division | tuple[Stages, ...]"]
-"""The stages of a pipe, as they are run."""
+Stages = list["Command | Division | tuple[Stages, ...]"]  # as they are run
 
 
 def commands(pipe: Sequence[object]) -> Iterator[Command]:
-    """All commands of a pipe, in order."""
     for stage in pipe:
         if isinstance(stage, list):
             yield stage
@@ -61,8 +59,7 @@ def commands(pipe: Sequence[object]) -> Iterator[Command]:
 
 
 def shown(pipe: Pipe, indent: str = "") -> list[str]:
-    """The lines of a shell script that is equivalent to the pipe; groups of several pipes are in
-    parentheses."""
+    """The lines of an equivalent shell script; groups of several pipes are in parentheses."""
     stages = []
     for stage in pipe:
         if isinstance(stage, list):
@@ -79,10 +76,9 @@ def shown(pipe: Pipe, indent: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Workers:
-    """How the stages of a pipe run. With `jobs` "auto" or "ray[:ADDRESS]", every stage has such workers. A
-    number in `jobs` has no effect here, because the recipe already contains the number of training runs, and
-    all stages run at the same time. `part` is the shard, I/N. If `dry` is a log file, every stage writes to
-    this file what the stage would compute, and searches are skipped."""
+    """How the stages of a pipe run. With `jobs` "auto" or "ray[:ADDRESS]", every stage has such workers; a
+    number has no effect here, because the recipe contains it. `part` is the shard, I/N. If `dry` is a log
+    file, every stage writes to this file what the stage would compute, and searches are skipped."""
 
     jobs: str = "1"
     part: str | None = None
@@ -132,9 +128,9 @@ def run(
     env: Mapping[str, str],
     running: list[subprocess.Popen[bytes]] | None = None,
 ) -> str | None:
-    """Run all stages of a pipe at the same time; each stage reads the output of the previous one. Returns a
-    description of the command that failed. A command whose reader has ended does not count as failed. The
-    pipes of a group run one after another until a pipe fails."""
+    """Run all stages of a pipe at the same time; each stage reads the output of the previous one. The pipes
+    of a group run one after another until a pipe fails. Returns a description of the command that failed. A
+    command whose reader has ended does not count as failed."""
     running = [] if running is None else running  # including the processes of enclosing groups
     between = [os.pipe() for _ in pipe[1:]]
     reads = [stdin, *(read for read, _ in between)]
@@ -171,8 +167,7 @@ def run(
 
 
 def planned(log: Path) -> str:
-    """A summary of the numbers of stored and missing results, from the log that all stages of a dry run
-    wrote."""
+    """The numbers of stored and missing results, from the log that all stages of a dry run wrote."""
     if not log.exists():
         return "no stage ran."
     with log.open("rb") as lines:  # the log has a line for each record of each stage
@@ -192,18 +187,14 @@ def file_of(whole: Path, part: str, pipe: Pipe) -> Path:
 
 
 def files_of(whole: Path, part: str, pipe: Pipe) -> list[Path]:
-    """The files of all shards."""
     _, of = shard(part)
     return [file_of(whole, f"{number}/{of}", pipe) for number in range(1, of + 1)]
 
 
-def join(parts: Sequence[Path], into: Path) -> None:
-    """Write the records of all shards to one file, in the same order as a single process would write.
-
-    Raises RbError if a record is in no shard or in several shards, because the files are then not from the
-    same run.
-    """
-    with contextlib.ExitStack() as files, into.open("wb") as out:
+def join(parts: Sequence[Path], out: IO[bytes]) -> None:
+    """Write the records of all shards in the order of a single process. Raises RbError if a record is in no
+    shard or in several shards, because the files are then not from the same run."""
+    with contextlib.ExitStack() as files:
         streams = [files.enter_context(part.open("rb")) for part in parts]
         for number, lines in enumerate(zip_longest(*streams), 1):
             mine = [line for line in lines if line is not None and not _of_another(line)]

@@ -32,8 +32,18 @@ def read(name: str) -> dict[str, dict[str, float | None]]:
     }
 
 
+def fractions(name: str) -> dict[str, dict[str, float | None]]:
+    """The values of a file of percentages as fractions; times (s/epoch) are unchanged."""
+    return {
+        row: {
+            column: value if value is None or column == "s/epoch" else value / 100
+            for column, value in values.items()
+        }
+        for row, values in read(name).items()
+    }
+
+
 def _is_number(cell: str) -> bool:
-    """Whether the text of a cell is a number or empty."""
     try:
         float(cell or 0)
     except ValueError:

@@ -18,22 +18,19 @@ _IMAGENET16 = "imagenet16-120"
 
 
 def _leaderboard_key(record: Record) -> Key | None:
-    """The name of a model in RobustBench: NAME in --arch robustbench:NAME, or the training method of a
-    converted record."""
+    """A model's name in RobustBench, from --arch robustbench:NAME or from a converted record's method."""
     name = record.get("leaderboard") or (record.get("train") or {}).get("method")
     return (record.get("dataset"), name.rpartition("/")[2]) if isinstance(name, str) else None
 
 
 def _trained_key(record: Record) -> Key | None:
-    """The architecture, the training method and the noise of the training method."""
     arch, train = record.get("arch") or {}, record.get("train") or {}
     noise = (train.get("config") or {}).get("noise") if train.get("method") == "corruption" else None
     return record.get("dataset"), arch.get("space"), arch.get("name"), train.get("method"), noise
 
 
 def _cell_key(record: Record) -> Key | None:
-    """The isomorphism class of a NAS-Bench-201 cell. Published data sets of NAS-Bench-201 list a class under
-    its first index."""
+    """The isomorphism class of a NAS-Bench-201 cell, which published files list under its first index."""
     with contextlib.suppress(RbError):
         index = class_of(record.get("arch") or {})
         return None if index is None else (record.get("dataset"), index)
@@ -41,7 +38,6 @@ def _cell_key(record: Record) -> Key | None:
 
 
 def _shipped(wanted: set[Key]) -> Iterator[Unit]:
-    """The published values in rbtools for the wanted RobustBench entries, as units of the format."""
     for unit in robustbench.shipped():
         if (unit.content.dataset, unit.content.model) in wanted:
             yield unit

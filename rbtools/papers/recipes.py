@@ -28,9 +28,9 @@ from rbtools.papers import packaged
 
 NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench", "theory", "wci")
 Command = list[str]
+# A stage is a command, or several pipes, which run one after another and write to the next stage.
 Stage = Command | tuple["Pipe", ...]
 Pipe = list[Stage]
-"""Stages: each a command's arguments, or pipes of which one after another writes into the next stage."""
 
 _VIT_L = "vit_large_patch16_224"  # not in PRBench's table 9
 
@@ -71,13 +71,11 @@ class Setting:
 
 
 def pipe(name: str, setting: Setting) -> Pipe:
-    """The pipe of a recipe; `name` is one of NAMES."""
     recipe = packaged.read(f"recipes/{name}.yaml")
     return _Reader(setting.scale, recipe.get("pipes", {})).stages(recipe["pipe"], _words(recipe, setting))
 
 
 def word(name: str, placeholder: str, setting: Setting) -> list[str]:
-    """The text of a placeholder in a recipe, split into words."""
     return _command(f"{{{placeholder}}}", _words(packaged.read(f"recipes/{name}.yaml"), setting))
 
 
@@ -95,7 +93,6 @@ class _Reader:
     named: Mapping[str, list[Any]]
 
     def stages(self, items: Any, words: Mapping[str, str]) -> Pipe:
-        """The stages of a pipe, which are commands and groups of pipes."""
         found: Pipe = []
         for item in self._items(items):
             if isinstance(item, list):
@@ -107,7 +104,6 @@ class _Reader:
         return found
 
     def members(self, items: Any, words: Mapping[str, str]) -> Iterator[Pipe]:
-        """The pipes of a group."""
         for item in self._items(items):
             if not isinstance(item, Mapping):
                 yield self.stages([item], words)
@@ -151,8 +147,7 @@ def _filled(text: str, words: Mapping[str, str]) -> str:
 
 
 class _Given(str):
-    """A placeholder text that the user chose, or one part of such a text in a loop. Placeholders in such a
-    text are not replaced."""
+    """A placeholder text that the user chose, or one part of it; placeholders in it are not replaced."""
 
 
 def _command(text: str, words: Mapping[str, str]) -> Command:

@@ -34,13 +34,11 @@ KNOWN = 13433, {"clean": 0.893, "PGD": 0.336}
 
 
 def metrics(scale: str) -> Mapping[str, str]:
-    """Maps each column to the metric of our records."""
     return items.paper("robustness-dataset", scale).columns
 
 
-def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """Maps each architecture to its values by column. The mean over corruptions leaves out missing
-    severities."""
+def networks(records: side.Records, scale: str) -> side.Values:
+    """Maps each architecture to its values by column. The mean over corruptions omits missing severities."""
     for record in side.of_first_set(records):
         names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
         some = [record["metrics"][name] for name in names]
@@ -55,7 +53,7 @@ def under_attack(record: dict[str, Any]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+def spreads(records: side.Records) -> side.Values:
     """The worst and the best mean accuracy under attack of two groups: all networks with 18 kernel
     parameters, and the networks with that number of parameters for which worst and best differ most."""
     known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
@@ -73,9 +71,8 @@ def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]
     }
 
 
-def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | None]]:
-    """Maps each pair of an edge and an operation to the number of cells that have this operation on this
-    edge."""
+def operations(best: Sequence[nasbench201.Ops]) -> side.Values:
+    """For each edge and operation, the number of cells that have this operation on this edge."""
     return {
         f"edge {edge + 1}": {
             op: float(sum(cell[edge] == at for cell in best)) for at, op in enumerate(nasbench201.OPS)
@@ -84,11 +81,9 @@ def operations(best: Sequence[nasbench201.Ops]) -> dict[str, dict[str, float | N
     }
 
 
-def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Figure 7: the operations of the twenty networks with the best mean accuracy under attack among those
-    with 18 kernel parameters, and how many of these twenty networks stack convolutions. Returns an empty
-    result for twenty networks or fewer.
-    """
+def best_twenty(records: side.Records) -> side.Values:
+    """Figure 7: the operations of the twenty best networks under attack with 18 kernel parameters, and how
+    many of them stack convolutions; {} for twenty networks or fewer."""
     some = [one for one in side.of_first_set(records) if one["arch"].get("live_kernel_params") == 18]
     known = [(value, one["arch"]) for one in some if (value := under_attack(one)) is not None]
     if len(known) <= 20:
@@ -102,9 +97,9 @@ def best_twenty(records: list[dict[str, Any]]) -> dict[str, dict[str, float | No
     return {**operations(cells), "twenty best": {"with stacked convolutions": float(stacked)}}
 
 
-def changes(records: list[dict[str, Any]], scale: str) -> float | None:
-    """Figure 26: how many edges have different operations in the network that is best on clean images and in
-    the network that is best under corruptions."""
+def changes(records: side.Records, scale: str) -> float | None:
+    """Figure 26: on how many edges the best network on clean images and the best network under corruptions
+    have different operations."""
     names = [metrics(scale)[column] for column in ("clean", "CIFAR-10-C")]
     known = [one for one in side.of_first_set(records) if set(names) <= one["metrics"].keys()]
     if not known:
@@ -113,63 +108,46 @@ def changes(records: list[dict[str, Any]], scale: str) -> float | None:
     return float(nasbench201.edit_distance(*map(nasbench201.ops_of, best)))
 
 
-def kendall(records: list[dict[str, Any]], first: str, second: str) -> float | None:
-    """Kendall's rank correlation of two metrics; None if there are fewer than three records or if a metric is
-    constant."""
-    from scipy import stats
-
-    pairs = [
-        (one["metrics"][first], one["metrics"][second])
-        for one in records
-        if {first, second} <= one["metrics"].keys()
-    ]
-    if len(pairs) < 3 or any(len(set(values)) < 2 for values in zip(*pairs, strict=True)):
-        return None
-    return float(stats.kendalltau(*zip(*pairs, strict=True)).statistic)
-
-
-def between_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
-    """Figure 17: for each attack, Kendall's rank correlation between the accuracies on two data sets, as the
-    mean over all pairs of data sets."""
+def between_sets(records: side.Records, scale: str) -> side.Row:
+    """Figure 17: for each attack, Kendall's tau between the accuracies on two data sets, averaged over all
+    pairs of data sets."""
     by_class: dict[int, dict[str, Any]] = {}
     for record in records:
         by_class.setdefault(record["arch"].get("class"), {})[record.get("dataset", "")] = record["metrics"]
     pairs = list(itertools.combinations(dict.fromkeys(record.get("dataset", "") for record in records), 2))
-    found: dict[str, float | None] = {}
+    found: side.Row = {}
     for column in ATTACKS_AT_NEAR:
         name = metrics(scale)[column]
         joined = [
-            {"metrics": {dataset: values[name] for dataset, values in one.items() if name in values}}
+            {dataset: values[name] for dataset, values in one.items() if name in values}
             for one in by_class.values()
         ]
-        known = [value for pair in pairs if (value := kendall(joined, *pair)) is not None]
+        values = [side.correlation(joined, *pair, measure="kendalltau") for pair in pairs]
+        known = [value for value in values if value is not None]
         found[column] = sum(known) / len(known) if known else None
     return found
 
 
-def by_distance(records: list[dict[str, Any]], scale: str, measure: str) -> dict[str, float | None]:
+def by_distance(records: side.Records, scale: str, measure: str) -> side.Row:
     """Figure 6: the absolute value of Kendall's tau between a measure and the accuracy under attacks."""
-    some = side.of_first_set(records)
-    names = {column: metrics(scale)[column] for column in ("FGSM", "PGD", "APGD", "PGD 8", "APGD 8")}
-    found = {column: kendall(some, metrics(scale)[measure], name) for column, name in names.items()}
+    rows, names = [one["metrics"] for one in side.of_first_set(records)], metrics(scale)
+    found = {
+        column: side.correlation(rows, names[measure], names[column], measure="kendalltau")
+        for column in ("FGSM", "PGD", "APGD", "PGD 8", "APGD 8")
+    }
     return {column: None if value is None else abs(value) for column, value in found.items()}
 
 
-def chosen_by(rows: side.Rows, column: str) -> dict[str, float | None]:
+def chosen_by(rows: side.Rows, column: str) -> side.Row:
     """The row with the largest value in a column."""
     some = [row for row in rows.values() if row.get(column) is not None]
     return dict(max(some, key=lambda row: row[column] or 0.0)) if some else {}
 
 
-def optimum(rows: side.Rows) -> dict[str, float | None]:
-    """The best value of each column."""
-    return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
-
-
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on these networks."""
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     rows = networks(records, scale)
-    best, clean = optimum(rows), chosen_by(rows, "clean")
+    best = {column: chosen_by(rows, column).get(column) for column in COLUMNS}
+    clean = chosen_by(rows, "clean")
     listed = list(rows.values())
     compared: side.Rows = {
         "best": best,
@@ -190,7 +168,7 @@ def _gap(high: float | None, low: float | None) -> float | None:
     return None if high is None or low is None else high - low
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable | side.Excerpt]:
+def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable | side.Excerpt]:
     """Table 1, the excerpts in figures 10 to 12, the claims with numbers, the correlations that another paper
     reports for these columns, and the values of one known architecture."""
     rows = networks(records, scale)
@@ -223,9 +201,9 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     return made
 
 
-def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.Excerpt]:
-    """The excerpts in figures 10 to 12 of the data set's files. Our excerpts are from files that rb-convert
-    writes for architecture #0, or for the first record if #0 is missing."""
+def excerpts(records: side.Records) -> dict[str, side.PaperTable | side.Excerpt]:
+    """The excerpts in figures 10 to 12. Ours are from files that rb-convert writes for architecture #0, or
+    for the first record if #0 is missing."""
     if not records:
         return {name: side.PaperTable(name, {}, {}, ()) for name in ("figure 10", "figure 11", "figure 12")}
     written = FORMATS.build("jung2023")
@@ -246,7 +224,7 @@ def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.
 
 def _accuracies(files: Mapping[str, Any]) -> side.PaperTable:
     """Figure 11: the accuracy of one architecture on clean images and under PGD."""
-    ours: dict[str, dict[str, float | None]] = {}
+    ours: side.Values = {}
     distances = [f"PGD {distance:g}" for distance in files["meta.json"]["epsilons"].get("pgd@Linf", ())]
     for name, key, columns in (("clean", "clean", ["clean"]), ("pgd@Linf", "pgd@Linf", distances)):
         for of_set in files.get(f"{name}_accuracy.json", {}).values():
@@ -272,16 +250,14 @@ def _without_numbers(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    """A JSON text with one line for each field. Each list is on one line, and marks are written without
-    quotes."""
+    """A JSON text with one line for each field; lists are on one line, and marks have no quotes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
     return re.sub(r'"(\[*…\]*)"', r"\1", text)
 
 
-def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 1: the mean result over the runs of each search on these networks, and the best value of each
-    column."""
+def searches(records: side.Records, scale: str) -> side.PaperTable:
+    """Table 1: the mean result over the runs of each search, and the best value of each column."""
     networks(records, scale)  # this adds the mean over corruptions
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}

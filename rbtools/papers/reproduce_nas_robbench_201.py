@@ -22,7 +22,7 @@ from rbtools.spaces import nasbench201
 PRINTED = "nas-robbench-201-table"
 # The columns of table 1; a star marks the robustness dataset of NAS-Bench-201.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
-# Of tables 4 and 5, whose networks are the best of each number of none edges.
+# Tables 4 and 5 contain the best network for each number of none edges.
 BEST = tuple(f"none={number}" for number in range(5))
 COLUMNS = (
     *("clean", "FGSM 3", "Square 3", "PGD 3", "PGD 8", "PGD 16", "PGD 32", "PGD 64"),
@@ -40,12 +40,11 @@ DARTS_CELL = "|skip_connect~0|+|skip_connect~0|skip_connect~1|+|skip_connect~0|s
 
 
 def metrics(scale: str) -> Mapping[str, str]:
-    """Maps each column to the metric of our records."""
     return items.paper("nas-robbench-201", scale).columns
 
 
 SHARE = "share of all"
-# The signs of table 4. A sign holds if no accuracy in its list is above the previous one.
+# The signs in table 4 that gradients are not obstructed: these accuracies do not increase in this order.
 SIGNS = {
     **{f"a) FGSM leaves no less than PGD ({eps})": (f"FGSM {eps}", f"PGD {eps}") for eps in (3, 8)},
     **{f"b) Square leaves no less than PGD ({eps})": (f"Square {eps}", f"PGD {eps}") for eps in (3, 8)},
@@ -55,12 +54,12 @@ SIGNS = {
 }
 
 
-def sample(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def sample(records: side.Records) -> side.Records:
     """The records of the sampled architectures, without the cells that searches derived for table 7."""
     return [record for record in records if "search" not in record]
 
 
-def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain(records: side.Records) -> side.Records:
     """The records that figures show, one for each architecture and data set, with means over seeds."""
     groups = defaultdict(list)
     for record in sample(records):
@@ -68,7 +67,7 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [merge.merged(some, {"over": ["seed"]}) if len(some) > 1 else some[0] for some in groups.values()]
 
 
-def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
+def networks(records: side.Records, scale: str) -> side.Records:
     """For each architecture, the means over seeds and the number of none edges."""
     some = side.of_first_set(sample(records))
     corruptions = printed.read(f"{PRINTED}-6")
@@ -80,9 +79,9 @@ def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     ]
 
 
-def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+def best_by_none(rows: Sequence[dict[str, Any]]) -> side.Values:
     """For each number of none edges, the architecture with the best mean robust accuracy."""
-    found: dict[str, dict[str, float | None]] = {}
+    found: side.Values = {}
     for none in sorted({one["none"] for one in rows}):
         some = [one for one in rows if one["none"] == none]
         found[f"none={none}"] = max(some, key=robust)
@@ -94,10 +93,9 @@ def robust(one: Mapping[str, Any]) -> float:
     return sum(one.get(name) or 0.0 for name in ROBUST)
 
 
-def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+def best_ten(rows: Sequence[dict[str, Any]]) -> side.Values:
     """Figure 4: the operations of the ten networks with the best mean robust accuracy, and on how many edges
-    3x3 convolutions are at least as frequent as any other operation. Returns an empty result for ten networks
-    or fewer."""
+    3x3 convolutions are at least as frequent as any other operation; {} for ten networks or fewer."""
     if len(rows) <= 10:
         return {}
     cells = nasbench201.cells()
@@ -108,7 +106,7 @@ def best_ten(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None
     return {**edges, "ten best": {"edges of 3x3 convolutions": float(led)}}
 
 
-def across_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | None]:
+def across_sets(records: side.Records, scale: str) -> side.Row:
     """Figure 3c: for each pair of data sets, the rank correlation between the mean robust accuracies."""
     robust_by_class: dict[int, dict[str, Any]] = defaultdict(dict)
     some = sample(records)
@@ -123,23 +121,22 @@ def across_sets(records: list[dict[str, Any]], scale: str) -> dict[str, float | 
     }
 
 
-def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> dict[str, dict[str, float | None]]:
+def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> side.Values:
     """Figures 5 and 6: rank correlations of the kernels' scores with accuracies, and the means of these
     correlations for the kernels of FGSM and for the kernels of PGD."""
-    found: dict[str, dict[str, float | None]] = {
+    found: side.Values = {
         name: {column: side.correlation(rows, name, column) for column in COLUMNS_7} for name in kernels
     }
     of_fgsm = [name for name in kernels if name.startswith("FGSM ")]
     of_pgd = [name.removeprefix("FGSM ") for name in of_fgsm]
-    means: dict[str, float | None] = {}
+    means: side.Row = {}
     for attack, some in (("FGSM", of_fgsm), ("PGD", of_pgd)):
         values = [value for name in some for value in found[name].values() if value is not None]
         means[attack] = sum(values) / len(values) if values else None
     return {**found, "mean over kernels": means}
 
 
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on these networks and on the tables of these networks."""
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     rows = networks(records, scale)
     paper = items.paper("nas-robbench-201", scale)
     kernels = [name for name in paper.columns if "kernel" in name]
@@ -157,7 +154,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
     return [side.tested(words, tests, compared) for words, tests in paper.claims]
 
 
-def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+def with_corruptions(rows: Sequence[dict[str, Any]]) -> side.Values:
     """Table 6: rank correlations of the accuracy under each corruption with the accuracy under attacks."""
     return {
         name: {column: side.correlation(rows, name, column) for column in COLUMNS_6}
@@ -166,21 +163,18 @@ def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, floa
     }
 
 
-def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
-    """The rows, with the (starred) columns of the robustness dataset for the architectures in that
-    dataset."""
+def across(rows: Sequence[dict[str, Any]], others: side.Records, scale: str) -> side.Records:
+    """The rows, with the (starred) columns of the robustness dataset for the architectures in it."""
     columns = {f"{name}*": jung.metrics(scale)[name] for name in ("clean", "PGD 8", "FGSM 8")}
     at = side.means(side.of_first_set(others), lambda record: record["arch"]["class"], columns)
     return [{**one, **at.get(one["class"], {})} for one in rows]
 
 
 def tables(
-    records: list[dict[str, Any]], scale: str, others: list[dict[str, Any]] | None = None
+    records: side.Records, scale: str, others: side.Records | None = None
 ) -> dict[str, side.PaperTable]:
-    """Tables 1, 2, 4, 5, 6 and 7, as far as these records have the necessary metrics.
-
-    `others` contains records of the robustness dataset of NAS-Bench-201, for the second half of table 1.
-    """
+    """Tables 1, 2, 4, 5, 6 and 7, as far as these records have the necessary metrics. `others` contains
+    records of the robustness dataset of NAS-Bench-201, for the second half of table 1."""
     rows = networks(records, scale)
     starred = across(rows, others or [], scale)
     paper = {number: printed.read(f"{PRINTED}-{number}") for number in (1, 2, 4, 5, 6, 7)}
@@ -217,9 +211,8 @@ def tables(
     }
 
 
-def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 2, computed from the records of the reproduction. The optimum is the network with the best mean
-    robust accuracy."""
+def searches(records: side.Records, scale: str) -> side.PaperTable:
+    """Table 2; the optimum is the network with the best mean robust accuracy."""
     names = metrics(scale)
     columns = {
         column: names[name] for column, name in zip(reproduce_search.ROBBENCH.columns, COLUMNS_7, strict=True)
@@ -238,12 +231,10 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
     return table._replace(ours=ours)
 
 
-def criteria(
-    rows: Sequence[dict[str, Any]], best: dict[str, dict[str, float | None]]
-) -> dict[str, dict[str, float | None]]:
+def criteria(rows: Sequence[dict[str, Any]], best: side.Values) -> side.Values:
     """Table 4: for each order of columns in `SIGNS`, whether the best networks have this order, and the share
     of all networks that have this order."""
-    found: dict[str, dict[str, float | None]] = {}
+    found: side.Values = {}
     for words, columns in SIGNS.items():
         known = [sign for one in rows if (sign := has_sign(one, columns)) is not None]
         found[words] = {
@@ -254,20 +245,19 @@ def criteria(
 
 
 def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
-    """Returns 1 if no column has a higher value than the previous column, and otherwise 0; None if a column
-    was not measured."""
+    """1 if no column has a higher value than the previous column, otherwise 0; None for a missing column."""
     known = {**one, "zero": 0.0}
     if any(known.get(name) is None for name in columns):
         return None
     return float(all(known[high] >= known[low] for high, low in itertools.pairwise(columns)))
 
 
-def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
+def without_training(records: side.Records, scale: str) -> side.Values:
     """Table 7: the network with the best training-free score, the cells that differentiable searches derived,
     and the cell of NAS-Bench-201's DARTS-V1."""
     metric_of = metrics(scale)
     columns = {name: metric_of[name] for name in COLUMNS_7}
-    found: dict[str, dict[str, float | None]] = {}
+    found: side.Values = {}
     some = plain(side.of_first_set(records))
     for name in ("KNAS", "EigenNAS", "NASWOT"):
         metric = metric_of[name]

@@ -8,8 +8,7 @@ ResNet-18, and the further pairs use another such network and MNIST's SimpleCNN.
 are larger because digits are easy: 32/255 instead of 8/255 and .03, and .3 .35 .4 instead of .08 .10 .12. At
 mini and tiny, the differences from the paper have no meaning, but the orderings of methods may agree.
 
-The folder `printed/` contains the values in the paper and the values on the paper's web page, which differ,
-so the tables show both.
+The paper and its web page (`printed/`) have different values, so the tables show both.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from rbtools.papers import items, printed
+from rbtools.papers import items
 from rbtools.papers import sidebyside as side
+from rbtools.papers.printed import fractions
 
 PAPER = {"erm": "ERM", "corruption": "Corr_U", "cvar": "CVaR", "at-pr": "AT-PR", "pgd": "PGD"}
 PAPER |= {"trades": "TRADES", "mart": "MART", "alp": "ALP", "clp": "CLP", "kl-pgd": "KL-PGD"}
@@ -62,31 +62,18 @@ COMPOSITE = {
 }
 
 
-def fractions(name: str) -> dict[str, dict[str, float | None]]:
-    """The values of a file in `printed/` in the units of our metrics: fractions and seconds."""
-    return {
-        row: {
-            column: value if value is None or column == "s/epoch" else value / 100
-            for column, value in values.items()
-        }
-        for row, values in printed.read(name).items()
-    }
+def of_group(rows: side.Rows, prefix: str) -> side.Values:
+    """The rows whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): dict(one) for name, one in rows.items() if name.startswith(prefix)}
 
 
-def of_group(rows: side.Rows, prefix: str, kept: str = "") -> dict[str, dict[str, float | None]]:
-    """The rows whose names begin with `prefix`; `kept` replaces the prefix."""
-    return {
-        kept + name.removeprefix(prefix): dict(one) for name, one in rows.items() if name.startswith(prefix)
-    }
-
-
-def wanted(rows: side.Rows, chosen: Callable[..., bool]) -> dict[str, dict[str, float | None]]:
+def wanted(rows: side.Rows, chosen: Callable[..., bool]) -> side.Values:
     """The rows for which `chosen` is true. The arguments of `chosen` are the parts of a row's name: data set,
     network and method, or only the method."""
     return {name: dict(one) for name, one in rows.items() if chosen(*name.split(", "))}
 
 
-def printed_rows() -> dict[str, dict[str, float | None]]:
+def printed_rows() -> side.Values:
     """The printed values for ResNet-18 on CIFAR-10 in tables 4, 5 and 12, with one row for each method."""
     rows = fractions("prbench-table-4")
     for name, values in fractions("prbench-table-5").items():
@@ -95,7 +82,6 @@ def printed_rows() -> dict[str, dict[str, float | None]]:
 
 
 def metrics(scale: str, dataset: object = None) -> dict[str, str]:
-    """Maps each column to the metric of our records."""
     eps, radii = "8", ("0.03", "0.08", "0.1", "0.12")  # .03 in the code, 8/255 in the text
     if scale != "full":
         eps, radii = "32", ("0.12549", "0.3", "0.35", "0.4")
@@ -130,8 +116,7 @@ def row(record: dict[str, Any]) -> str | None:
 
 
 def network(record: dict[str, Any]) -> str:
-    """The name of a record's network. Networks of timm for 32 pixels and patches of size 4 have PRBench's
-    names."""
+    """A record's network; timm's networks for 32 pixels and patches of size 4 have PRBench's names."""
     arch = record.get("arch", {})
     name = str(arch.get("name"))
     at_32 = (arch.get("space"), arch.get("side"), arch.get("patch")) == ("timm", 32, 4)
@@ -139,11 +124,10 @@ def network(record: dict[str, Any]) -> str:
 
 
 def pair(record: dict[str, Any]) -> str:
-    """The prefix of a row's name, which consists of the data set and the network."""
     return f"{record.get('dataset')}, {network(record)}, "
 
 
-def first_pair(records: list[dict[str, Any]]) -> str:
+def first_pair(records: side.Records) -> str:
     """The data set and the network of tables 4, 5 and 12, which are those of the first record."""
     return pair(records[0]) if records else ""
 
@@ -154,9 +138,9 @@ def passes(record: dict[str, Any]) -> dict[str, float]:
     return {} if forward is None else {"passes": forward}
 
 
-def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
+def rows_of(records: side.Records, scale: str) -> side.Values:
     """The values of all tables by column, for each data set, network and method."""
-    found: dict[str, dict[str, float | None]] = {}
+    found: side.Values = {}
     for dataset in dict.fromkeys(record.get("dataset") for record in records):
         some = [
             {**record, "metrics": record.get("metrics", {}) | passes(record)}
@@ -167,7 +151,7 @@ def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, fl
     return found
 
 
-def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain(records: side.Records) -> side.Records:
     """The records that figures show, without networks that were trained with the filter. If the training
     noise is not uniform, its name is added to the method's name. For figure 2a, the metrics at the distance
     that each data set uses have common names, `aa` and `pr.08`."""
@@ -188,7 +172,7 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
+def composite(rows: side.Rows) -> side.Values:
     """The mean of the columns after min-max scaling, for each row that has values in all columns."""
     whole = {name: one for name, one in rows.items() if all(one.get(part) is not None for part in COMPOSITE)}
     scores = dict.fromkeys(whole, 0.0)
@@ -201,9 +185,9 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
     return {name: {"score": score} for name, score in scores.items()}
 
 
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on our records. The claims on tables 4, 5 and 12 use the first pair of data
-    set and network, and the claims on figure 6 use medians over all pairs."""
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
+    """The claims on tables 4, 5 and 12 use the first pair of data set and network, and the claims on figure 6
+    use medians over all pairs."""
     rows = rows_of(records, scale)
     pairs = dict.fromkeys(map(pair, records))
     return claims_of(of_group(rows, first_pair(records)), [of_group(rows, one) for one in pairs])
@@ -227,8 +211,8 @@ def at(rows: side.Rows, name: str, column: str) -> float | None:
 
 
 def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
-    """The median of each method's composite score over the pairs of a data set and a network, as in figure 6.
-    AT-PR is omitted, as in the figure."""
+    """The median of each method's composite score over the pairs of a data set and a network. As in figure 6,
+    AT-PR is omitted."""
     every: dict[str, list[float]] = {}
     for rows in pairs:
         shown = {name: one for name, one in rows.items() if name in PAPER.values() and name != "AT-PR"}
@@ -238,15 +222,13 @@ def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
 
 
 def show(column: str, value: float) -> str:
-    """A value formatted as in the paper."""
     if column in ("s/epoch", "passes"):
         return f"{value:.1f}"
     return side.plain(value) if column == "score" else side.percent(value)
 
 
-def by_noise(rows: side.Rows) -> dict[str, dict[str, float | None]]:
-    """Table 5: for each method and noise, a row with PR at four radii and the generalisation error at the
-    first radius."""
+def by_noise(rows: side.Rows) -> side.Values:
+    """Table 5: PR at four radii and the generalisation error at the first radius, by method and noise."""
     columns = ("Acc", *RADII, NOISE_GE)
     return {
         f"{name}, {noise}": {
@@ -279,9 +261,8 @@ def in_table_12(method: str) -> bool:
     return method.startswith(("ERM", "Corr_U", "TRADES"))
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 contains only values from the paper's web
-    page."""
+def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
+    """Tables 4, 5 and 8 to 12, and the composite score. Table 10 has only values from the web page."""
     ours = rows_of(records, scale)
     first = first_pair(records)
     here = of_group(ours, first)
@@ -348,9 +329,8 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     }
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables, the claims tested on our records, and the number of claims that are true for the printed
-    tables."""
+def report(records: side.Records, scale: str) -> str:
+    """The tables, the claims on our records, and the number of claims that hold for the printed tables."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values() if table.ours]
     further = [f"table {number}" for number in (8, 9, 10, 11)]

@@ -3,9 +3,9 @@ Jung et al.'s table 1).
 
 The table of accuracies is converted by rb-convert, and the metrics in the table determine the paper. Any
 other table of NAS-Bench-201 is searched by the table's own metrics, and no published values are shown.
-Repeated queries count towards the budget, as in NASLib. As far as the papers report their settings, they used
-the settings of NASLib. Our random numbers differ from those of the papers, so a value may differ by about the
-standard deviation of single runs divided by the square root of the number of runs.
+Repeated queries count towards the budget, and the other settings are those of NASLib, as far as the papers
+report theirs. Our random numbers differ from those of the papers, so a value may differ by about the standard
+deviation of single runs divided by the square root of the number of runs.
 """
 
 from __future__ import annotations
@@ -61,20 +61,14 @@ JUNG = SearchTable(
 )
 
 
-def printed_values(paper: SearchTable) -> dict[str, dict[str, float | None]]:
-    """The paper's rows as fractions."""
+def printed_values(paper: SearchTable) -> side.Values:
     if not paper.printed:
         return {}
-    unit = 100 if paper.percent else 1
-    return {
-        name: {column: None if value is None else value / unit for column, value in row.items()}
-        for name, row in printed.read(paper.printed).items()
-    }
+    return printed.fractions(paper.printed) if paper.percent else printed.read(paper.printed)
 
 
 def paper_of(names: Sequence[str]) -> SearchTable:
-    """The paper's search table for these metrics; if there is none, a search table without the paper's
-    values."""
+    """The paper's search table for these metrics; if there is none, a table without the paper's values."""
     for paper in (ROBBENCH, JUNG):
         if set(paper.objectives.values()) <= set(names):
             return paper
@@ -83,12 +77,10 @@ def paper_of(names: Sequence[str]) -> SearchTable:
 
 
 def rows(
-    paper: SearchTable, records: list[dict[str, Any]], algorithms: Sequence[str], **options: object
+    paper: SearchTable, records: side.Records, algorithms: Sequence[str], **options: object
 ) -> dict[str, Any]:
     """For each row and column, the mean of the metric over the results of the searches, and the optimum.
-
-    `options` contains further options for rb-search. Raises RbError if a search fails.
-    """
+    `options` contains further options for rb-search. Raises RbError if a search fails."""
     found: dict[str, Any] = {}
     options = {"budget": paper.budget, "charge_repeats": True, "table": records, **options}
     for label, objective in paper.objectives.items():
@@ -119,14 +111,11 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
 
 
 def on_records(
-    paper: SearchTable, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
+    paper: SearchTable, columns: Mapping[str, str], records: side.Records, scale: str, title: str
 ) -> side.PaperTable:
-    """The search table, computed on the records of the first data set.
-
-    `columns` maps columns to metrics. At full scale, each search has 100 runs with the paper's budget. At
-    other scales, each search has ten runs of ten queries, and BANANAS is omitted because it trains networks
-    between queries.
-    """
+    """The search table, computed on the records of the first data set; `columns` maps columns to metrics. At
+    full scale, each search has 100 runs with the paper's budget. At other scales, each search has ten runs of
+    ten queries, and BANANAS is omitted because it trains networks between queries."""
     shown = printed_values(paper)
     some = [
         record for record in side.of_first_set(records) if set(columns.values()) <= record["metrics"].keys()

@@ -1,5 +1,4 @@
-"""The theory of NAS-RobBench-201, tested on the networks that the theory describes: its bounds, compared with
-the results of training.
+"""The theory of NAS-RobBench-201: its bounds, compared with the results of training.
 
 Residual networks fcnn (theorems 1 and 2) and rescnn (corollary 1) are trained with algorithm 1 on two classes
 of images, which are scaled to norm 1. The function f of the theory is the difference of the network's two
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rbtools.papers import items
@@ -22,7 +22,7 @@ from rbtools.papers import sidebyside as side
 OTHER_BALL = "robust error in L-infinity"
 THEOREM_1 = ("clean bound", "clean error", "robust bound", OTHER_BALL)
 ALGORITHM_1 = ("step size", "iterations", "iterate drawn")
-# Column -> the beginning of a metric's name, and of a robust one's, which ends with the attack.
+# Maps each column to the beginning of a metric's name; names of robust metrics end with the attack.
 METRICS = {
     "theorem 1": {"clean bound": "bound.robbench1.clean", "robust bound": "bound.robbench1.robust"},
     "theorem 2": {
@@ -34,9 +34,8 @@ METRICS = {
 }
 
 
-def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
-    """The values of one network in a theorem's table, by column."""
-    found: dict[str, float | None] = {}
+def columns_of(record: dict[str, Any], theorem: str) -> side.Row:
+    found: side.Row = {}
     metrics = record.get("metrics", {})
     for column, start in METRICS[theorem].items():
         names = [name for name in metrics if re.fullmatch(re.escape(start) + r"(\.pgd.*)?", name)]
@@ -48,14 +47,13 @@ def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
     return found
 
 
-def training(record: dict[str, Any]) -> dict[str, float | None]:
-    """The settings of algorithm 1, and which iterate the algorithm returned."""
+def training(record: dict[str, Any]) -> side.Row:
     train = record.get("train", {})
     output, rates = train.get("output", {}), train.get("history", {}).get("lr") or [None]
     return dict(zip(ALGORITHM_1, (rates[0], output.get("of"), output.get("step")), strict=True))
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     """One table for each theorem, for the corollary and for the algorithm, with one row for each network."""
 
     def table(title: str, columns: Sequence[str], space: str, values: Any) -> side.PaperTable:
@@ -63,29 +61,27 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
         rows = {f"{one['arch']['name']} {one['arch']['str']}": values(one) for one in some}
         return side.PaperTable(title, {}, rows, columns, lambda _, value: side.plain(value))
 
-    def theorem(number: str) -> Any:
-        return lambda record: columns_of(record, number)
-
-    first = "bounds of the expected errors, and errors of algorithm 1"
+    first, second = (partial(columns_of, theorem=theorem) for theorem in METRICS)
+    bounds = "bounds of the expected errors, and errors of algorithm 1"
     return {
-        "theorem 1": table(f"Theorem 1, {first}", THEOREM_1, "fcnn", theorem("theorem 1")),
-        "corollary 1": table(f"Corollary 1, {first}", THEOREM_1, "rescnn", theorem("theorem 1")),
+        "theorem 1": table(f"Theorem 1, {bounds}", THEOREM_1, "fcnn", first),
+        "corollary 1": table(f"Corollary 1, {bounds}", THEOREM_1, "rescnn", first),
         "theorem 2": table(
             "Theorem 2, lower bounds of the smallest eigenvalue, and those of the kernels",
             tuple(METRICS["theorem 2"]),
             "fcnn",
-            theorem("theorem 2"),
+            second,
         ),
         "algorithm 1": table("Algorithm 1, its trainings", ALGORITHM_1, "fcnn rescnn", training),
     }
 
 
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     """Whether errors are below the bounds of theorem 1 and eigenvalues above the bounds of theorem 2; vacuous
     bounds are skipped."""
     rows = {f"{number} {name}": row for number, one in made.items() for name, row in one.ours.items()}
     told = {
-        name: {column: _told(name, column, value) for column, value in row.items()}
+        name: {column: _unless_vacuous(name, column, value) for column, value in row.items()}
         for name, row in rows.items()
     }
     found = []
@@ -96,16 +92,15 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
     return found
 
 
-def _told(number: str, column: str, value: float | None) -> float | None:
-    """A value of a table; None if the bound is vacuous, which means at least 1 for an error and at most 0 for
-    an eigenvalue."""
+def _unless_vacuous(number: str, column: str, value: float | None) -> float | None:
+    """The value; None for a vacuous bound: at least 1 for an error, or at most 0 for an eigenvalue."""
     if value is None or not column.endswith("bound"):
         return value
     vacuous = value <= 0 if number.startswith("theorem 2") else value >= 1
     return None if vacuous else value
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
+def report(records: side.Records, scale: str) -> str:
     """The tables, the bounds with their inputs for each search space, and the claims."""
     made = tables(records, scale)
     texts = [table.text() for table in made.values()]

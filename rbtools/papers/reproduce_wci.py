@@ -1,12 +1,12 @@
 """The Weight-Curvature Index (WCI) and the robust generalisation gaps during adversarial training.
 
-The paper prints curves but no numbers, so our numbers cannot be compared with printed values. Our numbers are
-Spearman's rho between the index (or the trace in the index) and the robust gaps, test minus train under PGD.
-The correlations are over the measured epochs of each training run and over all runs, with 95 % bootstrap
-intervals. The epochs of a training run are not independent, so the intervals are too narrow. The full scale
-is the paper's setting, PreActResNet-18 on CIFAR-10. At the scale mini, a small network is trained for 24
-epochs on the built-in digits with radius 32/255, and the learning rate falls after epochs 14 and 20. The
-report ends with lemmas 1 to 3 and theorem 4, evaluated for the final weights.
+The paper prints curves but no numbers, so our numbers cannot be compared with printed values. They are
+Spearman's rho between the index (or the trace in the index) and the robust gaps, test minus train under PGD,
+over the measured epochs of each training run and over all runs, with 95 % bootstrap intervals. The epochs of
+a training run are not independent, so the intervals are too narrow. The full scale is the paper's setting,
+PreActResNet-18 on CIFAR-10. At the scale mini, a small network is trained for 24 epochs on the built-in
+digits with radius 32/255, and the learning rate falls after epochs 14 and 20. The report ends with lemmas 1
+to 3 and theorem 4, evaluated for the final weights.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def spearman(rows: Moments) -> Any:
 
 
 def cells(found: Any) -> list[str]:
-    """The text of a correlation and its interval, for each pair."""
     texts = []
     for value, low, high in zip(*(one.ravel() for one in (found.value, found.low, found.high)), strict=True):
         interval = "" if np.isnan(low) else f" [{low:.2f}, {high:.2f}]"
@@ -60,27 +59,25 @@ def follows(words: str, found: Any, gap: int) -> side.Claim:
     return side.Claim(words, None if low <= 0 <= high else value > 0, told)
 
 
-def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
-    """Maps the regularisation of each training run to the measurements of the run; if there are several data
-    sets, the key also contains the data set."""
+def trainings(records: side.Records) -> dict[str, Moments]:
+    """The measurements of each training run by regularisation and, if there are several, by data set."""
     rows: dict[str, Moments] = {}
     several = len({record.get("dataset") for record in records}) > 1
-    for record in records:
-        name = "+".join(record["train"]["config"].get("regularize", [])) or "none"
+    for record in plain(records):
+        name = record["train"]["config"]["regularize"]
         name += f" on {record['dataset']}" if several else ""
         rows.setdefault(name, []).extend(moments(record))
     return rows
 
 
-def pooled(records: list[dict[str, Any]]) -> dict[str, Moments]:
-    """The measurements of each training run, and the measurements of all runs together."""
+def pooled(records: side.Records) -> dict[str, Moments]:
+    """The measurements of each training run, and of all runs together."""
     rows = trainings(records)
     return {**rows, "all": [row for found in rows.values() for row in found]}
 
 
-def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records with a text that describes the regularisation, by which figures select records; the text is
-    `none` without regularisation."""
+def plain(records: side.Records) -> side.Records:
+    """The records with the regularisation as a text, by which figures select records."""
     shown = []
     for record in records:
         train = record["train"]
@@ -89,13 +86,12 @@ def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     """Returns no tables, because the paper prints no values."""
     return {}
 
 
-def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list[side.Claim]:
-    """The paper's claims, tested on these training runs."""
+def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     correlations = {name: spearman(rows) for name, rows in pooled(records).items()}
     return [
         follows(f"{name}: {words}", found, GAPS.index(tests["wci"][0].removeprefix("rises with ")))
@@ -104,7 +100,7 @@ def claims(records: list[dict[str, Any]], scale: str, made: side.Tables) -> list
     ]
 
 
-def report(records: list[dict[str, Any]], scale: str) -> str:
+def report(records: side.Records, scale: str) -> str:
     """A summary of the curves, the correlations, and the verdict on each claim of the paper."""
     rows = trainings(records)
     lines = [f"| training | epoch | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 2) + "|"]

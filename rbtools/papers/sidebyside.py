@@ -1,18 +1,19 @@
-"""Code that compares our values with a paper's values and tests the paper's claims.
-
-A reproduction (`reproduce_NAME.py`) converts the records of its recipe to tables and to tested claims.
-"""
+"""Compares our values with a paper's values and tests the paper's claims. A reproduction
+(`reproduce_NAME.py`) converts the records of its recipe to tables and to tested claims."""
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import fnmatch
+import importlib
 import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import IO, Any, Literal, NamedTuple
 
 import click
 import orjson
@@ -20,8 +21,10 @@ import orjson
 from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
-Rows = Mapping[str, Mapping[str, float | None]]
-"""Maps a row and a column to a value."""
+Records = list[dict[str, Any]]
+Row = dict[str, float | None]  # column -> value
+Values = dict[str, Row]  # row -> column -> value
+Rows = Mapping[str, Mapping[str, float | None]]  # values that are only read
 
 
 class Claim(NamedTuple):
@@ -33,13 +36,16 @@ class Claim(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """A text that says whether the claim is true."""
         return {True: "holds", False: "FAILS", None: "cannot be told"}[self.holds]
+
+
+def comparison(name: str) -> ModuleType:
+    return importlib.import_module(f"rbtools.papers.reproduce_{name.replace('-', '_')}")
 
 
 # The fields of a record, besides its entries, that figures and tables show.
 _SHOWN = ("schema", "arch", "dataset", "checkpoint", "train", "search", "metrics")
-# The entries that they show: intervals of PR and of generalisation errors. The bounds have no other place.
+# Metrics whose entries are kept, because figures and tables show the intervals of these metrics.
 _WITH_INTERVALS = ("pr", "probacc", "ge")
 
 
@@ -59,9 +65,9 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
-    """A copy of a record with only the fields that figures and tables show, which is about a tenth as large
-    for a record with 90 entries. The history of a training run is kept if metrics were measured during
-    training. If `confidences` is true, the confidences on clean images are kept."""
+    """The fields of a record that figures and tables show; of a record with 90 entries, this is about a
+    tenth. The history of a training run is kept if metrics were measured during training. If `confidences` is
+    true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
     if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
@@ -76,30 +82,32 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
     return kept | ({"evals": entries} if entries else {})
 
 
-def read(stream: Iterable[str | bytes]) -> list[dict[str, Any]]:
-    """The fields that figures and tables show, for each record of a stream."""
+def read(stream: Iterable[str | bytes]) -> Records:
     return [essential(record) for record in each(stream)]
 
 
-def put(new: Path, old: Path) -> None:
-    """Replace the file `old` with the file `new` if the contents of the files differ. A file with the same
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary file that replaces `path` if it is complete and differs from `path`. A file with the same
     content keeps its date, because figures are drawn again if a date changes."""
-    if old.exists() and filecmp.cmp(old, new, shallow=False):
+    new = path.with_suffix(".new")
+    with new.open("wb") as stream:
+        yield stream
+    if path.exists() and filecmp.cmp(path, new, shallow=False):
         new.unlink()
     else:
-        new.replace(old)
+        new.replace(path)
 
 
-def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def of_first_set(records: Records) -> Records:
     """The records of the first data set. Tables contain only one data set, CIFAR-10 at full scale."""
     return [record for record in records if record.get("dataset") == records[0].get("dataset")]
 
 
 def means(
     records: Iterable[Mapping[str, Any]], row: Callable[[Any], str | None], columns: Mapping[str, str]
-) -> dict[str, dict[str, float | None]]:
-    """For each row, the mean of each column's metric over the records of the row. `columns` maps columns to
-    metrics."""
+) -> Values:
+    """For each row, the mean of each column's metric over the records of the row."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         name = row(record)
@@ -112,14 +120,20 @@ def means(
     }
 
 
-def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> float | None:
-    """Spearman's rank correlation of two columns; None for fewer than three rows or a constant column."""
+def correlation(
+    rows: Sequence[dict[str, Any]],
+    first: str,
+    second: str,
+    *,
+    measure: Literal["spearmanr", "kendalltau"] = "spearmanr",
+) -> float | None:
+    """The rank correlation of two columns; None for fewer than three rows or a constant column."""
     from scipy import stats
 
     pairs = [(one[first], one[second]) for one in rows if first in one and second in one]
     if len(pairs) < 3 or any(len(set(values)) < 2 for values in zip(*pairs, strict=True)):
         return None
-    return float(stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs]).statistic)
+    return float(getattr(stats, measure)(*zip(*pairs, strict=True)).statistic)
 
 
 def percent(value: float) -> str:
@@ -128,7 +142,6 @@ def percent(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A number with three significant digits."""
     return f"{value:.3g}"
 
 
@@ -144,18 +157,15 @@ class PaperTable(NamedTuple):
     site: Mapping[str, Mapping[str, float | None]] = {}
 
     def sides(self) -> dict[str, Rows]:
-        """Maps the name of each source (`printed`, `site` or `ours`) to its values, with ours last. The paper
-        and its web page are omitted if they have no values."""
+        """Maps each source that has values (`printed`, `site`) to its values, with `ours` last."""
         paper = {"printed": self.printed, "site": self.site}
         return {**{name: rows for name, rows in paper.items() if rows}, "ours": self.ours}
 
     @property
     def found(self) -> bool:
-        """Whether the table contains any value of ours."""
         return bool(self.ours)
 
     def rows(self) -> list[str]:
-        """The names of the rows in all sources, with the paper's rows first."""
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
     def cell(self, row: str, column: str) -> tuple[str, ...]:
@@ -168,8 +178,7 @@ class PaperTable(NamedTuple):
         return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """The table in Markdown, with one line for each row. Each cell contains all values and the
-        difference."""
+        """The table in Markdown; each cell contains all values and the difference."""
         lines = [f"{self.title}: {' / '.join(self.sides())} / difference", ""]
         lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
         for row in self.rows():
@@ -179,9 +188,8 @@ class PaperTable(NamedTuple):
         return "\n".join([*lines, ""])
 
     def beside(self) -> Table:
-        """The content of the table for Markdown and LaTeX files. Each column of the paper becomes one column
-        for each source, with ours last. In each column, a source is omitted if its values are the same as
-        those of earlier sources."""
+        """The table with a column for each source of each column, with ours last. A source is omitted if its
+        values are the same as those of earlier sources."""
         named = ["" if side == "ours" else f" ({side})" for side in self.sides()]
         cells = {(row, column): self.cell(row, column) for row in self.rows() for column in self.columns}
         shown = [
@@ -215,24 +223,19 @@ class Excerpt(NamedTuple):
 
     @property
     def found(self) -> bool:
-        """Whether our excerpt contains anything."""
         return bool(self.lines)
 
     def rows(self) -> list[str]:
-        """The lines of the excerpt."""
         return self.lines.splitlines()
 
     def text(self) -> str:
-        """Markdown."""
         return f"{self.title}\n\n```\n{self.lines}\n```\n"
 
     def files(self) -> dict[str, str]:
-        """Maps each file extension to the contents of the excerpt's file."""
         return {"md": self.text(), "tex": f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"}
 
 
-Tables = Mapping[str, Any]
-"""A `PaperTable` or `Excerpt` for each number of the paper, such as `table 1`."""
+Tables = Mapping[str, Any]  # a `PaperTable` or `Excerpt` for each number of the paper, such as `table 1`
 
 
 def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
@@ -261,7 +264,7 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     if sign == "<=":
         most = max(high for _, high, _ in pairs)
         return Claim(words, most <= float(right), f"{most:.4g}, limit {float(right):g}")
-    # Two equal measurements tell nothing, but a limit has to be exceeded.
+    # Two equal measurements decide nothing, but a value that equals a limit does not exceed it.
     alike = [name for name, high, low in pairs if high == low and sign == ">" and not by]
     equal = [] if _NUMBER.fullmatch(right) else alike
     wrong = [
@@ -295,16 +298,21 @@ def _value(name: str, place: str, rows: Rows) -> float | None:
     return rows.get(row, {}).get(column)
 
 
-def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -> PaperTable:
-    """The table of a theorem: for each attack, the smallest and the largest value of the theorem's bound
-    (such as wci4), and the number of vacuous bounds. The paper prints no values for such a table."""
+def _bounds(records: Iterable[Mapping[str, Any]], start: str = "") -> dict[str, list[Mapping[str, Any]]]:
+    """The entries of each bound whose metric begins with `start`."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
         for entry in record.get("evals") or ():
-            if entry["metric"].startswith(f"bound.{bound}.") and "vacuous" in entry:
+            if "vacuous" in entry and entry["metric"].startswith(start):
                 found[entry["metric"]].append(entry)
-    rows: dict[str, dict[str, float | None]] = {}
-    for name, entries in found.items():
+    return found
+
+
+def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -> PaperTable:
+    """For each attack, the smallest and the largest value of a theorem's bound (such as wci4), and the number
+    of vacuous bounds. The paper prints no such values."""
+    rows: Values = {}
+    for name, entries in _bounds(records, f"bound.{bound}.").items():
         values = [entry["value"] for entry in entries if entry["value"] is not None]
         vacuous = float(sum(bool(entry["vacuous"]) for entry in entries))
         rows[name] = {
@@ -317,17 +325,10 @@ def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -
 
 
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The bounds of `rb-measure bound` in records: a row for each bound, with the inputs of its least value.
-
-    Columns: `THEORY`. A bound without a value counts as vacuous.
-    """
-    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for record in records:
-        for entry in record.get("evals", ()):
-            if entry.get("measure") == "bound" and "vacuous" in entry:
-                found[entry["metric"]].append(entry)
+    """The bounds of `rb-measure bound`: a row for each bound (columns `THEORY`), with the inputs of its least
+    value. A bound without a value counts as vacuous."""
     rows = []
-    for name, entries in found.items():
+    for name, entries in _bounds(records).items():
         known = sorted((one for one in entries if one["value"] is not None), key=lambda one: one["value"])
         span = [f"{one['value']:.4g}" for one in (known[0], known[-1])] if known else ["none", "none"]
         inputs = known[0]["inputs"] if known else entries[0]["inputs"]

@@ -1,5 +1,4 @@
-"""The complete training settings of papers. If the sources of a paper contradict each other, the setting is
-our choice."""
+"""The training settings of papers. If the sources of a paper contradict each other, we chose the setting."""
 
 from __future__ import annotations
 

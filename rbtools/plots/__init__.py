@@ -1,9 +1,4 @@
-"""Figures and pages made from records. Each kind of figure has its own file and one line here.
-
-A kind of figure is a frozen dataclass with the options of the kind. `draw` takes records and returns a
-matplotlib Figure or, for text formats, a string. `base.encode` converts a Figure or a string to the bytes of
-a file.
-"""
+"""The kinds of figures. A kind is a frozen dataclass of options, in its own file and with one line here."""
 
 from __future__ import annotations
 
@@ -43,8 +38,6 @@ class Plot(Protocol):
     endings: ClassVar[tuple[str, ...]]
 
     def draw(self, records: Iterable[dict[str, Any]]) -> Figure | str:
-        """Returns the Figure, or the text of the file.
-
-        Raises RbError if there are no records, or if the records lack the data to draw.
-        """
+        """Returns a matplotlib Figure or, for text formats, the text of the file. Raises RbError if there are
+        no records, or if the records lack the data to draw."""
         ...

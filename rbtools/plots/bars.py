@@ -41,7 +41,7 @@ class Bars(weightings.Composed):
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
-        if self._as_values:
+        if self._has_values:
             return self._values(records)
         score = self.scored(records)
         usual = {term.metric: term.weight for term in score.terms}
@@ -56,12 +56,9 @@ class Bars(weightings.Composed):
         return _drawn(rows, np.stack([rows.deviations] * 2), list(weights), axis, share=True)
 
     @property
-    def _as_values(self) -> bool:
-        """Whether --metric contains values to draw and not the terms of a score."""
-        of_score = (self.preset, self.weightings, self.within) != (None, None, None)
-        return (
-            self.metric is not None and not of_score and ":" not in self.metric and self.missing == "refuse"
-        )
+    def _has_values(self) -> bool:
+        of_values = (self.preset, self.weightings, self.within, self.missing) == (None, None, None, "refuse")
+        return of_values and self.metric is not None and ":" not in self.metric
 
     def _values(self, records: Sequence[Record]) -> FigureSpec:
         assert self.metric is not None
@@ -83,11 +80,8 @@ class Bars(weightings.Composed):
 
 def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:
     """The bars of each row, where each title has its own colour. With one title and without error bars,
-    numbers are written beside the bars.
-
-    `ends` (2, rows, titles) contains the distances from a value to the lower and the upper end of its
-    interval; NaN without an interval.
-    """
+    numbers are written beside the bars. `ends` (2, rows, titles) contains the distances from a value to the
+    ends of its interval; NaN without an interval."""
     count = len(rows.names)
     thick = 0.8 / len(titles)
 

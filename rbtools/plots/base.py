@@ -1,4 +1,4 @@
-"""The common part of all figures, which contains their options and converts them to the bytes of a file."""
+"""The base class of all figures, and the bytes of a figure's file."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _METADATA: dict[str, dict[str, None]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """The options of every figure. A kind of figure adds its own options, and defines `spec`, which describes
-    what to draw."""
+    """The options of every figure. A kind of figure adds its own options, and `spec` describes the figure."""
 
     endings: ClassVar[tuple[str, ...]] = ENDINGS
     detail: ClassVar[str] = ""  # the part of the details of evaluations that the figure shows
@@ -52,10 +51,8 @@ class Drawing:
             )
 
     def draw(self, records: Iterable[Record]) -> Figure:
-        """A matplotlib Figure of these records, on the Agg canvas.
-
-        Raises RbError if there are no records, or if the records lack the data to draw.
-        """
+        """A matplotlib Figure of these records, on the Agg canvas. Raises RbError if there are no records, or
+        if the records lack the data to draw."""
         held = list(records)
         if not held:
             raise RbError("There are no records to draw.")
@@ -63,7 +60,6 @@ class Drawing:
             return renderer.render(self.spec(held), self.width, self.title)
 
     def spec(self, records: Sequence[Record]) -> renderer.FigureSpec:
-        """A description of the figure for these records."""
         raise NotImplementedError
 
 

@@ -77,8 +77,7 @@ def _objective(search: dict[str, Any]) -> str:
 
 
 def _names(searches: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of the algorithms. If a name occurs several times, the name is followed by the configuration
-    of the search."""
+    """The names of the algorithms; if names are equal, the settings that differ are added."""
     names = [str(search.get("algorithm")) for search in searches]
     if len(set(names)) == len(names):
         return names

@@ -122,17 +122,16 @@ class Box(weightings.Composed):
 def _by_group(
     groups: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[float | None]]
 ) -> Iterator[Boxes]:
-    """The panels, one for each metric or score, with a box for each group of records."""
     colours = [look["color"] for look in style.look([*groups]).values()]
     for name, column in columns.items():
         boxes = [record_values.present([column[place] for place in places]) for places in groups.values()]
-        title = words.label(name) if len(columns) > 1 else ""  # a single metric is named at the axis
+        title = words.label(name) if len(columns) > 1 else ""  # the label of the axis names a single metric
         yield title, "", [words.label(group) for group in groups], boxes, colours
 
 
 def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) -> Iterator[Boxes]:
-    """The families of metrics in order of first occurrence, each sorted by distance. Single metrics are
-    first. If `together` is true, all metrics are treated as single metrics."""
+    """The families of metrics in order of first occurrence, each sorted by distance, after the single
+    metrics. If `together` is true, all metrics are single metrics."""
     found = {} if together else words.families(columns)
     found = {family: members for family, members in found.items() if len(members) > 1}
     several = {name for members in found.values() for _, name in members}
@@ -195,6 +194,5 @@ def _classes_of(record: dict[str, Any]) -> int | None:
     return next((len(matrix) for matrix in matrices if isinstance(matrix, list)), None)
 
 
-def _plain(name: str) -> str:
-    """A normalised name of a data set, because `cifar10` is also written CIFAR-10."""
+def _plain(name: str) -> str:  # `cifar10` is also written CIFAR-10
     return name.lower().replace("-", "").replace("_", "")

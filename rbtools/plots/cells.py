@@ -1,5 +1,4 @@
-"""The plot cells: operations on the edges of the best NAS-Bench-201 cells, cells as graphs, or the network
-around a cell."""
+"""The plot cells: operations on the edges of NAS-Bench-201 cells, cells as graphs, or a cell's network."""
 
 from __future__ import annotations
 
@@ -100,28 +99,19 @@ class CellsPlot(Drawing):
             )
         if top is None and by is None:
             return cells
-        order = record_values.ordered(cells, by or metric_name.default_rank_key(cells), "--by")
+        order = record_values.ordered(cells, by or metric_name.default_rank_key(cells))
         return [cells[place] for place in order[:top]]
 
 
 def _operations(cells: Sequence[Record]) -> FigureSpec:
-    """For each edge and operation, the share of cells with this operation on this edge."""
     ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
 
     def draw(axes: Axes) -> None:
         low = np.zeros(ops.shape[1])
         for op, (name, colour) in enumerate(OP_LOOKS):
             share = (ops == op).mean(0)
-            bars = axes.bar(
-                range(ops.shape[1]),
-                share,
-                0.72,
-                low,
-                color=colour,
-                edgecolor="white",
-                linewidth=0.6,
-                label=name,
-            )
+            look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.6, "label": name}
+            bars = axes.bar(range(ops.shape[1]), share, 0.72, low, **look)
             texts = [f"{100 * part:.0f} %" if part >= 0.09 else "" for part in share]  # if it fits
             ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
             axes.bar_label(bars, texts, label_type="center", size=style.SMALL - 0.5, color=ink)
@@ -133,7 +123,6 @@ def _operations(cells: Sequence[Record]) -> FigureSpec:
 
 
 def _grid(cells: Sequence[Record]) -> FigureSpec:
-    """A grid with a row for each cell, named by its index and class, and a column for each edge."""
     if len(cells) > MOST_ROWS:
         raise RbError(
             f"There are {len(cells):,} cells, and {MOST_ROWS} rows fit. Choose with --top {MOST_ROWS} or"
@@ -153,15 +142,12 @@ def _grid(cells: Sequence[Record]) -> FigureSpec:
 
     each = 0.17 if len(cells) <= 30 else 0.12
     names = [f"#{nasbench201.index_by_ops()[tuple(cell)]}" for cell in ops.tolist()]
-    y = (
-        "architecture, best first" if each * len(cells) > 1.4 else ""
-    )  # if not, it would be longer than the axis
+    y = "architecture, best first" if each * len(cells) > 1.4 else ""  # the label must fit along the axis
     panel = Panel(draw, x="edge of the cell", y=y, columns=_EDGE_NAMES, rows=names)
     return FigureSpec([panel], lambda _: each * len(cells))
 
 
 def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
-    """The best cell for each expression, with the edit distances to the other cells."""
     ops = [nasbench201.ops_of(record["arch"]) for record in cells]
     numbers = [nasbench201.index_by_ops()[cell] for cell in ops]
     titles = [f"#{number}, best by {words.label(text)}" for number, text in zip(numbers, by, strict=True)]
@@ -174,7 +160,6 @@ def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
 
 
 def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str] | None = None) -> FigureSpec:
-    """Each cell as a graph with an arrow for each edge, with a title above the graph and a text below it."""
     if len(cells) > MOST_GRAPHS:
         raise RbError(
             f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
@@ -228,7 +213,6 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
 
 
 def _network(record: Record, width: float) -> FigureSpec:
-    """The stages of the network around a cell, drawn in rows from the image to the logits."""
     arch = record["arch"]
     channels = int(arch.get("channels", nasbench201.CHANNELS))
     cell = f"{int(arch.get('cells', nasbench201.CELLS))} × cell"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_NAMED = 10
-_FAR = 10  # if the last distance is so many times the one before it (255 after 8), steps are equal
+_FAR = 10  # at this ratio of the last two distances (such as 255 to 8), all steps of the axis are equal
 # The panels of --view class, and the labels of their axes.
 SCHEMES = {"label": "true class", "argmax": "predicted class", "prediction": "prediction"}
 Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of the records
@@ -62,7 +62,6 @@ class Confidence(Drawing):
         return self._by_class(by_metric) if self.view == "class" else self._over(by_metric)
 
     def _over(self, by_metric: details.Details) -> FigureSpec:
-        """The panels, one for each attack or corruption."""
         families = words.families(by_metric)
         if not families:
             raise RbError(
@@ -83,7 +82,6 @@ class Confidence(Drawing):
         return FigureSpec(panels, least=1.25 if self.width < 4 else 1.9)
 
     def _draw(self, axes: Axes, steps: Steps, places: dict[float, float]) -> None:
-        """The lines of one attack or corruption."""
         if self.view == "prediction":
             _against(axes, steps)
             return
@@ -138,12 +136,9 @@ def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
 
 
 def _labels(axes: Axes, steps: Steps, label: int) -> None:
-    """Draws each class's mean probability over the images of class `label`, as the median over records.
-
-    The class `label` has a thick line and a band that contains the middle 80 % of the records. If there are
-    more than ten other classes, the ten classes whose probability increases most are named, and all further
-    classes are grey.
-    """
+    """Draws each class's mean probability over the images of class `label`, as the median over records. The
+    class `label` has a band with the middle 80 % of the records. Of the other classes, only the ten whose
+    probability increases most are named."""
     xs = [x for x, _ in steps]
     classes = _matrices([row for _, details in steps for row in details], "label").shape[1]
     rows = [_matrices(details, "label") for _, details in steps]
@@ -174,10 +169,8 @@ def _quantiles(
 
 
 def _against(axes: Axes, steps: Steps) -> None:
-    """Draws the mean largest probability of wrong predictions over the same mean for correct predictions,
-    with a point for each distance. Each point is the median over the records that have both means, and its
-    bars show the middle 80 % of these records.
-    """
+    """For each distance, a point at the medians over the records that have both means, with bars for the
+    middle 80 % of these records."""
     points, names = [], []
     for distance, rows in steps:
         both = [row["confidence"]["prediction"] for row in rows]
@@ -195,7 +188,7 @@ def _against(axes: Axes, steps: Steps) -> None:
 
 
 def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
-    """Draws each class's mean probability over its images (label) or the images predicted as it (argmax)."""
+    """Each class's mean probability over its images (label), or over the images predicted as it (argmax)."""
     diagonal = np.diagonal(_matrices(rows, scheme), axis1=1, axis2=2)
     counts = np.array([row.get("images", {}).get(scheme, [1] * diagonal.shape[1]) for row in rows])
     return list(np.where(counts > 0, diagonal, np.nan).T)

@@ -32,8 +32,6 @@ _MAKERS = {
 
 
 class Point(NamedTuple):
-    """One point of a curve, with the 95 % interval or the standard deviation of the value, if known."""
-
     x: float
     y: float
     interval: tuple[float, float] | None = None
@@ -53,8 +51,6 @@ class LineGroup(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The records that are drawn as lines, with the place, the name and the line style of each record."""
-
     places: list[int]
     names: list[str]
     looks: list[dict[str, Any]]
@@ -117,7 +113,6 @@ class CurvesPlot(Drawing):
         )
 
     def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[LineGroup]:
-        """The lines of these metrics for each facet and family, with facets in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
         groups = [
             LineGroup(title, over, key, {place: line for place, line in lines.items() if keys[place] == key})
@@ -141,8 +136,6 @@ class CurvesPlot(Drawing):
             layout.whole_numbers(axes.xaxis)
 
     def _beside(self, axes: Axes, groups: Sequence[LineGroup], names: Names) -> None:
-        """Draw the metrics of --right as dashed lines on a second axis; the legend contains the names if
-        there are several metrics."""
         right = axes if self.same_scale else axes.twinx()
         several = len(groups) > 1
         for number, group in enumerate(groups):
@@ -224,8 +217,7 @@ def _history_words(name: str) -> str:
 
 
 def _quantities(known: list[str], metric: str | None) -> list[str]:
-    """The quantities of a training history to draw. By default, the accuracies in the history are drawn or,
-    without accuracies, the losses."""
+    """By default, the accuracies in a training history are drawn or, without accuracies, the losses."""
     if metric is None:
         accuracies = [name for name in known if name.endswith("acc")]
         return accuracies or [name for name in known if name.endswith("loss")] or known[:4]
@@ -233,7 +225,6 @@ def _quantities(known: list[str], metric: str | None) -> list[str]:
 
 
 def _is_drawn(value: object) -> bool:
-    """Whether a value of a training history is a number that can be drawn."""
     return (type(value) is int or type(value) is float) and abs(value) < 1e150
 
 
@@ -267,8 +258,7 @@ def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> 
 
 
 def _crowd(axes: Axes, lines: Lines) -> None:
-    """The median over all records that have a value at an x position, in front of the single lines or the
-    range of all lines in grey."""
+    """The median at each x position, in front of the single lines or the range of all lines in grey."""
     import pandas
 
     table = pandas.DataFrame(
@@ -286,7 +276,7 @@ def _crowd(axes: Axes, lines: Lines) -> None:
         axes.fill_between(places, low, high, color="#E0E0E0", linewidth=0, label="all")
     look: dict[str, Any] = {"color": style.BLUE, "linewidth": 1.8, "marker": "o", "zorder": 4}
     band: dict[str, Any] = {"color": style.BLUE, "alpha": 0.3, "linewidth": 0, "zorder": 3}
-    # If no record has values at two places, their medians are of different records: no line joins them.
+    # If no record has values at both positions, their medians are of different records and not joined.
     crossed = (table.ffill().notna() & table.bfill().notna()).to_numpy()
     apart = np.flatnonzero(~(crossed[:-1] & crossed[1:]).any(1)) + 1
     for part in np.split(np.arange(len(places)), apart):

@@ -17,20 +17,17 @@ Details = dict[str, list[dict[str, Any]]]  # maps a metric to the details of the
 
 
 def _are_shares(values: object, count: int) -> bool:
-    """Whether `values` is a list of `count` numbers that can be drawn."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(value) in (int, float) and 0 <= value < 2**53 for value in values)
 
 
 def _are_square(matrix: object) -> bool:
-    """Whether `matrix` is a square matrix of numbers that can be drawn."""
     return isinstance(matrix, list) and all(_are_shares(row, len(matrix)) for row in matrix) and matrix != []
 
 
 def _has_confidence(detail: dict[str, Any]) -> bool:
-    """Whether the details contain the means of correct and wrong predictions, and either both or none of the
-    matrices by class."""
+    """Whether the means of correct and wrong predictions are there, with both matrices by class or none."""
     confidence, images = detail.get("confidence"), detail.get("images") or {}
     if not isinstance(confidence, dict) or not isinstance(images, dict):
         return False
@@ -48,11 +45,8 @@ _WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "con
 
 
 def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record:
-    """A copy of the record with the part `key` of the details; large details are read from the store, where
-    evaluations put them. Only the metrics in a list are read, by default all metrics.
-
-    Raises RbError if the store does not contain the details.
-    """
+    """A copy of the record in which the details of these metrics (by default of all) contain the part `key`.
+    Large details are read from the store. Raises RbError if the store does not contain the details."""
     entries = list(record.get("evals") or ())
     names = [str(entry.get("metric")) for entry in entries]
     wanted = [one for item in expr.items("*" if asked is None else asked) for one in expr.expand(item, names)]
@@ -73,11 +67,8 @@ def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record
 
 
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
-    """The details of the metrics in a list, by default of all metrics with details, from the records that
-    have the part `key` of the details.
-
-    Raises RbError if no record has the part `key`, or if no record has details of a metric in the list.
-    """
+    """The details of the metrics in a list (by default of all metrics) from the records that have the part
+    `key`. Raises RbError if no record has the part `key`, or details of a metric in the list."""
     by_metric: Details = {}
     for record in records:
         for entry in record.get("evals") or ():

@@ -15,7 +15,6 @@ from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.registry import param
 from rbtools.scoring import correlate
 
-FEWEST = 3  # the least number of records; two records always agree or disagree
 # The largest height of a cell in inches, and of all rows in widths of the figure.
 _HIGHEST, _TALLEST = 0.6, 1.2
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
@@ -59,7 +58,7 @@ class Heatmap(Drawing):
         if np.isnan(table).all():
             raise RbError(
                 "There is no correlation to draw: the metrics have the same value in all records, or too few"
-                f" records have both ({FEWEST} are needed)."
+                f" records have both ({correlate.FEWEST} are needed)."
             )
         columns, names = (_names(some, self.width) for some in (cols, rows))
         beside = min(layout.widest(names, style.SMALL), 0.36 * self.width, 1.8)
@@ -85,10 +84,10 @@ class Heatmap(Drawing):
         return rows, cols, np.array([[at.get((row, col)) for col in cols] for row in rows], float)
 
     def _of_records(self, records: Sequence[Record], kind: str) -> Correlations:
-        if len(records) < FEWEST:
+        if len(records) < correlate.FEWEST:
             raise RbError(
                 f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
-                f" needs {FEWEST} or more."
+                f" needs {correlate.FEWEST} or more."
             )
         rows = record_values.chosen(records, self.rows or self.metric, "--rows" if self.rows else "--metric")
         cols = record_values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
@@ -98,8 +97,8 @@ class Heatmap(Drawing):
 
 
 def _names(names: Sequence[str], width: float) -> list[str]:
-    """The labels of metrics along an axis. If labels of all metrics would be illegible, only families of
-    metrics are named, each at its first metric. The label of SET:NAME from rb-corr contains the set."""
+    """The labels of metrics along an axis. If they would be illegible, only families of metrics are named,
+    each at its first metric. The label of SET:NAME from rb-corr contains the set."""
     if len(names) * layout.line_height(layout.SMALLEST) <= 0.75 * width:
         return [words.label(name) for name in names]
     families = []

@@ -1,4 +1,4 @@
-"""Functions that fit text into its space and write the numbers and names along axes."""
+"""Fits text into its space, and writes the numbers and names along axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _INCH = 72.0  # points
 _SPACING = 1.35  # distance between two lines, in font sizes
 SMALLEST = 5.0  # points; a smaller name cannot be read
-_LONGEST = 1.5  # the most inches of a vertical name below an axis
 
 
 def text_width(text: str, size: float) -> float:
@@ -33,8 +32,7 @@ def widest(texts: Sequence[str], size: float) -> float:
     return max((text_width(text, size) for text in texts), default=0.0)
 
 
-def line_height(size: float) -> float:
-    """The height of a line of text in inches."""
+def line_height(size: float) -> float:  # in inches
     return size * _SPACING / _INCH
 
 
@@ -50,7 +48,7 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
-    """Shortens the text in the middle (or at the end) if the text is too wide."""
+    """Shortens the text in the middle (or at the end) to a width in inches."""
     most = len(text)
     while most > 3 and text_width(text, size) > width:
         most -= 1
@@ -59,8 +57,7 @@ def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
 
 
 def apart(names: Sequence[str], width: float, size: float) -> list[str]:
-    """Shortens names to a width in inches. If shortened names would be equal, their common prefix is removed
-    instead of the middle."""
+    """Shortens names to a width in inches. Names that would become equal lose their common prefix instead."""
     texts = [fitted(name, width, size) for name in names]
     for text in {text for text in texts if texts.count(text) > 1}:
         alike = {name for name, other in zip(names, texts, strict=True) if other == text}
@@ -72,7 +69,7 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
     return texts
 
 
-def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = _LONGEST) -> None:
+def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = 1.5) -> None:
     """Write names at the positions 0, 1, ... of an axis ("x" or "y") that is `room` inches long; each name
     may be at most `most` inches long. Names below an axis are horizontal if they fit, and otherwise vertical.
     Empty names, and names that would overlap an earlier name, are left out."""
@@ -91,8 +88,7 @@ def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most:
 
 
 def short_number(value: float, _: object = None) -> str:
-    """The label of a tick, such as 1.2M, 350k or 0.05. Powers of ten are not used, because they need
-    superscripts."""
+    """The label of a tick, such as 1.2M, 350k or 0.05. Powers of ten would need superscripts."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.4g}{letter}".replace("-", "−")
@@ -109,8 +105,7 @@ def plain_numbers(axis: Axis) -> None:
 
 
 def whole_numbers(axis: Axis, steps: Sequence[float] | None = None) -> None:
-    """Place the ticks of a linear axis only at integers. `steps` has the same meaning as in matplotlib's
-    MaxNLocator."""
+    """Place the ticks of a linear axis only at integers. `steps` is a parameter of MaxNLocator."""
     from matplotlib.ticker import MaxNLocator
 
     locator = axis.get_major_locator()

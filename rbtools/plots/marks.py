@@ -1,4 +1,4 @@
-"""Elements that several kinds of figures contain, which are lines with intervals and matrices of numbers."""
+"""Elements that several kinds of figures contain: lines with intervals, and matrices of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 MARKED = 12  # a line with more points has no markers
 _WRITTEN = 0.2  # the least inches for each column of a matrix with numbers
-Interval = tuple[float, float]
 
 
 def line(
@@ -22,11 +21,10 @@ def line(
     points: Sequence[tuple[float, float]],
     look: dict[str, Any],
     label: str = "",
-    intervals: Sequence[Interval | None] = (),
+    intervals: Sequence[tuple[float, float] | None] = (),
     marked: int = MARKED,
 ) -> None:
-    """A line through points. The line has markers if there are few points, and a band where points have an
-    interval."""
+    """A line through points, with markers if there are few points, and a band if points have intervals."""
     x, y = zip(*points, strict=True)
     shown = {"markersize": 3.5, **look}
     if len(points) > marked:
@@ -46,8 +44,8 @@ def matrix(
     is_dark: Callable[[float], bool] = bool,
     **colours: Any,
 ) -> None:
-    """A matrix (rows, columns) as coloured cells. The cells contain numbers if there is space for them when
-    all columns together are `room` inches wide. Cells with NaN are grey."""
+    """A matrix (rows, columns) as coloured cells; cells with NaN are grey. The cells contain numbers if there
+    is space for them when all columns together are `room` inches wide."""
     axes.set(facecolor="#BDBDBD", frame_on=bool(np.isnan(table).any()))
     axes.imshow(table, aspect="auto", interpolation="nearest", **colours)
     axes.grid(visible=False)

@@ -17,22 +17,18 @@ if TYPE_CHECKING:
 
 
 def output_param() -> Any:
-    """The field for the option --output."""
     text = "The file to write; its extension determines the format."
     return param(REQUIRED, text, metavar="FILE", flags=("--output", "-o"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
-    """The options of a figure or page, as the user typed them."""
-
     output: str = output_param()
     where: str | None = where_param()
     title: str | None = param(None, "Title of the page.  [default: network and data set]")
 
 
 def save(drawn: Figure | str, file: Path, ending: str) -> None:
-    """Write the figure or page to the file."""
     from rbtools.plots.base import encode
     from rbtools.store.files import user_output
 
@@ -42,8 +38,7 @@ def save(drawn: Figure | str, file: Path, ending: str) -> None:
 
 
 def ending_of(file: str, endings: tuple[str, ...]) -> str:
-    """The file extension. Raises UsageError if the plot does not have this format, or if the path is a
-    folder."""
+    """The file extension. Raises UsageError if the plot does not have this format, or for a folder."""
     from rbtools.store.files import check_folder_of
 
     ending = Path(file).suffix.lower().removeprefix(".")
@@ -57,7 +52,6 @@ def ending_of(file: str, endings: tuple[str, ...]) -> str:
 
 
 def refuse_to_overwrite(source: shared.RecordSource, file: str) -> None:
-    """Raise UsageError if the output file is also an input file."""
     for name in source.files:
         if os.path.exists(file) and os.path.exists(name) and os.path.samefile(name, file):
             raise UsageError(f"{name} is both read and written. Write elsewhere.")

@@ -68,8 +68,7 @@ def main(
 
 
 def _ending(output: str, endings: tuple[str, ...]) -> str | None:
-    """The file extension, which must be in `endings`. Returns None if a Python program receives the figure
-    and needs no file."""
+    """The file extension, which must be in `endings`; None if a Python program needs no file."""
     needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
     return None if needs_no_file else ending_of(output, endings)
 
@@ -93,9 +92,7 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
     from rbtools.jobs import corrupted_images
 
     ending = _ending(typed.output, typed.endings)
-    listed = (
-        list(CORRUPTIONS.all) if typed.names == "all" else names_of(typed.names, "The list of corruptions")
-    )
+    listed = CORRUPTIONS.all if typed.names == "all" else names_of(typed.names, "The list of corruptions")
     chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
     severities = parse_units.severities(typed.severity)
     sheet = corrupted_images.corrupted_images(chosen, severities, work.run)

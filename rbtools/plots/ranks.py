@@ -76,7 +76,7 @@ class Ranks(Drawing):
                 " name fewer."
             )
         by = self.by or names[0]
-        order = record_values.ordered(records, by, "--by") if self.view == "shared" else []
+        order = record_values.ordered(records, by) if self.view == "shared" else []
         lines: dict[str, list[float | None]] = {}
         for name in names:
             column = record_values.column(records, name, "--metric")
@@ -103,8 +103,7 @@ class Ranks(Drawing):
         return [*(["acc"] if "acc" in accuracies else []), *last]
 
     def _joined(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
-        """Draws the rank of each record in the other sets over its rank in the first set, for records that
-        are in all sets."""
+        """Draws the rank in the other sets over the rank in the first set, for records in all sets."""
         name = names[0] if self.metric is None else names[-1]
         if self.metric is not None and len(names) > 1:
             raise RbError(f"--join compares sets in one metric, and --metric names {len(names)}. Name one.")
@@ -172,8 +171,7 @@ class Ranks(Drawing):
 
 
 def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Sequence[str]) -> None:
-    """Draws numbers over the ranks 1, 2, ... If there are many records, the lines in `smooth` are drawn as
-    points and their running median."""
+    """Draws numbers over the ranks 1, 2, ...; many points of `smooth` lines get a running median."""
     for name, look in style.look([*lines]).items():
         known = [(rank, value) for rank, value in enumerate(lines[name], start=1) if value is not None]
         if len(known) > _MARKED and name in smooth:
@@ -196,8 +194,7 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
 
 
 def _ranks(values: Any, name: str) -> Any:
-    """The rank of each number in its column, where 1 is the best. Equal values have the same rank, as in
-    rb-rank; a missing value has the rank NaN."""
+    """The rank of each number in its column, as in rb-rank: 1 is the best, and equal values share a rank."""
     import pandas
 
     table = values if isinstance(values, pandas.DataFrame) else pandas.Series(values, dtype=float)
@@ -205,8 +202,7 @@ def _ranks(values: Any, name: str) -> Any:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:
-    """Write the names of the records at the ends of their lines; each name is at most `most` inches wide.
-    Records of equal rank are named in the same line of text."""
+    """Write names at the ends of lines; records of equal rank share a line of text."""
     at: dict[float, list[str]] = {}
     for rank, tag in zip(last, tags, strict=True):
         if rank == rank:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError, near
@@ -17,8 +17,8 @@ Record = dict[str, Any]
 def _each(
     records: Sequence[Record], text: str, option: str, taken: Callable[[expr.Expression, Record], Any]
 ) -> list[Any]:
-    """The result of `taken` for each record; None for a record if `taken` raises RbError. Raises RbError,
-    with the option in the message, if the text cannot be parsed, or if there is no result for any record."""
+    """The result of `taken` for each record; None if `taken` raises RbError. Raises RbError, which names the
+    option, if the text cannot be parsed, or if no record has a result."""
     values: list[Any] = []
     wrong: RbError | None = None
     try:
@@ -39,36 +39,29 @@ def _each(
 
 
 def column(records: Sequence[Record], text: str, option: str) -> list[float | None]:
-    """The value of a metric or an expression for each record; None if a record has no value.
-
-    Raises RbError, with the option in the message, if the text cannot be parsed, if no record has such a
-    value (the message suggests similar names), or if no value is a number.
-    """
+    """The value of a metric or an expression for each record; None if a record has no value. Raises RbError,
+    which names the option, if the text cannot be parsed, if no record has a value (the message suggests
+    similar names), or if no value is a number."""
     numbers = _each(records, text, option, lambda compiled, record: compiled.number(record))
     return [None if value is None else float(value) for value in numbers]
 
 
-def ordered(records: Sequence[Record], by: str, option: str) -> list[int]:
-    """The indices of the records that have a value of an expression, with the best record first (see
-    `column`)."""
-    values = column(records, by, option)
+def ordered(records: Sequence[Record], by: str) -> list[int]:
+    """The indices of the records that have a value of the expression `by`, with the best record first."""
+    values = column(records, by, "--by")
     sign = -1 if metric_name.higher_is_better(by) else 1
     known = [(sign * value, place) for place, value in enumerate(values) if value is not None]
     return [place for _, place in sorted(known)]
 
 
 def present(column: Sequence[float | None]) -> list[float]:
-    """The numbers of a column, without missing values."""
     return [value for value in column if value is not None]
 
 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
-    """The metrics and expressions in a list, in which each glob is replaced by the metrics that match the
-    glob.
-
+    """The metrics and expressions in a list, in which each glob is replaced by the metrics that match it.
     Without a text, the result is `score` if the records have a score, or else the last evaluated metric.
-    Raises RbError, with the option in the message, if no metric matches a glob or the list is empty.
-    """
+    Raises RbError, which names the option, if no metric matches a glob or the list is empty."""
     if text is None:
         return [metric_name.default_rank_key(records)]
     items = expr.items(text)
@@ -86,11 +79,9 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
 
 
 def named(text: str, known: Collection[str], lacking: str, there: str) -> list[str]:
-    """The names in a list, in which each glob is replaced by the known names that match the glob.
-
-    Raises RbError if a name is not known (the message begins with `lacking` and lists the known names after
-    `there`), or if the list is empty.
-    """
+    """The names in a list, in which each glob is replaced by the known names that match it. Raises RbError if
+    a name is not known (the message begins with `lacking` and lists the known names after `there`), or if the
+    list is empty."""
     names: dict[str, None] = {}
     for item in expr.items(text):
         matching = expr.expand(item, known)
@@ -103,9 +94,8 @@ def named(text: str, known: Collection[str], lacking: str, there: str) -> list[s
 
 
 def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
-    """For each record, the values of the expressions in a list, as text on one line; the text `without`
-    replaces a missing value. Raises RbError, with the option in the message, if an expression cannot be
-    parsed, if no record has a value for an expression, or if the list is empty."""
+    """For each record, the values of the expressions in a list, as text on one line. Raises RbError, which
+    names the option, if an expression cannot be parsed, if no record has a value, or if the list is empty."""
     items = expr.items(text)
     if not items:
         raise RbError(f"{option} is empty. Expected fields with commas, such as dataset,arch.name")
@@ -114,7 +104,6 @@ def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
 
 
 def _text(compiled: expr.Expression, record: Record) -> str:
-    """A value of a record as text on one line; for a list, the text contains all elements."""
     value = words.method(record) if compiled.text == "train.method" else compiled(record)
     if isinstance(value, list):
         value = "+".join(map(str, value)) or None
@@ -122,9 +111,8 @@ def _text(compiled: expr.Expression, record: Record) -> str:
 
 
 def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[int]]:
-    """Maps each value of an expression, or of a list of expressions, to the indices of the records with this
-    value (see `keys`). Training methods are in the same order as in all figures, and other values are in
-    order of first occurrence."""
+    """Maps each value of a list of expressions to the indices of the records with this value (see `keys`).
+    Training methods are in the order of `style.METHODS`, and other values in order of first occurrence."""
     at: dict[str, list[int]] = {}
     for place, key in enumerate(keys(records, text, option)):
         at.setdefault(key, []).append(place)
@@ -134,8 +122,7 @@ def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[
 
 
 def cell(record: Record) -> tuple[int, ...] | None:
-    """The operations of a cell in NAS-Bench-201. Returns None for records of other spaces, or if the record
-    does not contain the operations."""
+    """The operations of a cell in NAS-Bench-201; None for other spaces, or if the operations are unknown."""
     arch = record.get("arch")
     if not isinstance(arch, dict) or arch.get("space") != nasbench201.NASBench201.name:
         return None
@@ -144,8 +131,7 @@ def cell(record: Record) -> tuple[int, ...] | None:
     return None
 
 
-def intervals(record: Record) -> dict[str, tuple[float, float]]:
-    """Maps each metric that has a 95 % interval to the interval."""
+def intervals(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:  # by metric
     pairs = ((name, results.interval(entry)) for name, entry in results.by_metric(record).items())
     return {name: ends for name, ends in pairs if ends is not None}
 

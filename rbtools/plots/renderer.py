@@ -1,5 +1,4 @@
-"""The renderer of all figures, which arranges panels in a grid, with labels at the edges and one legend, and
-chooses all sizes."""
+"""The renderer of all figures: panels in a grid, labels at the edges, one legend, and all sizes."""
 
 from __future__ import annotations
 
@@ -26,11 +25,9 @@ _LEGEND = 0.5  # inches of the line of a legend entry and of the gap after its n
 
 
 class Panel(NamedTuple):
-    """A pair of axes, with a function `draw` that draws on the axes, and the texts around the axes.
-
-    `columns` and `rows` are names for the positions 0, 1, ... along x and y, if the axes do not show numbers.
-    Everything that `draw` draws with a `label` is in the legend of the figure, which is common to all panels.
-    """
+    """A pair of axes, with a function `draw` that draws on the axes, and the texts around the axes. `columns`
+    and `rows` are names for the positions 0, 1, ... along x and y, if the axes do not show numbers. The
+    figure has one legend for everything that `draw` draws with a `label`."""
 
     draw: Callable[[Axes], object]
     title: str = ""
@@ -41,8 +38,7 @@ class Panel(NamedTuple):
 
 
 def shaped(share: float, most: float) -> Callable[[float], float]:
-    """A function that maps the width of axes to their height, which is `share` of the width and at most
-    `most` inches."""
+    """Maps the width of axes to their height: `share` of the width, and at most `most` inches."""
     return lambda width: min(max(1.15, share * width), most)
 
 
@@ -63,8 +59,7 @@ class FigureSpec(NamedTuple):
 
 
 def blank(width: float) -> Figure:
-    """An empty Figure that is `width` inches wide, on the Agg canvas. Call this function only inside
-    `style.applied`."""
+    """An empty Figure, `width` inches wide, on the Agg canvas. Call this only inside `style.applied`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -74,8 +69,7 @@ def blank(width: float) -> Figure:
 
 
 def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
-    """Draws the Figure of a specification, `width` inches wide. Call this function only inside
-    `style.applied`."""
+    """Draws the Figure of a specification, `width` inches wide. Call this only inside `style.applied`."""
     count = len(spec.panels)
     if count > MOST_PANELS:
         raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
@@ -116,8 +110,7 @@ def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
 
 
 def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
-    """One legend for everything with a label in any panel. The legend is in the free cells of the last row if
-    there is enough space, and otherwise at the lower edge."""
+    """One legend for all panels, in the free cells of the last row if it fits, or at the lower edge."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -131,10 +124,9 @@ def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
 def _add_legend(
     figure: Figure, entries: Mapping[str, Any], where: str, free: float = 0.0, height: float = 0.0
 ) -> Legend:
-    """A legend of names and handles. The legend is in the free space of `free` x `height` inches if it fits,
-    and otherwise at `where`."""
+    """A legend in the free space of `free` x `height` inches if it fits, and otherwise at `where`."""
     room = figure.get_figwidth() - 0.15
-    # Many names in one column would be too high, so even the longest name leaves room for two columns.
+    # Many names in one column would be too high, so they are shortened until two columns fit.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
     across = _columns(names, free)
@@ -147,8 +139,8 @@ def _add_legend(
 
 def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None, list[Figure]]:
     """A common legend for those parts of a figure that explain a colour in the same way as another part, and
-    the list of these parts. The separate legends of these parts are removed, and the lower edge of their
-    content is moved to 0 in their box. Call this function only inside `style.applied`."""
+    the list of these parts. The parts lose their own legends, and their content moves to the lower edge of
+    their box. Call this only inside `style.applied`."""
     explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
     met = Counter(key for _, entries in explained for key in entries)
     sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]
@@ -162,7 +154,6 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
 
 
 def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
-    """Maps each name and colour in a legend to the handle."""
     from matplotlib.colors import to_rgba_array
 
     entries = {}
@@ -174,8 +165,7 @@ def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
 
 
 def _columns(names: Sequence[str], room: float) -> int:
-    """The largest number of columns for which the names of a legend fit into a width in inches; 0 if the
-    names never fit."""
+    """The most columns with which a legend fits into a width in inches; 0 if the names never fit."""
     widths = [text_width(name, style.SMALL) + _LEGEND for name in names]
     tables = (
         [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(widths) + 1)
@@ -184,8 +174,8 @@ def _columns(names: Sequence[str], room: float) -> int:
 
 
 def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, columns: int) -> None:
-    """Break texts into lines and choose the height of the figure, given the current size of the axes. These
-    steps are repeated, because the texts, the height and the size of the axes depend on each other."""
+    """Breaks texts into lines and chooses the height of the figure. These steps are repeated, because the
+    texts, the height and the size of the axes depend on each other."""
     engine = figure.get_layout_engine()
     assert engine is not None  # the style sets a layout engine
     widths = [(figure.get_figwidth() - _SIDE) / columns - 0.15] * len(drawn)
@@ -213,12 +203,9 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
 
 
 def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
-    """Fix the layout with rounded positions, and place the legend in the last row and the names beside
-    points.
-
-    Positions are rounded so that the same records give the same bytes: matplotlib's solver orders its
-    constraints by memory address, so the last digits of its solution differ between runs.
-    """
+    """Fixes the layout, and places the legend in the last row and the names beside points. Positions are
+    rounded so that the same records give the same bytes: matplotlib's solver orders its constraints by memory
+    address, so the last digits of its solution differ between runs."""
     from matplotlib.transforms import Bbox
 
     figure.set_figheight(round(figure.get_figheight(), 3))
@@ -243,12 +230,11 @@ def _settle(figure: Figure, drawn: Sequence[Axes], columns: int) -> None:
 
 # Possible places of a name beside its point, in points: right or left of it, at its height, above or below.
 _BESIDE = tuple(itertools.product((0, 8.5, -8.5), (("left", 4), ("right", -4))))
-_NAME = "_beside"  # matplotlib's legends leave out what begins with _
+_NAME = "_beside"  # legends omit labels that begin with _
 
 
 def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequence[str]) -> None:
-    """Write names beside points. When the size of the figure is fixed, names without enough space are
-    hidden."""
+    """Write names beside points. When the size of the figure is fixed, names that lack space are hidden."""
     from matplotlib import patheffects
 
     for point, name in zip(points, names, strict=True):
@@ -261,8 +247,7 @@ def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequen
 
 
 def _place_names(axes: Axes) -> None:
-    """Place each name at the first position beside its point where the name is inside the axes and does not
-    overlap another name."""
+    """Place each name at the first position beside its point that is inside the axes and free."""
     taken: list[Any] = []
     frame = axes.get_window_extent()
     for text in (text for text in axes.texts if text.get_label() == _NAME):

@@ -25,8 +25,6 @@ _NAMED = 20  # the most points with names beside them
 
 
 class Points(NamedTuple):
-    """The records that have both values, and these values."""
-
     records: list[Record]
     x: list[float]
     y: list[float]
@@ -126,7 +124,7 @@ class Scatter(Drawing):
         axes.plot(
             [points.x[place] for place in ordered],
             [points.y[place] for place in ordered],
-            # Between two points, the second value is reached, or the first if less x is better.
+            # A step has the y of its second point, or of its first point if a lower x is better.
             drawstyle="steps-pre" if higher[0] else "steps-post",
             color=style.BLACK,
             linewidth=1.2,
@@ -150,8 +148,6 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
 
 
 def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **look: Any) -> None:
-    """Draws a dot for each record, or for each of the records at `places`. Dots are smaller if there are more
-    dots."""
     places = range(len(points.x)) if places is None else places
     count = len(places)
     size = 16 if count <= 200 else 6 if count <= 2000 else 3
@@ -161,7 +157,6 @@ def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **loo
 
 
 def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
-    """Colour the points by a number. A bar beside the axes explains the colours."""
     _dots(axes, points, [place for place, shade in enumerate(shades) if shade is None], color=style.PALE)
     # In the order of the colours, both extremes stay visible; otherwise the densest part would cover them.
     known = sorted((shade, place) for place, shade in enumerate(shades) if shade is not None)
@@ -170,7 +165,6 @@ def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
 
 
 def _highlighted(axes: Axes, points: Points, condition: str) -> None:
-    """Draw the records that meet a condition in colour, in front of all other records in grey."""
     try:
         compiled = expr.compile(condition)
         holds = [compiled.holds(record) for record in points.records]
@@ -232,5 +226,5 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
         shown = [numbers[place] for place in marked]
         margin = 0.08 * (max(shown) - min(shown)) or 0.02
         limits(min(shown) - margin, max(shown) + margin)
-    # Equal networks are one point that several edges lead to.
+    # Equal networks share a point, beside which several edges are named.
     write_names(axes, names, [",".join(sorted(edges)) for edges in names.values()])

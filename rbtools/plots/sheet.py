@@ -1,5 +1,4 @@
-"""The plot corruptions: one image under corruptions, with a row for each corruption and a column for each
-severity."""
+"""The plot corruptions: one image with a row for each corruption and a column for each severity."""
 
 from __future__ import annotations
 
@@ -27,15 +26,14 @@ _HALF = 0.48  # half a tile, as a share of its place
 
 @dataclass(frozen=True, kw_only=True)
 class ContactSheet(base.Drawing):
-    """The options of a figure of corrupted images, as the user typed them. The caller provides the images."""
+    """The options of a figure of corrupted images. The caller provides the images."""
 
     names: str = param("all", "", metavar="[NAME,...]", positional=True)
     output: str = output_param()
     severity: str = severity_param()
 
     def of(self, clean: np.ndarray, rows: Mapping[str, Images], severities: Sequence[int]) -> Figure:
-        """The Figure of an image, uint8 (H, W, C), and of its corrupted versions, one version for each
-        severity."""
+        """The Figure of an image, uint8 (H, W, C), with one corrupted version for each severity."""
         with words.own(self.label):
             rows = {words.label(name).replace("_", " "): tiles for name, tiles in rows.items()}
         blocks = max(1, min(math.ceil(len(rows) / 3), int(self.width / _BLOCK)))
@@ -56,7 +54,6 @@ class ContactSheet(base.Drawing):
 
 
 def _tiles(axes: Axes, rows: Sequence[Images], down: int) -> None:
-    """Draw an image for each row and column, with space for `down` rows."""
     for row, images in enumerate(rows):
         for column, image in enumerate(images):
             shown = image.repeat(3, 2) if image.shape[2] == 1 else image

@@ -1,5 +1,4 @@
-"""The style of all figures, which ignores the user's matplotlibrc. The colours can be distinguished by
-colour-blind readers."""
+"""The style of all figures, with colours that colour-blind readers can distinguish."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 class MethodLook(NamedTuple):
-    """The style of a training method in every figure, with the method's label, colour, dashes and marker."""
+    """The style of a training method in every figure."""
 
     words: str
     color: str
@@ -29,7 +28,7 @@ class MethodLook(NamedTuple):
     marker: str
 
 
-# Adversarial training has solid lines, training with noise dashed, with neither dotted, other dash-dotted.
+# Lines are solid for adversarial training, dashed for noise, dotted for neither, else dash-dotted.
 METHODS: dict[str, MethodLook] = {
     "erm": MethodLook("ERM", GREY, DASHES[2], "o"),
     "erm-dataaug": MethodLook("ERM + augmentation", BLACK, DASHES[2], "s"),
@@ -89,8 +88,7 @@ _SETTINGS: dict[str, Any] = {
 
 @contextlib.contextmanager
 def applied() -> Iterator[None]:
-    """Use matplotlib with only this style, without the user's settings. This style is needed when figures are
-    drawn and when they are written."""
+    """Use matplotlib with only this style, without the user's settings, to draw and to write figures."""
     from matplotlib import style
 
     with warnings.catch_warnings(), style.context(["default", _SETTINGS], after_reset=True):
@@ -100,8 +98,7 @@ def applied() -> Iterator[None]:
 
 
 def line(number: int) -> dict[str, Any]:
-    """Colour and dashes of line `number`. Consecutive lines differ in colour and dashes, and there are 44
-    combinations."""
+    """Colour and dashes of line `number`. Consecutive lines differ in both, and there are 44 combinations."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[(number % len(COLOURS) + number // len(COLOURS)) % len(DASHES)],
@@ -126,10 +123,9 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
-    """Colour, dashes and marker of lines whose names differ in these parts. The colour is determined by the
-    training method or, without a training method, by the last part. The dashes are determined by the other
-    parts, and by the number of the line among lines with equal parts. If there are too few colours or dash
-    patterns, the number of the line determines its colour, dashes and marker."""
+    """Colour, dashes and marker of lines whose names differ in these parts. The training method (or else the
+    last part) determines the colour, and the other parts determine the dashes. If there are too few colours
+    or dash patterns, the number of the line determines all three."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]

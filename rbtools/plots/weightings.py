@@ -30,15 +30,15 @@ PRESETS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 class Rows(NamedTuple):
-    """Named rows of numbers (rows, columns), which are the means over the records of each group and the
-    sample standard deviations. Means over no records and deviations over fewer than two records are NaN."""
+    """Named rows of numbers (rows, columns): the means over the records of each group and the sample standard
+    deviations. Means over no records and deviations over fewer than two records are NaN."""
 
     names: list[str]
     means: np.ndarray
     deviations: np.ndarray
 
 
-# With fewer records minimum and maximum are unreliable.
+# Remarks for one or two records, whose minimum and maximum are unreliable.
 _OF_FEW = {
     1: ": with nothing to compare it with, each metric is .5",
     2: ": in each metric 1 is the better, 0 the other, however near they are",
@@ -48,9 +48,7 @@ _OF_FEW = {
 @dataclass(frozen=True)
 class Own:
     """The scores that the records contain, which are used instead of scores computed over the drawn records.
-
-    `scaled` (records, terms) contains the metrics on the scale of the score; NaN if a metric is missing.
-    """
+    `scaled` (records, terms) contains the metrics on the scale of the score; NaN if a metric is missing."""
 
     terms: list[terms.Term]
     scaled: np.ndarray
@@ -109,28 +107,22 @@ class Composed(Drawing):
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
 
     def scored(self, records: Sequence[Record]) -> Composite | Own:
-        """The composite score of the records.
-
-        Without options, the scores from rb-score are used if all records have a score with the same terms.
-        """
+        """The composite score. Without options, equal scores of rb-score in all records are used (`Own`)."""
         options = (self.metric, self.preset, self.within, self.missing)
         if options == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
             return own
         if self.preset is not None and self.preset not in terms.presets():
             raise unknown("preset", self.preset, terms.presets())
-        asked = (
-            [] if self.metric is None else terms.asked(self.metric)
-        )  # the label of the axis contains the warnings
+        asked = [] if self.metric is None else terms.asked(self.metric)
         within = expr.items(self.within or "")
+        # Warnings of the score are in the label of the axis.
         return Composite(records, asked, preset=self.preset, within=within, missing=self.missing)
 
 
 def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
-    """Parse `equal; robust: pgd20.8=3, pr.*=2`. A metric without a weight has its weight in `usual`.
-
-    A name in `PRESETS` selects a list of weightings, which require the same number of metrics in the same
-    order. Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`.
-    """
+    """Parse `equal; robust: pgd20.8=3, pr.*=2`. A metric without a weight has its weight in `usual`. A name
+    in `PRESETS` selects a list of weightings, which require the same number of metrics in the same order.
+    Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`."""
     names = list(usual)
     if text in PRESETS:
         some = PRESETS[text]

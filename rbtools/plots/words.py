@@ -1,4 +1,4 @@
-"""The texts in figures, which are labels of metrics and methods, and names of records in legends."""
+"""The texts in figures: labels of metrics and methods, and names of records in legends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WORDS = {
 }
 # Maps the quantity of a metric's number to the text before the number.
 _SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
-# The parts of a measure's name. The usual norm is the Frobenius norm, the usual Hessian that of the weights.
+# The parts of a measure's name. The Frobenius norm and the Hessian of the weights are usual and not named.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
 _OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
 _OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
@@ -67,9 +67,8 @@ def own(labels: str) -> Iterator[None]:
 
 
 def label(name: object) -> str:
-    """The label of a metric, a training method, a data set, or several of these separated by commas. For
-    example, the label of `corruption` is `Corr_U`, and the label of `pgd20.8` is `PGD-20, ε = 8/255`. Other
-    names and expressions are unchanged, but on one line."""
+    """The label of a metric, training method or data set, or of several of these separated by commas, such as
+    `Corr_U` for `corruption`. Other names and expressions are unchanged, but on one line."""
     text = tidy(name)
     return _OWN.get().get(text) or _words(text)
 
@@ -98,16 +97,14 @@ def family(name: str, over: str) -> str:
 
 
 def with_number(name: str) -> metric_name.MetricName | None:
-    """The parts of a metric's name that contains a distance, severity or radius. Returns None for other
-    metrics, and for measures."""
+    """The parts of a metric's name that contains a distance, severity or radius; None for other metrics."""
     parts = metric_name.parse(name)
     return parts if parts.over and {"ge", *metric_name.SPLITS}.issuperset(parts.prefixes) else None
 
 
 def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
-    """Groups metrics that differ only in a number, or only in one quantity ("eps", "gamma", "rho" or
-    "severity"). Maps each group, which is a label and a key in AXES, to the sorted numbers and names of its
-    metrics."""
+    """Groups metrics that differ only in a number, or only in the quantity `over`. Maps each group, which is
+    a label and a key in AXES, to the sorted numbers and names of its metrics."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = with_number(name)
@@ -119,8 +116,7 @@ def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list
 
 
 def axis(names: Sequence[str]) -> str:
-    """The label of an axis with its unit, for one metric, or for the quantity that several metrics have in
-    common."""
+    """The label of an axis with its unit, for one metric or for the common quantity of several metrics."""
     if len(names) > 1:
         return quantity(names)
     parts, text = metric_name.parse(names[0]), label(names[0])
@@ -133,8 +129,7 @@ def axis(names: Sequence[str]) -> str:
 
 
 def quantity(names: Sequence[str]) -> str:
-    """The quantity that metrics have in common, such as accuracy or PR, for the label of an axis; "value" if
-    there is no such quantity."""
+    """The common quantity of metrics, such as accuracy or PR, for the label of an axis; else "value"."""
     kinds = {_quantity(name) for name in names}
     return kinds.pop() if len(kinds) == 1 else "value"
 
@@ -165,7 +160,6 @@ def tidy(text: object) -> str:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Shortens a long name by removing its middle."""
     if len(text) <= most:
         return text
     half = (most - 1) // 2
@@ -173,14 +167,12 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def method(record: Record) -> str | None:
-    """The training method of a record. If the noise of corruption training is not uniform, the name of the
-    noise is added."""
+    """The training method of a record, with the noise of corruption training if it is not uniform."""
     name, noise = (at(record, ("train", *path)) for path in (("method",), ("config", "noise")))
     return f"{name} {noise}" if name == "corruption" and noise not in (None, "uniform") else name
 
 
 def _parts(record: Record) -> tuple[str | None, ...]:
-    """The parts of a record's name: network, data set, training method, regularisation and seed."""
     dataset, regularize = at(record, ("dataset",)), at(record, ("train", "config", "regularize"))
     if isinstance(regularize, list):
         regularize = "+".join(map(str, regularize))
@@ -199,11 +191,8 @@ def _parts(record: Record) -> tuple[str | None, ...]:
 def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[tuple[str | None, ...], str]]:
-    """For each record, the parts of its name that differ among the records, and a short name that consists of
-    these parts. Equal names are numbered.
-
-    `apart` contains sets of record indices, and only records in the same set are compared.
-    """
+    """For each record, the parts of its name that differ among the records, and a short name of these parts.
+    Equal names are numbered. Only records in the same set of `apart` (indices) are compared."""
     rows = [_parts(record) for record in records]
     sets = [range(len(rows))] if apart is None else list(apart)
     differ = [
@@ -223,10 +212,8 @@ def told_apart(
 
 
 def tags(records: Sequence[Record]) -> list[str]:
-    """A short name for each record (see `told_apart`)."""
     return [name for _, name in told_apart(records)]
 
 
 def counted(number: int, noun: str = "record") -> str:
-    """A number and a noun, such as `6,466 records`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -24,11 +24,9 @@ _NO_XML = re.compile(
 
 @dataclass(frozen=True)
 class Assertion:
-    """A metric, a field or an expression, whose value must be at least (or at most) `limit`.
-
-    If `point` is true, the value is compared instead of an end of its interval. If `relative` is true, the
-    limit is added to the reference's value of the same metric (`aa.8 >= reference - .01`).
-    """
+    """A condition on a metric, a field or an expression, such as `aa.8 >= .4`. If `point` is true, the value
+    is compared instead of an end of its interval. If `relative` is true, the limit is added to the
+    reference's value of the same metric (`aa.8 >= reference - .01`)."""
 
     text: str
     value: expr.Expression
@@ -38,22 +36,19 @@ class Assertion:
     relative: bool = False
 
     def problem(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> str | None:
-        """A sentence on why the record does not meet the condition; None if the record meets the condition.
-
-        A record does not meet the condition if the metric is missing, or if (unless `point`) the interval is
-        missing. A field of the record, such as arch.params, needs no interval.
-        """
+        """Returns the reason why the record does not meet the condition, or None if the record meets it.
+        Without `point`, a metric must have an interval; a field such as arch.params needs no interval."""
         comparison = record.get("paired") or {}
         if self.relative and comparison and "metrics" not in comparison:
             return None  # the reference itself
         try:
             if self.point:
-                return self._of_value(record, reference)
+                return self._problem_of_value(record, reference)
             what, value, ends = self._compared(comparison) if self.relative else self._measured(record)
         except RbError as wrong:
             return str(wrong)
         if ends is None:
-            return self._of_value(record, reference)
+            return self._problem_of_value(record, reference)
         side, end = ("lower", ends[0]) if self.sign in (">=", ">") else ("upper", ends[1])
         if _HOLDS[self.sign](end, self.limit):
             return None
@@ -62,17 +57,14 @@ class Assertion:
             f" {side} end of the interval counts."
         )
 
-    def _of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
-        """Compare the values without intervals. Returns None if the condition holds, otherwise the reason as
-        a sentence. Raises RbError if a value is missing."""
-        name, value = self.value.text, self._value(record)
-        if not self.relative:
-            held = _HOLDS[self.sign](value, self.limit)
-            return None if held else f"{self.text} does not hold: {name} is {value:.6g}."
-        other = self._value(reference or {})
-        held = _HOLDS[self.sign](value, other + self.limit)
-        said = f"{name} is {value:.6g}, the reference's {other:.6g}"
-        return None if held else f"{self.text} does not hold: {said}."
+    def _problem_of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
+        value, limit = self._value(record), self.limit
+        said = f"{self.value.text} is {value:.6g}"
+        if self.relative:
+            other = self._value(reference or {})
+            limit += other
+            said += f", the reference's {other:.6g}"
+        return None if _HOLDS[self.sign](value, limit) else f"{self.text} does not hold: {said}."
 
     def _value(self, record: Mapping[str, Any]) -> float:
         try:
@@ -85,7 +77,6 @@ class Assertion:
         return value
 
     def _measured(self, record: Mapping[str, Any]) -> tuple[str, float, Sequence[float] | None]:
-        """The name, the value, and the interval of the value (None for an exact value). Raises RbError."""
         name, value = self.value.text, self._value(record)
         # Only metrics have a sampling error; fields of the record are exact.
         metrics = record.get("metrics") or {}
@@ -110,7 +101,6 @@ class Assertion:
         return f"{name} is", value, ends
 
     def _compared(self, comparison: Mapping[str, Any]) -> tuple[str, float, Sequence[float]]:
-        """The difference from the reference: its name, value and paired interval. Raises RbError."""
         name = self.value.text
         found = comparison.get("metrics", {}).get(name)
         if found is None:
@@ -121,8 +111,8 @@ class Assertion:
         return f"{name} minus the reference's is", found["difference"], found["ci95"]
 
 
-def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
-    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError, which names the option."""
+def assertion(text: str, *, point: bool = False) -> Assertion:
+    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if it has another form."""
     try:
         signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:
@@ -143,7 +133,7 @@ def assertion(text: str, option: str = "--assert", *, point: bool = False) -> As
             raise RbError(f"'{right}' is not the reference plus or minus a number.")
     except RbError as wrong:
         raise UsageError(
-            f"{option}: {wrong} Expected a metric or an expression, a comparison and a number, such as"
+            f"--assert: {wrong} Expected a metric or an expression, a comparison and a number, such as"
             " 'aa.8 >= .4'. Give the option once for each condition."
         ) from None
     return Assertion(text.strip(), value, sign.text, float(number), point, relative)
@@ -157,11 +147,11 @@ class Verdict(NamedTuple):
     problem: str | None
 
 
-def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:
+def to_junit(verdicts: Sequence[Verdict]) -> str:
     """The verdicts in JUnit's XML: one test case for each record (`classname`) and assertion (`name`)."""
     from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
-    cases = TestSuite(suite)
+    cases = TestSuite("rb-rank")
     for verdict in verdicts:
         name, record, problem = (_NO_XML.sub("?", text or "") for text in (verdict.assertion, *verdict[::2]))
         case = TestCase(name, record)

@@ -1,11 +1,11 @@
-"""Uncertainty of a ranking: values are sampled as for other test images and compared (`rank_sets`).
+"""Uncertainty of a ranking, from samples of the values as if other test images had been used.
 
-A record's accuracy is resampled from the record's own images if their outcomes are stored. Records of the
-same data set use the same image weights, so networks that fail on the same images have correlated samples. If
-outcomes are not stored, the accuracy is sampled from the distribution given by its value and n, or from a
-normal distribution as wide as its interval. In this case, we assume that the metrics of a record, or of the
-members of a group, were measured on the same images, and sample them with full correlation. The interval of a
-mean is then never too narrow.
+If the outcome of each image is stored, a record's accuracy is resampled from the record's own images. Records
+of the same data set use the same image weights, so networks that fail on the same images have correlated
+samples. Otherwise, the accuracy is sampled from the distribution given by its value and n, or from a normal
+distribution as wide as its interval. In this case, the metrics of a record, or of the members of a group, are
+sampled with full correlation, as if they were measured on the same images. The interval of a mean is then
+never too narrow.
 
 Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981). One more image, which is correct
 with probability 1/2, is added to every record; without this image, a network that is correct on all images
@@ -31,11 +31,11 @@ from rbtools.scoring.terms import Term, of_entry
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
-# The sources of a record's draws. Of several numbers' sources, the last in this order counts.
+# The sources of samples. If a record has several sources, the last one in this order is reported.
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
-_ROWS = 256  # rows of draws that are processed at once
-_MOST = 2**53  # numbers of images and weights must be smaller, to be exact as floats
+_ROWS = 256  # rows of samples that are processed together
+_MOST = 2**53  # larger numbers of images or weights are not exact as floats
 
 
 class Interval(NamedTuple):
@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
 
 class BootstrapDraws:
-    """Draws `size` samples of the numbers of records, as if other test images had been used.
+    """Samples the numbers of records `size` times, as if other test images had been used.
 
     `shares` returns the contribution of each image to a value, and whether the image counts, float32 (N,)
     each; None if unknown. `sources` contains the source of each record's samples, and `images` the smallest
@@ -61,11 +61,9 @@ class BootstrapDraws:
         self._samples: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
-        """Samples (size,) of a metric or an expression; NaN if the record has no such number.
-
-        `whose` is the name of the mean to which the number contributes. All numbers in a mean share the same
-        additional image; without a name, each number has a separate additional image.
-        """
+        """Samples (size,) of a metric or an expression; NaN if the record has no such number. `whose` names
+        the mean to which the number contributes. All numbers of a mean share one additional image; without
+        `whose`, each number has its own additional image."""
         metrics = record.get("metrics") or {}
         if text in metrics:
             return self._metric(record, text, whose)
@@ -74,19 +72,18 @@ class BootstrapDraws:
         names = [name for name in used if metrics[name] is not None]
         common = whose or f"record {_model(record)}"
         alike = {name: self._alike(record, self._metric(record, name, common)) for name in names}
-        if names and compiled.is_mean:  # the fast path takes seconds, not minutes, for 6,466 records
+        if names and compiled.is_mean:  # for 6,466 records, this takes seconds instead of minutes
             mean: np.ndarray = np.stack(list(alike.values())).mean(0)
             return mean
         draws = self._evaluated(compiled, record, {name: self._metric(record, name, whose) for name in names})
         if len(names) < 2:
             return draws
-        other = self._evaluated(compiled, record, alike)  # sums become wider and differences narrower
+        other = self._evaluated(compiled, record, alike)  # correlated: sums vary more, and differences less
         return other if other.std() > draws.std() else draws
 
     def _evaluated(
         self, compiled: expr.Expression, record: Record, every: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Samples (size,) of an expression, computed from the samples of its metrics."""
         listed = {name: values.tolist() for name, values in every.items()}
         draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
@@ -96,8 +93,7 @@ class BootstrapDraws:
         return draws
 
     def _alike(self, record: Record, draws: np.ndarray) -> np.ndarray:
-        """The samples in an order that is the same for all metrics of a record. Samples from a record's
-        images are already in the same order, because all metrics share the weights of the images."""
+        """Gives all metrics of a record the same order of samples, which samples from images already have."""
         if not self.sources.get(id(record)):
             return draws
         order = self._generator(f"order {_model(record)}").permutation(self.size)
@@ -144,8 +140,7 @@ class BootstrapDraws:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of the images, float32 (size, n), which are equal for all records with these images,
-        and the sums (size,) of the weights."""
+        """Weights of images, float32 (size, n), equal for all records with these images, and their sums."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
@@ -158,10 +153,8 @@ class BootstrapDraws:
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
     def composite(self, records: Sequence[Record], whose: Sequence[str | None]) -> np.ndarray:
-        """Samples (N, size) of the score from rb-score. The metrics are sampled, then scaled and weighted.
-
-        Records without a score have NaN. `whose` contains one name for each record (see `number`).
-        """
+        """Samples (N, size) of the score from rb-score; NaN if a record has no score. The metrics are
+        sampled, then scaled and weighted. `whose` contains one name for each record (see `number`)."""
         draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
         terms = [_terms(record) for record in records]
@@ -180,18 +173,14 @@ class BootstrapDraws:
         return draws
 
     def _composite(self, members: Sequence[tuple[Record, list[Term], str]], *, worst: bool) -> np.ndarray:
-        """Samples (G, size) of the scores in one group.
-
-        `members` contains records with their terms and with `whose` (see `number`). If `worst` is true, a
-        missing metric counts as the lowest value.
-        """
+        """Samples (G, size) of a group's scores, from records, their terms and `whose` (see `number`)."""
         total, weight = np.zeros((2, len(members), self.size))
         for number, term in enumerate(members[0][1]):
             sign = 1 if term.higher else -1
             drawn = np.empty(total.shape)
             for row, (record, terms, name) in enumerate(members):
                 values = self.number(record, terms[number].metric, name)
-                # all terms are drawn as fully correlated
+                # the terms of a record are sampled with full correlation
                 drawn[row] = sign * self._alike(record, sign * values)
             finite = ~np.isnan(drawn)
             least = np.where(finite, drawn, np.inf).min(0)
@@ -225,19 +214,17 @@ def _terms(record: Record) -> list[Term]:
 def over_members(
     drawn: np.ndarray, members: Sequence[Sequence[int]], alone: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples (G, B) of the means of groups, from the samples (N, B) of records, and the variance between
-    members.
+    """Returns samples (G, B) of the means of groups, the variance (G,) of each mean between its members, and
+    the degrees of freedom (G,) of this variance.
 
-    `members` contains the rows of each group. `alone` is bool (N,), true if a record's samples do not depend
-    on images that other records share. The second result is the variance (G,) of each mean between its
-    members, which is 0 for a single member. The third result is the degrees of freedom (G,) of this variance.
-    The samples do not contain the variance between members, because resampling three members would
-    underestimate this variance by a third.
+    `drawn` (N, B) contains the samples of records, and `members` the rows of each group. `alone` is bool
+    (N,), true if a record's samples do not depend on images that other records share. The samples do not
+    contain the variance between members, because resampling three members would underestimate it by a third.
     """
     size = drawn.shape[1]
     between, freedom = np.zeros(len(members)), np.ones(len(members))
     if [*members] == [range(row, row + 1) for row in range(len(drawn))]:
-        return drawn, between, freedom  # 10,000 rows of 1,000 draws are 80 MB
+        return drawn, between, freedom  # not copied, because 10,000 rows of 1,000 samples are 80 MB
     means = np.full((len(members), size), np.nan)
     for group, places in enumerate(members):
         rows = [place for place in places if not np.isnan(drawn[place]).all()]
@@ -254,20 +241,18 @@ def over_members(
 
 
 def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
-    """The 95 % intervals of numbers, and of the ranks of these numbers.
-
-    A row with missing samples has no intervals and is ignored in the ranks of other rows.
-    """
+    """The 95 % intervals of numbers and of their ranks. A row with missing samples has no intervals and is
+    ignored in the ranks of other rows."""
     result = [Interval(None, None)] * len(drawn.draws)
     whole = np.flatnonzero(~np.isnan(drawn.draws).any(1))
     if not len(whole):
         return result
     combined = drawn
-    if len(whole) < len(drawn.draws):  # only then: a copy of 10,000 rows takes 80 MB
+    if len(whole) < len(drawn.draws):  # only then, because a copy of 10,000 rows takes 80 MB
         draws, between, freedom, rarity = (part[whole] for part in drawn[:4])
         combined = Drawn(draws, between, freedom, rarity, drawn.joint)
     best, worst = rank_sets(combined, higher)
-    blocks = np.array_split(combined.draws, -(-len(combined.draws) // _ROWS))  # because sorting copies
+    blocks = np.array_split(combined.draws, -(-len(combined.draws) // _ROWS))  # because np.percentile copies
     ends = np.concatenate([np.percentile(block, [2.5, 97.5], axis=1) for block in blocks], axis=1)
     centre = combined.draws.mean(1)
     # For independent parts, squared distances to the ends add up (Zou and Donner, Stat. Med. 27, 2008).
@@ -281,7 +266,7 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
 
 
 def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[Record]]) -> list[Interval]:
-    """The intervals of ranked entries. For each entry, `members` lists the records that are averaged."""
+    """The intervals of ranked entries; `members` lists the records that are averaged in each entry."""
     every = [record for some in members for record in some]
     if not every:
         return []

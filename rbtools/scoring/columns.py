@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 
-ABSENT = float("nan")
-
 
 class Columns:
-    """Columns with one number for each record; NaN if a record does not have the number.
-
-    `metrics` lists the metrics of the records, in order of first occurrence.
-    """
+    """Columns with one number for each record; NaN if a record does not have the number. `metrics` lists the
+    metrics of the records, in order of first occurrence."""
 
     def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
         self.records = records
@@ -25,7 +22,6 @@ class Columns:
         self._wrong: dict[str, RbError] = {}
 
     def column(self, item: str) -> list[float]:
-        """The numbers of a metric, an expression (`mean(fgsm.*)`) or a field (`arch.params`)."""
         if item not in self._columns:
             value = expr.Expression(item, any_name=True)
             self._columns[item] = [self._number(value, record) for record in self.records]
@@ -38,12 +34,11 @@ class Columns:
         except RbError as wrong:  # `resolve` raises it if no record has a number
             self._wrong.setdefault(value.text, wrong)
             number = None
-        return ABSENT if number is None else float(number)
+        return math.nan if number is None else float(number)
 
     def resolve(self, item: str) -> list[str]:
-        """The columns of an item, which are the item itself or, if the item is a glob, all metrics that
-        match. Raises UsageError if no record has the item, or if the item is not a number in any record.
-        """
+        """The item itself or, if the item is a glob, all metrics that match. Raises UsageError if no record
+        has the item, or if the item is not a number in any record."""
         if item in self.metrics:
             return [item]
         if expr.is_bare(item) and (names := expr.expand(item, self.metrics)):

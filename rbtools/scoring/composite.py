@@ -1,8 +1,4 @@
-"""The composite score: the mean of chosen metrics, after each metric is scaled to [0, 1] over the compared
-records.
-
-The source of the score is PRBench, figure 6.
-"""
+"""The composite score (PRBench, figure 6): the mean of metrics that are scaled to [0, 1] over the records."""
 
 from __future__ import annotations
 
@@ -17,15 +13,11 @@ from rbtools.scoring.groups import grouped
 from rbtools.scoring.terms import ScorePreset, Term, check, presets, together
 
 MISSING = ("refuse", "renormalise", "worst")
-Range = tuple[float, float]
 
 
 class Scored(NamedTuple):
-    """A record's score in [0, 1], and the contribution of each term.
-
-    The contributions are in the order of the terms and sum to the score. The contribution of a missing metric
-    is None. The score is None if the record has none of the metrics.
-    """
+    """A record's score in [0, 1] and the contributions of the terms, whose sum is the score. A missing metric
+    has the contribution None; without any metric, the score is None."""
 
     score: float | None
     contributions: list[float | None]
@@ -51,7 +43,7 @@ def scores(
             f"--missing is '{missing}'.{near(missing, MISSING)} Choose from: {', '.join(MISSING)}."
         )
     if missing == "refuse":
-        _refuse(columns, terms)
+        _refuse_missing(columns, terms)
     ends = [range_of(column) for column in columns] if ranges is None else ranges
     every = fsum(term.weight for term in terms)
     filler = 0.0 if missing == "worst" else None
@@ -69,14 +61,12 @@ def scores(
     return rows
 
 
-def range_of(column: Sequence[float | None]) -> Range | None:
-    """The smallest and the largest number of a column; None if the column has no number."""
+def range_of(column: Sequence[float | None]) -> tuple[float, float] | None:
     present = [value for value in column if value is not None and value == value]
     return (min(present), max(present)) if present else None
 
 
-def _refuse(columns: Sequence[Sequence[float | None]], terms: Sequence[Term]) -> None:
-    """Raise RbError if a record lacks a metric."""
+def _refuse_missing(columns: Sequence[Sequence[float | None]], terms: Sequence[Term]) -> None:
     for column, term in zip(columns, terms, strict=True):
         places = [place for place, value in enumerate(column, start=1) if value is None or value != value]
         if places:
@@ -90,8 +80,7 @@ def _refuse(columns: Sequence[Sequence[float | None]], terms: Sequence[Term]) ->
 def _weighted(
     values: Sequence[float | None], term: Term, ends: Sequence[float] | None, filler: float | None
 ) -> list[float | None]:
-    """The product weight * n for each value, and `filler` for missing values. The quotient n is rounded
-    before the product, so n is never above 1."""
+    """Weight * n, or `filler` for missing values. The division comes first, so that n is at most 1."""
     least, most = ends or (0.0, 0.0)
     span, worst = most - least, least if term.higher else most
     if not isfinite(span):
@@ -108,10 +97,10 @@ class Composite:
     """The composite score of some records.
 
     `asked` contains the requested terms; if empty, all metrics that every record has are used. `preset` is
-    one of `terms.presets`, whose terms `asked` extends or overrides. `within` contains fields, and records
-    are scaled within groups that have the same values of these fields. `missing` is explained in `scores`.
-    `warn` is called with warnings, for example about metrics that are equal in all records. `terms` contains
-    the final terms of the score. Raises RbError if records lack a requested metric.
+    one of `terms.presets`, whose terms `asked` extends or overrides. Records are scaled within groups that
+    have the same values of the fields `within`. `missing` is explained in `scores`. `warn` is called with
+    warnings. `terms` contains the final terms of the score. Raises RbError if records lack a requested
+    metric.
     """
 
     def __init__(
@@ -129,18 +118,17 @@ class Composite:
         self._groups = grouped(records, within, "--within")
         self._columns = Columns(records)
         wanted = together(self._preset.terms, asked)
-        self.terms = self._named(wanted) if wanted else self._common()
+        self.terms = self._expanded(wanted) if wanted else self._common()
         self._numbers = [self._column(term.metric) for term in self.terms]
         if missing == "refuse":
-            _refuse(self._numbers, self.terms)
-        self._look_at()
+            _refuse_missing(self._numbers, self.terms)
+        self._warn_about_comparison()
 
     def entries(self) -> list[dict[str, Any]]:
-        """The entries of all records, in the order of the records."""
         about = {"preset": self._preset_name} if self._preset_name else {}
         entries = []
         for place, (scored, ranges) in enumerate(self._scored(self._numbers, self.terms)):
-            names = [self._name(term.metric, self.records[place]) for term in self.terms]
+            names = [self._name_on_dataset(term.metric, self.records[place]) for term in self.terms]
             terms = [
                 {"metric": name, "weight": term.weight, "higher": term.higher}
                 for name, term in zip(names, self.terms, strict=True)
@@ -154,11 +142,8 @@ class Composite:
         return entries
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores of all records if the weights of `terms` are replaced by `weights`, which are at least
-        0.
-
-        A term with weight 0 is left out. Raises UsageError if all weights are 0.
-        """
+        """The scores of all records if `terms` have these weights, which are at least 0. A term with weight 0
+        is left out. Raises UsageError if all weights are 0."""
         places = [place for place, weight in enumerate(weights) if weight]
         terms = [self.terms[place]._replace(weight=weights[place]) for place in places]
         return [scored.score for scored, _ in self._scored([self._numbers[place] for place in places], terms)]
@@ -175,16 +160,14 @@ class Composite:
                 found[place] = scored, ends
         return found
 
-    def _name(self, metric: str, record: Mapping[str, Any]) -> str:
-        """The name that a preset's metric has on the record's data set."""
+    def _name_on_dataset(self, metric: str, record: Mapping[str, Any]) -> str:
         return self._preset.on.get(str(record.get("dataset")), {}).get(metric, metric)
 
     def _column(self, metric: str) -> list[float]:
-        names = [self._name(metric, record) for record in self.records]
+        names = [self._name_on_dataset(metric, record) for record in self.records]
         return [self._columns.column(name)[place] for place, name in enumerate(names)]
 
-    def _named(self, wanted: Sequence[Term]) -> list[Term]:
-        """The requested terms, in which each glob is replaced by the metrics that match the glob."""
+    def _expanded(self, wanted: Sequence[Term]) -> list[Term]:
         items = [term.metric for term in wanted]
         terms: list[Term] = []
         for term in wanted:
@@ -220,8 +203,7 @@ class Composite:
             )
         return [Term(name).of(name) for name in shared]
 
-    def _look_at(self) -> None:
-        """Warn if something makes the scores hard to compare."""
+    def _warn_about_comparison(self) -> None:
         warn, count, within = self._warn, len(self.records), self._groups.names
         datasets = dict.fromkeys(str(record["dataset"]) for record in self.records if "dataset" in record)
         if len(datasets) > 1 and "dataset" not in within:

@@ -22,9 +22,9 @@ class Matrix(NamedTuple):
     """Correlations of the columns `rows` with the columns `cols`.
 
     `value` is float (R, C), NaN if there is no correlation, and `n` is int (R, C), the number of records that
-    have both columns. `low` and `high` (R, C) are the ends of the 95 % bootstrap interval, or None without a
-    bootstrap. `flat_rows` and `flat_cols` are bool (R, C), true if the row or the column has fewer than two
-    distinct values in these records.
+    have both columns. `low` and `high` (R, C) are the ends of the 95 % bootstrap interval. `flat_rows` and
+    `flat_cols` are bool (R, C), true if the row or the column has fewer than two distinct values in these
+    records.
     """
 
     kind: str
@@ -52,15 +52,15 @@ def matrix(
     """Correlate the columns `rows` with the columns `cols`.
 
     `numbers` is float (N, M), with one column for each of `names`, and NaN if a record has no number.
-    `bootstrap` is the number of resamples of the records for the intervals (`_intervals`); the resamples
-    depend only on `seed` and N. `progress` is called with the number of finished resamples.
+    `bootstrap` is the number of resamples of the records for the intervals; the resamples depend only on
+    `seed` and N. `progress` is called with the number of finished resamples.
     """
     import threadpoolctl
 
     place = {name: at for at, name in enumerate(names)}
     left, right = [place[name] for name in rows], [place[name] for name in cols]
     low = high = None
-    # BLAS threads spin while they wait: on a busy machine two threads took 290 s where one takes 9 s.
+    # Waiting BLAS threads use the processor: on a busy machine, two threads took 290 s, and one took 9 s.
     with threadpoolctl.threadpool_limits(1, "blas"):
         result = _matrix(kind, numbers, left, right)
         if bootstrap:
@@ -78,10 +78,8 @@ def matrix(
 
 
 def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Converts a matrix to JSON objects, row by row, with one object for each pair, as `rb-corr` writes them.
-
-    `value` is null if there is no correlation, and `reason` then gives the reason.
-    """
+    """Yields the JSON objects that `rb-corr` writes, one for each pair of columns. `value` is null if there
+    is no correlation, and `reason` then gives the reason."""
     for i, row in enumerate(matrix.rows):
         for j, col in enumerate(matrix.cols):
             line: dict[str, Any] = {"tool": "rb-corr", "kind": matrix.kind, "row": row, "col": col}
@@ -103,8 +101,8 @@ def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[st
 def _matrix(
     kind: str, numbers: np.ndarray, left: list[int], right: list[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the correlations, the numbers of records, and whether rows and columns are flat, each (R, C).
-    Columns that lack numbers for the same records are processed together."""
+    """The correlations, the numbers of records, and whether rows and columns are flat, each (R, C). Columns
+    that lack numbers for the same records are processed together."""
     shape = (len(left), len(right))
     value, n = np.full(shape, np.nan), np.zeros(shape, int)
     flat_rows, flat_cols = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -131,8 +129,7 @@ def _matrix(
 
 
 def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np.ndarray]]:
-    """Groups of columns that have numbers for the same records. Each group consists of indices into `columns`
-    and of a mask of these records, bool (N,)."""
+    """Groups of columns that have numbers for the same records: indices into `columns`, and a mask (N,)."""
     groups: dict[bytes, list[int]] = {}
     for place, column in enumerate(columns):
         groups.setdefault(np.packbits(known[:, column]).tobytes(), []).append(place)
@@ -140,7 +137,7 @@ def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns Spearman's rho between each column of (N, A) and each column of (N, B), shape (A, B)."""
+    """Spearman's rho between each column of (N, A) and each column of (N, B), shape (A, B)."""
     from scipy.stats import rankdata
 
     # Sums of quarters and roots of squares are exact, so equal orders give exactly 1.
@@ -152,14 +149,14 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns Kendall's tau-b between each column of (N, A) and each column of (N, B), shape (A, B)."""
+    """Kendall's tau-b between each column of (N, A) and each column of (N, B), shape (A, B)."""
     from scipy.stats import kendalltau
 
     scale = np.sqrt(np.outer(_untied(a), _untied(b)))
     coefficients = np.full(scale.shape, np.nan)
     for i, j in zip(*scale.nonzero(), strict=True):
         tau = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
-        # scipy divides by two roots; a whole number divided by one root is exactly 1 for equal orders.
+        # scipy divides by two roots. An integer divided by one root is exactly 1 for equal orders.
         coefficients[i, j] = np.round(tau * scale[i, j]) / scale[i, j]
     return coefficients.clip(-1, 1)
 
@@ -173,8 +170,7 @@ def _untied(numbers: np.ndarray) -> list[float]:
 def _intervals(
     kind: str, value: np.ndarray, n: np.ndarray, drawn: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ends (R, C) of the 95 % intervals, computed from resamples (B, R, C); NaN if few resamples have a
-    value.
+    """The ends (R, C) of the 95 % intervals, from resamples (B, R, C); NaN if few resamples have a value.
 
     The intervals are Student's intervals on Fisher's scale, atanh. Their standard deviation is the larger of
     two values: the resamples' standard deviation, and the standard deviation for normally distributed columns

@@ -1,9 +1,5 @@
-"""Summaries of the accuracies under single corruptions, which are means and errors relative to a reference
-model (mCE).
-
-The source is Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and
-perturbations", ICLR 2019, section 4.
-"""
+"""Means of accuracies under corruptions, and errors relative to a reference model, mCE (Hendrycks and
+Dietterich, ICLR 2019, arXiv:1903.12261, section 4)."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from rbtools.records import metric_name, schema
 from rbtools.units import SEVERITIES
 
 Entry = dict[str, Any]
-# The interval of the mean of some accuracies on the same images; None if outcomes per image are missing.
+# Returns the interval of a mean accuracy; None if the outcomes of single images are missing.
 Joint = Callable[[Sequence[Entry]], "tuple[float, float] | None"]
 
 
@@ -31,15 +27,12 @@ class Reference:
     clean: float | None
 
     def described(self) -> dict[str, Any]:
-        """The description of the reference in an entry, which contains everything that changes a result."""
         return {"name": self.name, "errors": dict(self.errors), "clean": self.clean}
 
 
 def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
     """The errors of a record under these corruptions, computed from the five severities or from their mean.
-
-    Raises RbError if the record lacks one of the corruptions, or if the error under a corruption is 0.
-    """
+    Raises RbError if the record lacks one of the corruptions, or if the error under a corruption is 0."""
     metrics = record.get("metrics") or {}
     errors, lacking = {}, []
     for name in names:
@@ -74,11 +67,9 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """The means and the mCE for which all accuracies are given.
-
-    `corrupt.NAME.mean` needs all five severities of a corruption; `corrupt.mean` and mCE need all corruptions
-    of the benchmark. `joint` computes the intervals of the means.
-    """
+    """The means and the mCE for which all accuracies are given. `corrupt.NAME.mean` needs all five severities
+    of a corruption; `corrupt.mean` and mCE need all corruptions of the benchmark. `joint` computes the
+    intervals of the means."""
     of: dict[str, dict[int, Entry]] = {}
     for entry in entries:
         of.setdefault(entry["corruption"], {})[entry["severity"]] = entry
@@ -101,19 +92,15 @@ def summary(
 
 
 def _mean(metric: str, parts: Sequence[Entry], joint: Joint, **more: object) -> Entry:
-    """The mean of several accuracies on the same images.
-
-    Without outcomes for each image, the interval is the mean of the accuracies' intervals. This interval is
-    correct if the accuracies fail on the same images; otherwise, it is too wide, but never too narrow.
-    """
+    """The mean of several accuracies on the same images. If outcomes of images are missing, the interval is
+    the mean of the accuracies' intervals, which is too wide unless the accuracies fail on the same images."""
     interval = joint(parts) or [fmean(part["ci95"][side] for part in parts) for side in (0, 1)]
     value = fmean(part["value"] for part in parts)
     return {**_common(metric, parts, more), "value": value, "ci95": list(interval)}
 
 
 def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Entry:
-    """The metric and its protocol, with each field whose value is the same in all parts that have the
-    field."""
+    """The metric, and each protocol field whose value is the same in all parts that have the field."""
     shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
     for part in parts:
         for key, value in part.items():
@@ -130,11 +117,9 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
 def _mce(
     all_of: Sequence[Entry], clean: Entry | None, full: Mapping[str, Sequence[Entry]], base: Reference
 ) -> list[Entry]:
-    """mCE and relative mCE: the error, or for relative mCE the loss of accuracy, divided by the same quantity
-    of the reference."""
-    theirs, wrong = dict(base.errors), {}
-    for name, five in full.items():
-        wrong[name] = 1 - fmean(entry["value"] for entry in five)
+    """mCE is the error divided by the reference's error; relative mCE uses the losses of accuracy instead."""
+    theirs = dict(base.errors)
+    wrong = {name: 1 - fmean(entry["value"] for entry in five) for name, five in full.items()}
     about = {"corruptions": list(full), "reference": base.described()}
     value = fmean(wrong[name] / theirs[name] for name in full)
     plain = {**_common("corrupt.mce", all_of, about), "value": value}

@@ -10,24 +10,20 @@ from rbtools.scoring import means, union
 
 
 class Derived(NamedTuple):
-    """The name of a derived metric and the expression of its value. If `explain` is true, the entry of a
-    union contains the effect of each part."""
+    """A derived metric. If `explain` is true, the entry of a union contains the effect of each part."""
 
     name: str
     compiled: expr.Expression
     explain: bool = False
 
     @property
-    def compares_results(self) -> bool:
-        """True if the value needs results that may be in several records of the same model."""
+    def compares_results(self) -> bool:  # of several records of the same model
         return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """The record with the derived metric. If the metric cannot be computed, its entry contains the
-        reason.
-
-        Raises RbError if the record has a metric of the same name that is not derived from this expression.
-        """
+        """The record with the derived metric, whose entry contains the reason if the metric cannot be
+        computed. Raises RbError if the record has a metric of this name that is not derived from this
+        expression."""
         entry: dict[str, Any] = {
             "tool": "rb-score",
             "metric": self.name,
@@ -56,10 +52,8 @@ class Derived(NamedTuple):
 
 
 def explained(text: str) -> Derived:
-    """A metric whose name is the text of a union, and whose entry lists what each part breaks.
-
-    Raises UsageError if the expression is not a union.
-    """
+    """A metric whose name is the text of a union, and whose entry lists which images each part breaks. Raises
+    UsageError if the expression is not a union."""
     try:
         compiled = expr.compile(text.strip())
     except RbError as wrong:

@@ -13,10 +13,8 @@ Key = tuple[Any, ...]
 
 
 def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns a function that looks up a field in a record (`arch.index`) or computes an expression.
-
-    The function returns a hashable value, and raises MissingName if the record has no such field.
-    """
+    """Returns a function that looks up a field in a record (`arch.index`) or computes an expression. The
+    function returns a hashable value, and raises MissingName if the record has no such field."""
     compiled = expr.compile(name)
 
     def value(record: Mapping[str, Any]) -> Any:
@@ -28,12 +26,9 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of records that have the same values of the fields `names`.
-
-    `keys` contains the values of each record, with None for a missing value. `places` contains the indices of
-    each group's records, with groups in order of first occurrence. `lacking` counts the records that lack
-    each field.
-    """
+    """Groups of records that have the same values of the fields `names`. `keys` contains the values of each
+    record, None if missing. `places` contains the indices of each group's records, with groups in order of
+    first occurrence. `lacking` counts the records that lack each field."""
 
     names: list[str]
     keys: list[Key]
@@ -41,7 +36,7 @@ class Groups:
     lacking: dict[str, int]
 
     def described(self, place: int) -> dict[str, Any]:
-        """The fields `within` and `compared` of an entry, which describe the group of a record."""
+        """The fields `within` and `compared` in the entry of a record."""
         if not self.names:
             return {}
         key = self.keys[place]
@@ -50,10 +45,8 @@ class Groups:
 
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
     """The groups of records with the same values of the fields `names`; without fields, a single group.
-
     Records that lack a field count as equal in this field. Raises UsageError, which names the option, if a
-    field is missing in all records.
-    """
+    field is missing in all records."""
     columns: list[list[Any]] = []
     lacking: dict[str, int] = {}
     for name in names:

@@ -46,12 +46,11 @@ class JoinedSets:
 
     @property
     def labels(self) -> list[str]:
-        """The sets that contain records to join, in order."""
         return list(self._rows)
 
     @property
     def datasets(self) -> list[str]:
-        """The data sets of each set that has several data sets."""
+        """The data sets in those sets of records that contain several data sets."""
         of_sets = [
             dict.fromkeys(str(record["dataset"]) for record in rows.values() if "dataset" in record)
             for rows in self._rows.values()
@@ -60,10 +59,7 @@ class JoinedSets:
 
     def resolve(self, items: Iterable[str]) -> list[str]:
         """The columns of these items in all sets. An item that begins with LABEL: has columns only in the
-        sets whose label matches.
-
-        Raises UsageError if an item is missing in all records.
-        """
+        sets whose label matches. Raises UsageError if an item is missing in all records."""
         return list(dict.fromkeys(name for item in items for name in self._resolved(item)))
 
     def _resolved(self, item: str) -> list[str]:
@@ -87,8 +83,7 @@ class JoinedSets:
         return names
 
     def numbers(self, names: Sequence[str]) -> np.ndarray:
-        """The columns (N, M) with these names (from `resolve`), with one row for each joined record; NaN if a
-        record has no number."""
+        """The columns (N, M) from `resolve`, with one row for each joined record; NaN for missing numbers."""
         keys = list(dict.fromkeys(key for rows in self._rows.values() for key in rows))
         values = np.full((len(keys), len(names)), np.nan)
         for place, name in enumerate(names):

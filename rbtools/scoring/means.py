@@ -1,4 +1,4 @@
-"""The interval of a mean over metrics of the same record, such as `mean(pgd20.*)`."""
+"""Means over metrics of the same record, such as `mean(pgd20.*)`: their intervals and numbers of images."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.probabilistic.intervals import mean_interval
 from rbtools.records import answers, expr, results
-
-Interval = tuple[float, float]
 
 
 def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str, Any]]:
@@ -31,13 +29,12 @@ def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str
         return []
 
 
-def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval | None:
+def interval(record: Mapping[str, Any], compiled: expr.Expression) -> tuple[float, float] | None:
     """The 95 % interval of a mean of metrics. None for other expressions, or if a metric lacks an interval.
 
     If all metrics have answers for each image, one observation is the share of metrics in which an image
-    counts, as for `corrupt.mean`; correlation between metrics is then taken into account. Otherwise, the
-    interval is the mean of the metrics' intervals, which is correct if the metrics fail on the same images,
-    and is otherwise too wide.
+    counts, which takes correlation between metrics into account. Otherwise, the interval is the mean of the
+    metrics' intervals, which is too wide unless the metrics fail on the same images.
     """
     entries = parts(record, compiled)
     ends = [pair for entry in entries if (pair := results.interval(entry)) is not None]
@@ -57,6 +54,6 @@ def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval |
 
 
 def images(record: Mapping[str, Any], compiled: expr.Expression) -> int | None:
-    """The number of images behind a mean of metrics; None if the metrics have different numbers of images."""
+    """The number of images behind a mean; None if the metrics have different numbers of images."""
     counts = {entry.get("n") if type(entry.get("n")) is int else None for entry in parts(record, compiled)}
     return counts.pop() if len(counts) == 1 else None

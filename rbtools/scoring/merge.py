@@ -1,4 +1,4 @@
-"""Merges records of one model into one record with all results, and records of several models into means."""
+"""Merges records of one model into one record, and records of several models into means."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ Record = Mapping[str, Any]
 
 
 def united(old: Record, new: Record) -> dict[str, Any]:
-    """Merge two records of one model, with the metrics of both.
-
-    If both records have a metric, the value on more images is kept. If the numbers of images are equal or
-    unknown, the value in `new` is kept. The other fields are also taken from `new`.
-    """
+    """Merge two records of one model, with the metrics of both. If both records have a metric, the value on
+    more images is kept. If the numbers of images are equal or unknown, the value in `new` is kept. The other
+    fields are also taken from `new`."""
     before, after = (record.get("metrics") or {} for record in (old, new))
     entries, later = map(results.by_metric, (old, new))
     images, others = (
@@ -32,8 +30,6 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     }
 
     def chosen(ours: Record, theirs: Record) -> dict[str, Any]:
-        """Joins two mappings by metric, with the metrics of the old mapping first; for each metric, the
-        preferred value is kept."""
         kept = {name: value for name, value in ours.items() if name in from_old}
         return kept | {name: value for name, value in theirs.items() if name not in from_old}
 
@@ -50,19 +46,15 @@ def united(old: Record, new: Record) -> dict[str, Any]:
 
 
 class Unions:
-    """Merges records of the same model, and counts the merged records.
-
-    `count` is the number of records that were merged into earlier records. `images` describes the first
-    merged record whose metrics have different numbers of images because its two parts had different numbers.
-    The mapping contains the number of images of each metric.
-    """
+    """Merges records of the same model; `count` is the number of records that were merged into earlier
+    records. `images` maps each metric to its number of images, for the first merged record whose two parts
+    had different numbers of images."""
 
     def __init__(self) -> None:
         self.count = 0
         self.images: dict[str, int] = {}
 
     def of(self, old: Record, new: Record) -> dict[str, Any]:
-        """Merge two records with `united`, and count the merged record."""
         self.count += 1
         record = united(old, new)
         if not self.images:
@@ -72,25 +64,20 @@ class Unions:
 
 
 def images(record: Record) -> dict[str, int]:
-    """Maps each metric that is a share of images to the number of images.
-
-    PR and ProbAcc are left out if they are shares of the images that the model classifies correctly.
-    """
+    """Maps each metric that is a share of images to the number of images. PR and ProbAcc are left out if they
+    are shares of the images that the model classifies correctly."""
     counts = {}
     for entry in record.get("evals") or ():
         name, n = str(entry.get("metric")), entry.get("n")
-        of_correct = entry.get("denominator") == "correct" or metric_names.parse(name).stem in (
-            "pr",
-            "probacc",
-        )
+        stem = metric_names.parse(name).stem
+        of_correct = entry.get("denominator") == "correct" or stem in ("pr", "probacc")
         if type(n) is int and metric_names.is_share(name) and not of_correct:
             counts[name] = n
     return counts
 
 
 def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
-    """Maps each metric whose number of images differs between these records to the smallest and the largest
-    number of images."""
+    """Maps each metric whose number of images differs between records to the smallest and largest number."""
     counts: dict[str, set[int]] = {}
     for record in records:
         for name, n in images(record).items():
@@ -99,12 +86,9 @@ def mixed_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
 
 
 def merged(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The mean of records, with all fields that are the same in all records, and with `about` under
-    "aggregated".
-
-    The entry of a metric contains the mean as `value`, the sample standard deviation as `std` (null for one
-    record), the number of `records` that have the metric, and the fields that are the same in all entries.
-    """
+    """The mean of records, with the fields that are equal in all records, and `about` under "aggregated". The
+    entry of a metric contains the mean as `value`, the sample standard deviation as `std` (null for one
+    record), the number of `records` that have the metric, and the fields that are the same in all entries."""
     common = shared([described(record) for record in records])
     seeds = [record["train"]["seed"] for record in records if "seed" in (record.get("train") or {})]
     counted = {"records": len(records), **({"seeds": seeds} if len(set(map(str, seeds))) > 1 else {})}

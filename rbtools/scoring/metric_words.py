@@ -7,7 +7,7 @@ import re
 from rbtools.records import expr, metric_name
 from rbtools.records.metric_name import MetricName
 
-AXES = {
+AXES = {  # labels of axes
     "eps": "ε [1/255]",
     "eps1": "ε in L1, on pixels in [0, 1]",
     "eps2": "ε in L2, on pixels in [0, 1]",
@@ -16,10 +16,9 @@ AXES = {
     "rho": "tolerated failure rate ρ",
     "epoch": "epoch",
 }
-"""Maps the quantity along an axis to the label of the axis."""
 BALLS = {"linf": "", "l1": " (L1)", "l2": " (L2)"}
 _PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
-_PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
+_PROBABILISTIC |= {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
 _ATTACKS = {
     "aa": "AutoAttack",
     "autoattack": "AutoAttack",
@@ -42,14 +41,12 @@ _FIXED = {
 }
 
 
-def axis_of(parts: MetricName) -> str:
-    """The key in AXES for the quantity that varies in the metric's name."""
+def axis_of(parts: MetricName) -> str:  # a key of AXES
     return {"linf": "eps", "l1": "eps1", "l2": "eps2"}[parts.ball] if parts.over == "eps" else parts.over
 
 
 def distance(parts: MetricName) -> str:
-    """The distance in a metric's name with its unit, such as `ε = 8/255`; distances in other norms are for
-    pixels in [0, 1]."""
+    """The distance in a metric's name, such as `ε = 8/255`; in L1 and L2, for pixels in [0, 1]."""
     return f"ε = {parts.number}{'/255' if parts.ball == 'linf' else ''}"
 
 
@@ -60,18 +57,12 @@ def radius(text: str) -> str:
 
 
 def attack(parts: MetricName) -> str:
-    """The attack in a metric's name with the norm, such as `PGD-20 (L2)`; for an unknown attack, the name is
-    unchanged."""
+    """The attack in a metric's name with the norm, such as `PGD-20 (L2)`; unknown attacks are unchanged."""
     name = parts.stem if parts.stem in _ATTACKS else parts.stem.rstrip("0123456789")
     steps = parts.stem[len(name) :]
     if name not in _ATTACKS:
         return parts._replace(norm="").family + BALLS[parts.ball]
     return f"{_ATTACKS[name]}{f'-{steps}' if steps else ''}{BALLS[parts.ball]}"
-
-
-def is_attack(parts: MetricName) -> bool:
-    """Whether the metric is measured under a known attack."""
-    return bool(parts.number) and (parts.stem in _ATTACKS or parts.stem.rstrip("0123456789") in _ATTACKS)
 
 
 def is_share(name: str) -> bool:
@@ -86,18 +77,16 @@ def is_share(name: str) -> bool:
 
 
 def heading(name: str) -> str:
-    """The heading of a metric's column, such as `PR uniform, γ = 0.08`. Unknown names and expressions are
-    unchanged."""
+    """The heading of a metric's column, such as `PR uniform, γ = 0.08`; expressions are unchanged."""
     parts = metric_name.parse(name)
     first = parts.prefixes[0] if parts.prefixes else ""
     if first in ("ge", *metric_name.SPLITS, *metric_name.OF_OTHERS):
         return f"{'GE' if first == 'ge' else f'{first}:'} {heading(parts.rest().build())}"
     if first:
         return name
-    if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
-        return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ = {radius(parts.number)}"
     if parts.over == "gamma":
-        return f"{_PROB_ACC[parts.stem]} {parts.of}, γ = {radius(parts.number)}, ρ = {parts.rho}"
+        rate = f", ρ = {parts.rho}" if parts.rho else ""
+        return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ = {radius(parts.number)}{rate}"
     if name in _FIXED:
         return _FIXED[name]
     if parts.stem == "corrupt":
@@ -105,7 +94,7 @@ def heading(name: str) -> str:
         return f"{words}, severity {parts.number}" if words and parts.number else words or name
     if parts.over == "eps" and parts.stem == "cert.smooth":
         return f"certified by smoothing, σ = {parts.of}, {distance(parts)}"
-    if is_attack(parts):
+    if parts.number and not _ATTACKS.keys().isdisjoint((parts.stem, parts.stem.rstrip("0123456789"))):
         suffix = f" {parts.suffix}".replace("_", " ").rstrip()
         return f"{attack(parts)}{suffix}, {distance(parts)}"
     return name

@@ -18,15 +18,13 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
 
     The value is 1 - (a - b) / (c - b), where a is the area under the attack's curve, b is the area under the
     lower envelope of all curves in the same norm, and c is clean accuracy times the largest distance (Cina et
-    al. 2024, AttackBench, arXiv:2404.19460). An attack that is as good as all attacks together has the value
-    1, and an attack that finds no adversarial example has the value 0. The curves end at the distance where
-    the envelope reaches 0, or else at the largest distance that all curves contain. The record does not
-    contain the outcomes of single images. If attacks break different images, the envelope is therefore above
-    the accuracy against all attacks together, which `rb-attack curve --attacks` measures.
+    al. 2024, AttackBench, arXiv:2404.19460). An attack that finds no adversarial example has the value 0. The
+    curves end at the distance where the envelope reaches 0, or else at the largest distance that all curves
+    contain. If attacks break different images, the envelope is above the accuracy against all attacks
+    together, which `rb-attack curve --attacks` measures.
 
-    `attack` is the metric's name without the distance, such as "pgd20" or "fmn.l2". In expressions, the
-    function is called as `optimality('pgd20')`. Raises RbError if the record lacks the accuracies of this
-    attack, of a second attack, or on clean images.
+    `attack` is the metric's name without the distance, such as "pgd20" or "fmn.l2". Raises RbError if the
+    record lacks the accuracies of this attack, of a second attack, or on clean images.
     """
     curves, name = _curves(record), str(attack)
     if name not in curves:
@@ -48,9 +46,7 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
 
 
 class _Curve(NamedTuple):
-    """The accuracies over distances, and the fields that must be equal for all compared curves: norm, split,
-    data set and number of images.
-    """
+    """A curve of accuracy over distance. Compared curves have equal `images`: norm, split, data set and n."""
 
     images: tuple[str, str, Any, Any]
     over: Over
@@ -72,22 +68,19 @@ def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
 
 
 def _optimality(asked: Over, compared: Sequence[Over]) -> float:
-    """The local optimality of a curve among `compared`, where all curves have clean accuracy at distance
-    0."""
     end = min(max(curve) for curve in compared)
     grid = sorted({eps for curve in compared for eps in curve if eps <= end})
-    lowest = [min(_at(curve, eps) for curve in compared) for eps in grid]
+    lowest = [min(_interpolated(curve, eps) for curve in compared) for eps in grid]
     if 0.0 in lowest:
         grid, lowest = grid[: lowest.index(0.0) + 1], lowest[: lowest.index(0.0) + 1]
-    area, least = _area(grid, [_at(asked, eps) for eps in grid]), _area(grid, lowest)
+    area, least = _area(grid, [_interpolated(asked, eps) for eps in grid]), _area(grid, lowest)
     most = asked[0.0] * grid[-1]
     if most <= least:
         raise RbError("Local optimality is not defined: no attack breaks an image up to that distance.")
     return 1 - (area - least) / (most - least)
 
 
-def _at(curve: Over, eps: float) -> float:
-    """The accuracy at a distance within the range of the curve, by linear interpolation."""
+def _interpolated(curve: Over, eps: float) -> float:
     if eps in curve:
         return curve[eps]
     below, above = max(one for one in curve if one < eps), min(one for one in curve if one > eps)
@@ -96,6 +89,5 @@ def _at(curve: Over, eps: float) -> float:
 
 
 def _area(grid: Sequence[float], values: Sequence[float]) -> float:
-    """The area under the piecewise linear curve through the values at the distances of the grid."""
     steps = zip(itertools.pairwise(grid), itertools.pairwise(values), strict=True)
     return math.fsum((right - left) * (low + high) / 2 for (left, right), (low, high) in steps)

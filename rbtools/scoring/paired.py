@@ -1,8 +1,5 @@
-"""Comparison of two models on the same images.
-
-Only images that count for exactly one of the two models matter. Of n images, `gained` count only for the
-first model and `lost` only for the second model. The difference of the models' shares is (gained - lost) / n.
-"""
+"""Comparison of two models on the same n images. The difference of the models' shares is (gained - lost) / n,
+where `gained` images count only for the first model and `lost` images only for the second model."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ class Comparison(NamedTuple):
 
 
 def changed(first: np.ndarray, second: np.ndarray) -> tuple[int, int]:
-    """The number of images that count only for the first model, and the number that count only for the second
-    model. Both arguments are bool (N,)."""
+    """The numbers of images that count only for the first and only for the second model, from bool (N,)."""
     return int((first & ~second).sum()), int((second & ~first).sum())
 
 
@@ -35,8 +31,8 @@ def interval(gained: np.ndarray, lost: np.ndarray, images: np.ndarray) -> tuple[
     estimates). If l and u are the ends for a and b, and r is their correlation, the lower end is a - b -
     sqrt(x^2 + y^2 - 2 r x y), with x = a - l_a and y = u_b - b. If the answers are equal for all images, the
     interval is -3 / n to 3 / n. `bench/paired_intervals.py` measures a coverage of .951 to .976 if the
-    answers for five images differ on average. In this case, the coverage of Tango's interval falls to .931,
-    the coverage of Wald's falls to .870, and the coverage of Bonett and Price's rises to .991.
+    answers for five images differ on average; Tango's interval covers .931, Wald's .870, and Bonett and
+    Price's .991.
     """
     first, second = gained / images, lost / images
     (low, high), (least, most) = (_mid_p(count, images) for count in (gained, lost))
@@ -100,10 +96,10 @@ def of_means(difference: float, draws: np.ndarray, between: np.ndarray, freedom:
     """Compares two means over seeds.
 
     `draws` (B,) contains samples of the difference of the means, as if other test images had been used.
-    `between` (2,) is the variance of each mean between its members, and `freedom` is the degrees of freedom.
-    The p-value is from Student's distribution, with the degrees of freedom that `rank_sets` uses. The
-    interval combines percentiles of the samples with Student's interval between members (Zou and Donner,
-    Stat. Med. 27, 2008).
+    `between` (2,) is the variance of each mean between its members, with `freedom` degrees of freedom. The
+    p-value is from Student's distribution, with the degrees of freedom that `rank_sets` uses. The interval
+    combines percentiles of the samples with Student's interval between members (Zou and Donner, Stat. Med.
+    27, 2008).
     """
     seeds, images = float(between.sum()), float(draws.var(ddof=1))
     inverse = float((between / freedom).sum())

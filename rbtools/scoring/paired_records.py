@@ -1,5 +1,4 @@
-"""Comparison of records with a reference, on the images that a record and the reference have in common
-(`rb-rank --paired`)."""
+"""Comparison of records with a reference on the same images (`rb-rank --paired`)."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ Counted = Callable[[Record, Mapping[str, Any]], answers.Answers | None]
 
 class _MemberAnswers(NamedTuple):
     """The answers for a metric of a record, or of all members of a mean. `right` is bool (M, N), true if an
-    image counts for a member. `examples` contains the digests of the lists of images, if known.
-    """
+    image counts for a member. `examples` contains the digests of the lists of images, if known."""
 
     members: Sequence[Record]
     right: np.ndarray
@@ -41,15 +39,15 @@ def compare(
     raw: bool = False,
     warn: Callable[[str], None] = lambda message: None,
 ) -> tuple[list[dict[str, dict[str, Any]]], int]:
-    """Compare records, or means of several members, with a reference.
+    """Compare records, or means of several members, with a reference (the members of the mean, or one
+    record).
 
-    `reference` contains the single record or the members of the mean. `others` contains names and members.
-    `counted` returns which images count in the value of an entry. `draws` is used for means of several
-    members. `needed` contains the metrics whose answers must be for the reference's images; if they are for
-    other images, `warn` is called, and the record has no comparison. Returns the comparisons of each record
-    by metric, and the number of records without answers of the needed metrics. A comparison contains p after
-    Holm's correction and, with `raw`, also the uncorrected p_raw. Raises RbError if the reference lacks
-    answers of the needed metrics.
+    `others` contains names and members. `counted` returns which images count in the value of an entry.
+    `draws` is used for means of several members. `needed` contains the metrics whose answers must be for the
+    reference's images; if they are for other images, `warn` is called, and the record has no comparison.
+    Returns the comparisons of each record by metric, and the number of records without answers of the needed
+    metrics. A comparison contains p after Holm's correction and, with `raw`, also the uncorrected p_raw.
+    Raises RbError if the reference lacks answers of the needed metrics.
     """
     measure = partial(_measured, counted=counted)
     found = {name: measure(reference, name) for name in reference[0].get("metrics") or {}}
@@ -57,7 +55,7 @@ def compare(
     needed = [name for name in needed if metric_name.is_share(name) or name in known]
     for name in [*needed, *([] if known else ["any metric"])]:
         if name not in known:
-            raise RbError(_why_not(name, results.last_entry(reference[0], name)))
+            raise RbError(_why_not_comparable(name, results.last_entry(reference[0], name)))
     measured: list[dict[str, _MemberAnswers]] = []
     lacking = 0
     for name, members in others:
@@ -81,8 +79,7 @@ def compare(
 
 
 def _measured(members: Sequence[Record], name: str, counted: Counted) -> _MemberAnswers | None:
-    """The answers of all members for a metric. Returns None if the answers of a member are missing, or if the
-    members have different images."""
+    """The answers of all members for a metric; None if a member has no answers or other images."""
     every, about, examples = [], [], set()
     for member in members:
         entry = results.last_entry(member, name)
@@ -101,8 +98,7 @@ def _measured(members: Sequence[Record], name: str, counted: Counted) -> _Member
 def _compared(
     metric: str, every: Sequence[_MemberAnswers], reference: _MemberAnswers, draws: bootstrap.BootstrapDraws
 ) -> list[dict[str, Any]]:
-    """The comparisons of a metric. Comparisons of single records are computed from the images whose answers
-    differ, and comparisons of means are computed from samples."""
+    """Single records are compared on the images whose answers differ, and means are compared by samples."""
 
     def drawn(one: _MemberAnswers, whose: str) -> np.ndarray:
         """Samples (M, B) of the members, as if all of them had used the same other test images."""
@@ -130,8 +126,7 @@ def _compared(
     return found
 
 
-def _why_not(name: str, entry: Mapping[str, Any]) -> str:
-    """The reason why a metric of the reference cannot be compared."""
+def _why_not_comparable(name: str, entry: Mapping[str, Any]) -> str:
     try:
         answers.needed(entry, name)
     except answers.NoAnswers as why:
@@ -143,7 +138,7 @@ def _why_not(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def _difference(ours: _MemberAnswers, reference: _MemberAnswers) -> str:
-    """A description of the difference between the images of two metrics; "" if the images are the same."""
+    """The difference between the images of two metrics in words; "" if the images are the same."""
     for key in sorted(ours.images.keys() | reference.images.keys()):
         one, other = ours.images.get(key), reference.images.get(key)
         if one != other:

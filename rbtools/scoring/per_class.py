@@ -12,11 +12,9 @@ from rbtools.records import answers, expr, results
 
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
-    """Maps each class to the number of its images that count in the metric, and of all its images.
-
-    Raises MissingName if the metric is missing, NoAnswers if there are no answers for each image, and RbError
-    if the answers are damaged.
-    """
+    """Maps each class to the number of its images that count in the metric, and of all its images. Raises
+    MissingName if the metric is missing, NoAnswers if there are no answers for each image, and RbError if the
+    answers are damaged."""
     if metric not in (record.get("metrics") or {}):
         raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
     entry = results.last_entry(record, metric)
@@ -32,9 +30,7 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
 
 def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
     """The field `per_class` of a record: the accuracy of each class with its interval, and the worst class.
-
-    Raises the same errors as `counts`.
-    """
+    Raises the same errors as `counts`."""
     every = counts(record, metric)
     worst = min(every, key=lambda label: every[label][0] / every[label][1])
     classes = {

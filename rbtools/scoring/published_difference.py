@@ -1,5 +1,4 @@
-"""Compares the metrics of a record with published values, and tests whether sampling error can explain the
-differences."""
+"""Compares a record's metrics with published values, and tests if sampling error explains the differences."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ Entry = Mapping[str, Any]
 
 LEVEL = 0.05
 """A difference with a smaller p-value is beyond the sampling error: 1.96 standard errors."""
-_EPS = 0.02  # relative difference: RobustBench lists models attacked at 0.031 among those at 8/255
+_EPS = 0.02  # relative; RobustBench lists models attacked at 0.031 together with those at 8/255
 # Fields of a published entry that are not settings of its measurement.
 _APART = ("n", "source", "definition", "norm")
 _GROUPS = ("publication", "calculation", "random numbers", "arithmetic")
@@ -25,9 +24,9 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
     """Maps each metric that both records have to the published value, the difference (ours minus published),
     and whether the difference is within the sampling error.
 
-    `images` is the number of test images of the published numbers, or None if unknown. PR and ProbAcc count
-    only images that the model classifies correctly. If our protocol differs from the published protocol, the
-    metric has only a `reason`. If the metric has no standard errors, a `reason` replaces the verdict.
+    `images` is the number of test images of the published numbers, or None if unknown. If our protocol
+    differs from the published protocol, the metric has only a `reason`. If the metric has no standard errors,
+    a `reason` replaces the verdict.
     """
     ours, theirs = map(results.by_metric, (record, published))
     metrics, theirs_by_name = record.get("metrics") or {}, published.get("metrics") or {}
@@ -40,6 +39,7 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
             continue
         entry = {**theirs.get(name, {}), "metric": name}
         if images is not None:
+            # PR and ProbAcc count only images that the model classifies correctly.
             clean, of_correct = theirs_by_name.get("acc"), metric_name.parse(name).stem in ("pr", "probacc")
             share = clean if of_correct and isinstance(clean, float) else 1
             entry["n"] = max(round(images * share), 1)
@@ -48,11 +48,8 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
 
 
 def difference(ours: Entry | None, theirs: Entry) -> str:
-    """The fields in which our protocol differs from the published protocol; empty if all fields agree, or if
-    our protocol is unknown.
-
-    A switch (true) that our entry lacks counts as off; other fields that our entry lacks are not compared.
-    """
+    """The fields in which our protocol differs from the published one; "" if no field is known to differ. A
+    switch (true) that our entry lacks counts as off; other fields that our entry lacks are not compared."""
     if ours is None:
         return ""
     words = []

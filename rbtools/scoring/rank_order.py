@@ -1,5 +1,4 @@
-"""Ranks records by one or several numbers. Records with equal values share a rank; unranked records are
-last."""
+"""Ranks records by one or several numbers."""
 
 from __future__ import annotations
 
@@ -24,9 +23,8 @@ class SortKey(NamedTuple):
 
 
 def key(item: str) -> SortKey:
-    """Parse `EXPR[:lower|higher]`; the default is the metric's usual direction. Raises RbError if the text
-    after the colon is another word.
-    """
+    """Parse `EXPR[:lower|higher]`; the default is the metric's usual direction. Raises UsageError if the text
+    after the colon is another word."""
     text, _, direction = item.rpartition(":")
     if direction in ("lower", "higher") and text:
         return SortKey(text.strip(), direction == "higher")
@@ -91,8 +89,8 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
     """The band of each record, where band 1 is the best; `intervals` are in the order of the ranking.
 
     A band consists of the best record that is not yet in a band, and of the following records whose intervals
-    overlap the interval of this record. Two records of a band may differ significantly, but each record of a
-    band could be as good as the band's first record.
+    overlap its interval. Two records of a band may differ significantly, but each record of a band could be
+    as good as the band's first record.
     """
     bands = [1] * len(intervals)
     pending = list(range(len(intervals)))
@@ -105,11 +103,8 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
 
 
 def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:
-    """Whether each point is on the Pareto front, which means that no other point is at least as good in all
-    numbers and better in one number.
-
-    A point that lacks a number is not on the front. Equal points are all on the front or all off the front.
-    """
+    """Whether each point is on the Pareto front: no other point is at least as good in all numbers and better
+    in one. A point that lacks a number is not on the front. Equal points are all on the front or all off."""
     on = [False] * len(points)
     best: list[Cost] = []
     # In this order, no point is dominated by a later point: comparing with the front so far is enough.

@@ -1,12 +1,11 @@
 """Intervals of ranks, from tests of all pairs of numbers. The rank of a number is 1 plus the number of truly
-better numbers. If numbers are close, the ranks in bootstrap resamples do not form a valid interval. For
-example, each order of ten truly equal numbers is possible, but the first number in a resample is almost never
-the tenth (Hall and Miller, Ann. Stat. 37, 2009). Therefore, each number is compared with all others at a
-simultaneous level of 5 %. The lower end of a rank's interval follows from the number of significantly better
-numbers, and the upper end from the number of significantly worse numbers (Mogstad, Romano, Shaikh and
-Wilhelm, Rev. Econ. Stud. 91, 2024). Instead of their bootstrap, we use Bonferroni's bound, which is valid for
-any dependence between the numbers.
-"""
+better numbers. If numbers are close, the ranks in bootstrap resamples do not form a valid interval: each
+order of ten truly equal numbers is possible, but the first number in a resample is almost never the tenth
+(Hall and Miller, Ann. Stat. 37, 2009). Therefore, each number is compared with all others at a simultaneous
+level of 5 %. The lower end of a rank's interval follows from the number of significantly better numbers, and
+the upper end from the number of significantly worse numbers (Mogstad, Romano, Shaikh and Wilhelm, Rev. Econ.
+Stud. 91, 2024). Instead of their bootstrap, we use Bonferroni's bound, which is valid for any dependence
+between the numbers."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class Drawn(NamedTuple):
 
     `between` (G,) is the variance of each number between its members, which the samples do not contain, and
     `freedom` (G,) is the degrees of freedom of this variance. `rarity` (G,) is 1 / n for n images behind a
-    number, or 0 if n is large or unknown. `joint` is true if the samples of different numbers are dependent;
-    otherwise, the numbers are independent.
+    number, or 0 if n is large or unknown. `joint` is true if the samples of different numbers are dependent.
     """
 
     draws: np.ndarray
@@ -40,8 +38,8 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest rank (G,) of each number, which are the ends of a 95 % interval.
 
     If several numbers are truly equal, each of them has several true ranks, and the interval contains all of
-    these ranks. Only close numbers are compared; other numbers are counted by sorting. The comparison of G
-    numbers needs G log G steps, and one step for each close pair.
+    these ranks. Only close numbers are compared, so G numbers need G log G steps and one step for each close
+    pair.
     """
     count, size = drawn.draws.shape
     if count < 2:
@@ -78,14 +76,13 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Spread:
-    """Variances of differences between numbers. `moved` contains centred samples (G, B), with squares that
-    add up to variances."""
+    """Variances of differences. The squares of the centred samples `moved` (G, B) add up to variances."""
 
     def __init__(self, moved: np.ndarray, between: np.ndarray, freedom: np.ndarray, joint: bool) -> None:
         self.moved, self.between, self.freedom, self.joint = moved, between, freedom, joint
         self.variance = (moved**2).sum(1)
         self.grouped = bool(between.any())
-        self.inverse = 1 / (moved.shape[1] - 1)  # 1 / degrees of freedom of the draws' variances
+        self.inverse = 1 / (moved.shape[1] - 1)  # 1 / degrees of freedom of the samples' variances
 
     def most(self) -> np.ndarray:
         """The largest possible standard deviation (G,) of a difference from each number."""
@@ -94,12 +91,9 @@ class _Spread:
         return most
 
     def of_pairs(self, rows: slice, near: slice) -> tuple[np.ndarray, np.ndarray]:
-        """The variances (R, N) of differences, and the inverse degrees of freedom of these variances.
-
-        The inverse degrees of freedom are the mean over the parts of a variance, weighted with the sizes of
-        the parts. With Welch's formula, which uses squared weights, the coverage is a few per cent too low
-        for groups of two and three.
-        """
+        """The variances (R, N) of differences, and the inverse degrees of freedom of these variances. The
+        inverse degrees of freedom are averaged with the sizes of a variance's parts as weights. With Welch's
+        squared weights, the coverage is a few per cent too low for groups of two and three."""
         variance = self.variance[rows, None] + self.variance[near]
         if self.joint:
             variance -= 2 * self.moved[rows] @ self.moved[near].T
@@ -114,11 +108,8 @@ class _Spread:
 
 
 def _critical(count: int, spread: _Spread) -> tuple[Callable[[np.ndarray], np.ndarray], float]:
-    """Returns a function that maps 1 / degrees of freedom to Student's quantile for one of `count` numbers,
-    and the largest value of this function.
-
-    The function is convex, so interpolated values are never too small.
-    """
+    """Returns a function from 1 / degrees of freedom to Student's quantile for one of `count` numbers, and
+    the function's largest value. The function is convex, so interpolated values are never too small."""
     inverses = 1 / spread.freedom[spread.between > 0]
     least, most = (end(inverses, initial=spread.inverse) for end in (np.min, np.max))
     grid = np.linspace(least, most, _GRID if most > least else 1)

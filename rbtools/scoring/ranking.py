@@ -1,5 +1,4 @@
-"""The entries of a ranking, which are single records or means over records, and the values by which they are
-ranked."""
+"""The entries of a ranking: single records or means over records, and the values that rank them."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ Record = dict[str, Any]
 class Contender:
     """An entry of the ranking.
 
-    `members` contains the single records behind the entry, and `parts` contains the records that are
-    averaged, possibly means over seeds. `values` contains the values by which the entry is ranked, None if
-    missing. `points` contains the coordinates for the Pareto front. `paired` is the comparison with a
-    reference, and `marks` contains fields that are written next to the rank.
+    `members` contains the single records behind the entry, and `parts` the records that are averaged,
+    possibly means over seeds. `values` contains the values by which the entry is ranked, None if missing.
+    `points` contains the coordinates for the Pareto front. `paired` is the comparison with a reference, and
+    `marks` contains fields that are written next to the rank.
     """
 
     record: Record
@@ -35,7 +34,6 @@ class Contender:
 
     @classmethod
     def mean(cls, parts: Sequence[Contender], about: Mapping[str, Any]) -> Contender:
-        """The entry for the mean of several entries (see `merge.merged`)."""
         records = [part.record for part in parts]
         members = [member for part in parts for member in part.members]
         return cls(merge.merged(records, about), members, records)
@@ -45,11 +43,8 @@ def one_of_each_model(
     records: Iterable[Record], unions: merge.Unions, *, weights: bool = False
 ) -> dict[int, Record]:
     """Maps the digest of each model to one record, in order of first occurrence; `unions` merges and counts
-    further records of the same model.
-
-    If `weights` is true, only records that name their checkpoint are merged, because rows of a table may not
-    describe a model completely.
-    """
+    further records. If `weights` is true, only records that name their checkpoint are merged, because rows of
+    a table may not describe a model completely."""
     models: dict[int, Record] = {}
     for record in records:
         alone = weights and "checkpoint" not in record
@@ -59,10 +54,8 @@ def one_of_each_model(
 
 
 def averaged(contenders: Sequence[Contender], over: Sequence[str]) -> list[Contender]:
-    """The means of the entries that differ only in the fields `over` (such as `seed`).
-
-    Raises UsageError if a field is missing in all records.
-    """
+    """The means of the entries that differ only in the fields `over` (such as `seed`). Raises UsageError if a
+    field is missing in all records."""
     for name in over if contenders else ():
         if not any(same_model.has(one.record, name) for one in contenders):
             hint = near(name, same_model.SHORT) or expr.MissingName(name, contenders[-1].record).hint
@@ -77,10 +70,8 @@ def averaged_by(
     contenders: Sequence[Contender], names: Sequence[str], option: str
 ) -> tuple[list[Contender], dict[str, int]]:
     """The means of the entries that have the same values of the fields `names`, and the number of records
-    that lack each field.
-
-    Raises UsageError, which names the `option`, if a field is missing in all records.
-    """
+    that lack each field. Raises UsageError, which names the `option`, if a field is missing in all
+    records."""
     groups = grouped([one.record for one in contenders], names, option)
     means = [
         Contender.mean([contenders[place] for place in places], {"group": dict(zip(names, key, strict=True))})
@@ -92,10 +83,8 @@ def averaged_by(
 def values(
     records: Sequence[Record], keys: Sequence[rank_order.SortKey], option: str
 ) -> list[tuple[Any, ...]]:
-    """The values by which each record is ranked; None if a value is missing.
-
-    Raises UsageError if no record has a value, because the name is then wrong.
-    """
+    """The values by which each record is ranked; None if a value is missing. Raises UsageError if no record
+    has a value, because the name is then wrong."""
     columns = []
     for key in keys:
         value, column = expr.Expression(key.text, any_name=True), []
@@ -119,8 +108,7 @@ def values(
 def marked_bands(
     ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
-    """The band of each ranked entry. An entry without a value has no band, and an entry without an interval
-    counts as exact."""
+    """The band of each ranked entry, None without a value. An entry without an interval counts as exact."""
     known = {
         place: ends[place] or (entry.value, entry.value)
         for place, entry in enumerate(ranked)

@@ -1,5 +1,4 @@
-"""Tests whether chance and rounding can explain the difference between a claimed entry and a new
-measurement."""
+"""Tests whether chance and rounding explain the difference between a claimed and a new measurement."""
 
 from __future__ import annotations
 
@@ -16,22 +15,23 @@ LEVEL = 1e-3
 """A smaller p-value means a difference."""
 _NORMAL_AT_LEVEL = 3.29  # standard errors from the mean, two-sided
 MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
-# Share of images whose verdict may differ between two processors. The iterates of a search differ in bfloat16
-# and between devices; without a search, a verdict in float32 differs only near a tie.
+# Shares of images whose outcome may differ between two processors, with and without a search. The iterates of
+# a search differ in bfloat16 and between devices; without a search, only near-ties in float32 differ.
 _SEARCHED, _JUDGED = 0.01, 0.002
 _RELATIVE = 0.01  # relative error of numbers that are not shares
-# Factor on these for results of equal arithmetic: threads and batch sizes still change rounding.
+# Factor for results with the same arithmetic, where threads and batch sizes still change rounding.
 _ALIKE = 0.1
 _ALIKE_RELATIVE = 1e-4
 
 
 def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
     """Returns the verdict on a claimed entry. If `measured` is on a random part of the claim's images,
-    `images` is the number of images of the claim; otherwise, `images` is None. An accuracy on all images must
-    be equal, except for a small share of images whose outcome rounding may change. This share is ten times
-    smaller if device, precision and environment are the same as in the claim. On a random part, the number of
-    correct images follows the hypergeometric distribution if the claim is true. Other values are tested with
-    their standard errors.
+    `images` is the number of images of the claim; otherwise, `images` is None.
+
+    An accuracy on all images must be equal, except for a small share of images whose outcome rounding may
+    change. This share is ten times smaller if device, precision and environment are the same as in the claim.
+    On a random part, the number of correct images follows the hypergeometric distribution if the claim is
+    true. Other values are tested with their standard errors.
     """
     base = {"claimed": claim.get("value"), "measured": measured.get("value"), "n": measured.get("n")}
     if claim.get("value") is None or measured.get("value") is None:
@@ -51,9 +51,8 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
 
 
 def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """Returns the verdict on a published number, whose images and some settings are unknown. The measurement
-    must agree within the number's rounding and the sampling error of both values. `images` is as in `judged`.
-    """
+    """The verdict on a published number, whose images and some settings are unknown. The measurement must
+    agree within the number's rounding and the sampling error of both values. `images` is as in `judged`."""
     base = {"claimed": claim["value"], "measured": measured.get("value"), "n": measured.get("n")}
     if measured.get("value") is None:
         return {"verdict": UNKNOWN, **base, "reason": "the measurement has no value"}
@@ -87,7 +86,7 @@ def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[st
     return words
 
 
-# Settings that the metric's name contains, and settings with no more effect than chance.
+# Settings that the metric's name contains, and settings that change results only by chance.
 _IN_NAMES = {"metric", "n", "attack", "eps", "norm", "split", "noise", "gamma", "rho", "denominator"}
 _IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices", "measure", "certificate"}
 _IN_NAMES |= {"definition"}
@@ -108,8 +107,7 @@ def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, li
 
 
 def different(claim: Entry, measured: Entry) -> str:
-    """The fields of the protocol in which two entries differ, except the chosen images; "" if all fields
-    agree."""
+    """The fields of the protocol in which two entries differ, except the chosen images; "" if none differ."""
     apart = ("n", "indices", "train_indices")
     return results.difference(
         *({k: v for k, v in one.items() if k not in apart} for one in (claim, measured))
@@ -117,7 +115,7 @@ def different(claim: Entry, measured: Entry) -> str:
 
 
 def _too_few(claim: Entry, measured: Entry) -> str | None:
-    """The reason if rounding cannot explain the difference between the numbers of images; None otherwise."""
+    """Whether rounding cannot explain the difference between the numbers of images; returns the reason."""
     for said, found in zip(results.counts(claim), results.counts(measured), strict=False):
         if abs(said - found) > _allowed(_JUDGED, said):
             return f"n is {said} in the claim, but there are {found} such images"
@@ -129,8 +127,6 @@ def _rate(claim: Entry) -> float:
 
 
 def _same_arithmetic(claim: Entry, measured: Entry) -> bool:
-    """Whether claim and measurement used the same arithmetic, in which case only threads and batch sizes may
-    change rounding."""
     facts = ("environment", "device", "precision", "prepared")
     return "environment" in claim and all(claim.get(fact) == measured.get(fact) for fact in facts)
 
@@ -159,10 +155,9 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
 
 
 def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
-    """The p-value of `seen` correct images in a random `part` of `size` images, `right` of which are correct.
-    The p-value is the probability of a count that is at least as far from the expectation, after `seen` is
-    moved towards the expectation by up to `allowed` images.
-    """
+    """The p-value of `seen` correct images in a random `part` of `size` images, `right` of which are correct:
+    the probability of a count that is at least as far from the expectation, after `seen` is moved towards the
+    expectation by up to `allowed` images."""
     expected = part * right / size
     off = max(abs(seen - expected) - allowed, 0.0)
     every = _log_choose(size, part)
@@ -188,9 +183,8 @@ def _has_tests(entry: Entry) -> bool:
 
 
 def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """Compares the tests of rb-attack check. Each test must hold or fail as in the claim, unless its margin
-    is so small that rounding may change the outcome.
-    """
+    """Each test of rb-attack check must hold or fail as in the claim, unless its margin is so small that
+    rounding may change the outcome."""
     allowed = _SEARCHED * (_ALIKE if _same_arithmetic(claim, measured) else 1)
     before, now = ({t["test"]: (t["holds"], t["by"]) for t in one["tests"]} for one in (claim, measured))
     turned = [
@@ -207,9 +201,8 @@ def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str,
 
 
 def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """Compares estimates from samples (rb-attack --two-phase). Estimates from the same sample must be equal
-    up to rounding. Estimates from different samples are tested with their standard errors.
-    """
+    """Estimates of rb-attack --two-phase from the same sample must be equal up to rounding. Estimates from
+    different samples are tested with their standard errors."""
     (survivors, sampled), again = map(_sample, (claim, measured))
     if (survivors, sampled) == again and sampled:
         weight = survivors / sampled  # number of images that one image of the sample represents
@@ -223,14 +216,12 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
 
 
 def _sample(entry: Entry) -> tuple[int, int]:
-    """The number of images that the cheap first phase did not break, and the number of images in the
-    sample."""
+    """The numbers of images that the first phase did not break and that the second phase attacked."""
     survivors, sampled = (results.at(entry, ("two_phase", name)) for name in ("survivors", "sampled"))
     return survivors if type(survivors) is int else 0, sampled if type(sampled) is int else 0
 
 
 def _sampling_error(entry: Entry) -> float:
-    """The standard error of an estimate for its n images; 0 if all images were attacked."""
     low, high = results.interval(entry.get("two_phase"), "interval") or (0.0, 0.0)
     return (high - low) / 2 / 1.96
 
@@ -254,8 +245,7 @@ def _explained(claim: Entry, alike: bool = False) -> float:
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
-    """Compares values that are not counts. Values on all images must be equal up to rounding; other values
-    are tested with their standard errors."""
+    """Values on all images must be equal up to rounding; others are tested with standard errors."""
     allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
@@ -268,8 +258,6 @@ def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | 
 
 
 def _p_value(base: Mapping[str, Any], allowed: float, *errors: float) -> float:
-    """The p-value of the part of a difference that exceeds the allowed difference, from the normal
-    distribution."""
     off = max(abs(base["difference"]) - allowed, 0.0)
     return math.erfc(off / max(math.hypot(*errors), 1e-12) / math.sqrt(2))
 

@@ -1,5 +1,4 @@
-"""Tables as text for other programs, in CSV, Markdown and LaTeX. Special characters are escaped in each
-format."""
+"""Tables as text for other programs: CSV, Markdown and LaTeX, with special characters escaped."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any
 from rbtools.records import sheet_cells
 from rbtools.scoring.table import Table, TableCell, plain, sides, text
 
-# The punctuation marks with a meaning inside a cell; CommonMark allows escaping all of ASCII's.
+# Punctuation marks with a meaning inside a cell. CommonMark permits a backslash before each of them.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
 _LATEX = str.maketrans(
     {
@@ -33,10 +32,9 @@ _LATEX = str.maketrans(
 
 
 def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> str:
-    """Comma-separated values. Numbers have full precision. The columns NAME_low and NAME_high contain
-    intervals, NAME_std contains standard deviations, and NAME_n contains numbers of images (both numbers for
-    a difference, as in 100 + 200). `as_cell` escapes texts that a spreadsheet would execute.
-    """
+    """Comma-separated values with full precision. The columns NAME_low and NAME_high contain intervals,
+    NAME_std standard deviations, and NAME_n numbers of images (for a difference both, as in 100 + 200).
+    `as_cell` escapes texts that a spreadsheet would execute."""
     lines: list[list[Any]] = [[] for _ in range(len(table.rows) + 1)]
     for place, heading in enumerate(table.headings):
         cells = [row[place] for row in table.rows]
@@ -87,8 +85,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_raw_csv(table: Table) -> str:
-    """The same table as from `to_csv`, but for programs: texts are unchanged, except that zero bytes are
-    replaced."""
+    """The same table as from `to_csv`, but texts are unchanged, except that zero bytes are replaced."""
     # Python's csv can write zero bytes only from 3.11 on
     return to_csv(table, lambda words: words.replace("\0", "\ufffd"))
 
@@ -102,7 +99,6 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
 
 
 def heading(words: str, form: str) -> str:
-    """A heading for a table, in this format."""
     if form == "md":
         return f"**{markdown(words)}**\n"
     return f"% {plain(words)}" if form == "latex" else plain(words)
@@ -110,8 +106,7 @@ def heading(words: str, form: str) -> str:
 
 def caption(table: Table, form: str) -> str:
     """The notes below a table, which explain ± and list the numbers of images of the columns (at a terminal,
-    only if these numbers differ). Returns no notes for CSV, because each note would be a row.
-    """
+    only if they differ). Returns no notes for CSV, because each note would be a row."""
     words = []
     cells = [cell for row in table.rows for cell in row]
     if any(cell.interval and cell.plus_minus and cell.deviation is None for cell in cells):
@@ -130,8 +125,7 @@ def caption(table: Table, form: str) -> str:
 
 
 def of_images(table: Table) -> str:
-    """A note such as `200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.` if all
-    numbers are equal."""
+    """A note such as `200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.`."""
     columns: dict[str, list[str]] = {}
     for name, counts in table.images.items():
         one_side = all(type(n) is int for n in counts)
@@ -144,13 +138,11 @@ def of_images(table: Table) -> str:
 
 
 def markdown(words: str) -> str:
-    """Text that is escaped for Markdown, and also for cells of Markdown tables."""
     return _MARKDOWN.sub(r"\\\g<0>", plain(words)).strip()
 
 
 def latex(words: str) -> str:
-    """Text that is escaped for LaTeX, so that it contains no commands, no ligatures of hyphens, and no
-    arguments of line breaks."""
+    """Escapes text for LaTeX: it has no commands, ligatures of hyphens or arguments of line breaks."""
     escaped = plain(words).translate(_LATEX)
     escaped = re.sub(r"-(?=-)", "-{}", escaped)
     # The \\ before a row would take a leading [ or * as its argument.

@@ -32,17 +32,13 @@ def digest(description: Mapping[str, Any]) -> int:
 
 
 def model(record: Mapping[str, Any]) -> int:
-    """A digest that is the same for all records of a model."""
     return digest(described(record))
 
 
 def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
-    """A digest that is the same for records that differ only in the fields `over` (such as `seed` or
-    `dataset`).
-
-    The digest depends only on architecture, data set and training, because records with different seeds also
-    have different weights and may differ in fields that rbtools does not know.
-    """
+    """A digest that is the same for records that differ only in the fields `over` (such as `seed`). The
+    digest depends only on architecture, data set and training, because records with different seeds also have
+    different weights and may differ in fields that rbtools does not know."""
     description = described({name: record[name] for name in ("arch", "dataset", "train") if name in record})
     for name in over:
         _drop(description, SHORT.get(name, name).split("."))
@@ -50,7 +46,7 @@ def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
 
 
 def has(record: Mapping[str, Any], field: str) -> bool:
-    """Whether the record has a field `name` that `without` would ignore."""
+    """Whether the record has a field that `without` would ignore."""
     return without(record, [field]) != without(record, [])
 
 

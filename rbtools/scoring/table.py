@@ -1,8 +1,4 @@
-"""The table of ranked records: its columns, numbers and digits.
-
-`build` makes the table, and `rbtools.scoring.render` writes the table as CSV, Markdown or LaTeX. The table
-that `rb-rank` prints at a terminal is made from the same cells.
-"""
+"""The table of ranked records, as cells; `rbtools.scoring.render` writes the cells as text."""
 
 from __future__ import annotations
 
@@ -18,15 +14,14 @@ from rbtools.records.results import at, by_metric, counts, interval, is_number, 
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
-Images = int | tuple[int, ...]  # a number of images; for a difference, those of both sides
+Images = int | tuple[int, ...]  # a number of images; for a difference, the numbers of both sides
 
 
 class TableCell(NamedTuple):
     """A value (None if missing) and, for a measured value, its 95 % interval. `deviation` is the standard
     deviation over the averaged records. `n` is the number of images. `best` is true if no other value in the
     column is better. `digits` is the number of decimals, or None for the default. If `plus_minus` is true,
-    half of the interval's width is shown after ±.
-    """
+    half of the interval's width is shown after ±."""
 
     value: str | float | None
     interval: tuple[float, float] | None = None
@@ -38,12 +33,9 @@ class TableCell(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column of the table.
-
-    `title` is the metric or field in the column. `missing` is the text for cells without a value at a
-    terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be shown in
-    percent.
-    """
+    """A column for the metric or field `title`. `missing` is the text for cells without a value at a
+    terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be in
+    percent."""
 
     title: str
     numeric: bool
@@ -53,13 +45,12 @@ class Heading(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The heading of the column in words."""
         return self.words or self.title
 
 
 class Style(NamedTuple):
-    """The style of a table for people: whether shares are in percent, the number of decimals, whether
-    intervals are shown as ±, and `labels` that replace titles and texts."""
+    """The style of a table for people. `digits` is the number of decimals, `plus_minus` is true if intervals
+    are shown as ±, and `labels` replaces titles and texts."""
 
     percent: bool = False
     digits: int | None = None
@@ -72,8 +63,7 @@ PLAIN = Style()
 
 @dataclass(frozen=True)
 class Table:
-    """A table that consists of rows of cells under headings. `averaged` contains the smallest and the largest
-    number of records that were averaged in a row."""
+    """`averaged` contains the smallest and the largest number of records that were averaged in a row."""
 
     headings: list[Heading]
     rows: list[list[TableCell]]
@@ -91,13 +81,10 @@ class Table:
 
     @property
     def texts(self) -> set[str]:
-        """All cells that contain text."""
         return {cell.value for row in self.rows for cell in row if isinstance(cell.value, str)}
 
 
 class _Row(NamedTuple):
-    """A ranked record, and the entries of the record by metric."""
-
     ranked: Ranked
     record: Record
     entries: Mapping[str, Mapping[str, Any]]
@@ -147,9 +134,8 @@ def build(
 
 
 def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
-    """The table for a paper, with a row for each record, whose name consists of the grouping fields, and a
-    column for each metric. If records were merged, a column contains the number of merged records.
-    """
+    """The table for a paper, with a row for each record, and columns for the grouping fields, for the number
+    of merged records (if records were merged), and for each metric."""
     columns = [*map(field_column, fields)]
     columns += [RECORDS] if _averaged(records) else []
     columns += map(metric_column, metrics)
@@ -169,8 +155,7 @@ def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
-    """The smallest and the largest number of records that were merged into one record; None if no records
-    were merged."""
+    """The smallest and the largest number of merged records; None if no records were merged."""
     counts = [(record.get("aggregated") or {}).get("records", 1) for record in records]
     several = [count for count in counts if type(count) is int and count > 1]
     return (min(several), max(several)) if several else None
@@ -198,8 +183,7 @@ def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
 def _path_column(
     heading: Heading, path: tuple[str, ...], *, optional: bool = True, with_interval: bool = False
 ) -> _TableColumn:
-    """The column of the field at a path. If `with_interval` is true, the interval that is stored next to the
-    field is also shown."""
+    """If `with_interval` is true, the interval that is stored next to the field is also shown."""
 
     def cell(row: _Row) -> TableCell:
         value = at(row.record, path)
@@ -225,8 +209,7 @@ def field_column(name: str) -> _TableColumn:
 
 
 def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
-    """The column of a metric, of an expression over metrics, or of a field. `is_key` is true for the column
-    of the sort key."""
+    """The column of a metric, of an expression over metrics, or of a field. `is_key` marks the sort key."""
     compiled = expr.Expression(name, any_name=True)
 
     def cell(row: _Row) -> TableCell:
@@ -247,21 +230,18 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
 
 
 def measured(value: float | str | None, entry: Mapping[str, Any]) -> TableCell:
-    """The cell of a value, with the interval, the standard deviation and the number of images from the
-    value's entry."""
+    """The cell of a value; the value's entry has its interval, standard deviation and number of images."""
     std, images = entry.get("std"), counts(entry)
     n = images[0] if len(set(images)) == 1 else tuple(images) or None
     return TableCell(value, interval(entry), std if is_number(std) else None, n)
 
 
+# Columns next to a metric: the suffix of a column's name, and the field in the column.
 PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
-"""The columns next to a metric: maps the suffix of their name to the field that they show."""
 PAIRED = {" paired": "difference", " p": "p", " p_raw": "p_raw"}
-"""The columns of a paired comparison next to a metric; the difference is shown with its interval."""
 
 
 def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_TableColumn]:
-    """The columns that compare a metric with published values or with a reference."""
     path = (section, "metrics", name)
     for suffix, field in columns.items():
         heading = _metric_heading(name, suffix)._replace(numeric=field != "within", missing="–")
@@ -274,7 +254,6 @@ def _metric_heading(name: str, suffix: str = "") -> Heading:
 
 
 def _ranks(row: _Row) -> TableCell:
-    """The interval of the rank, such as `1–3`."""
     ends = interval(row.record, "rank_ci95")
     return TableCell("–".join(map(str, dict.fromkeys(ends))) if ends else None)
 
@@ -292,8 +271,7 @@ _MARKS = (
 
 
 def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
-    """The columns of the worst class and its accuracy, and of each class's accuracy, if the ranking contains
-    them."""
+    """The columns of the worst class and its accuracy, and of each class's accuracy, if there are any."""
     classes = ("per_class", "classes")
 
     def worst(row: _Row) -> TableCell:
@@ -333,8 +311,7 @@ def is_detail(name: str) -> bool:
 
 
 def sides(n: Images | None) -> int | str | None:
-    """A cell with a number of images; for a difference, the cell contains the numbers of both sides, such as
-    `100 + 200`."""
+    """The text `100 + 200` for the numbers of images of a difference; another number is unchanged."""
     return f"{n[0]} + {n[1]}" if isinstance(n, tuple) else n
 
 
@@ -398,8 +375,7 @@ def styled(table: Table, style: Style) -> Table:
 
 
 def _stems(texts: Iterable[str]) -> dict[str, str]:
-    """Maps each path of a file in the texts to the file's stem, preceded by as many folders as are needed to
-    distinguish the files."""
+    """Maps each path of a file to its stem, with enough folders before it to distinguish the files."""
     paths = [text for text in texts if "/" in text and PurePath(text).suffix]
     names = {path: PurePath(path).with_suffix("") for path in paths}
     most = max((len(name.parts) for name in names.values()), default=1)
@@ -437,8 +413,7 @@ def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
 
 
 def with_best(table: Table, metrics: Sequence[str]) -> Table:
-    """The table, in which the best number of each of these columns is marked. Numbers that have the same text
-    count as equal."""
+    """Marks the best number in each of these columns. Numbers that have the same text count as equal."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
         numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]

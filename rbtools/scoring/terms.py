@@ -22,8 +22,7 @@ class Term(NamedTuple):
     higher: bool | None = None
 
     def of(self, metric: str) -> Term:
-        """A copy of this term for one of the metrics that match its glob, with the direction of the
-        metric."""
+        """A copy of this term for a metric that matches its glob, with the direction of the metric."""
         return Term(metric, self.weight, higher_is_better(metric) if self.higher is None else self.higher)
 
 
@@ -36,15 +35,11 @@ class ScorePreset:
 
 
 def presets() -> dict[str, ScorePreset]:
-    """The registered presets by name."""
     return gathered("score-presets")
 
 
 def term(text: str) -> Term:
-    """Parse `NAME[:WEIGHT][:lower|higher]`.
-
-    Raises UsageError if the weight is not a number, not finite or not positive.
-    """
+    """Parse `NAME[:WEIGHT][:lower|higher]`. Raises UsageError if the weight is not finite and positive."""
     metric, *rest = text.split(":")
     weight, higher = 1.0, None
     for part in rest:
@@ -84,22 +79,16 @@ def check(terms: Sequence[Term]) -> None:
 
 
 def asked(text: str) -> list[Term]:
-    """Parse a list of terms such as `acc, pgd20.8:2, mean(ge.*):lower`.
-
-    Raises UsageError if a weight or a direction is invalid, or if a metric occurs twice.
-    """
+    """Parse a list of terms such as `acc, pgd20.8:2, mean(ge.*):lower`. Raises UsageError if a weight or a
+    direction is invalid, or if a metric occurs twice."""
     terms = [term(item) for item in expr.items(text)]
     check(terms)
     return terms
 
 
 def weighted(content: object, source: str) -> list[Term]:
-    """The terms in a file of weights. The file maps each metric or expression to a weight, `lower`, `higher`
-    or `2:lower`.
-
-    `content` is the parsed YAML or JSON. Raises UsageError, which names the file, if the content has another
-    form.
-    """
+    """The terms from a YAML or JSON file, which maps each metric or expression to a weight, `lower`, `higher`
+    or `2:lower`. Raises UsageError, which names the file `source`, if the content has another form."""
     if not isinstance(content, Mapping) or not content:
         raise UsageError(
             f"{source} holds no weights. Expected a mapping of metrics to weights, such as 'acc: 2'."
@@ -119,8 +108,7 @@ def weighted(content: object, source: str) -> list[Term]:
 
 
 def of_entry(entry: Mapping[str, Any]) -> list[Term]:
-    """The terms in the entry of a score, with weights and directions in the form that rb-score writes; empty
-    if the entry has another form."""
+    """The terms in the entry of a score; empty if the entry does not have the form that rb-score writes."""
     listed = entry.get("terms")
     found = []
     for term in listed if isinstance(listed, list) else ():

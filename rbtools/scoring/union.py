@@ -37,11 +37,8 @@ class Union(NamedTuple):
 
 def union(record: Record, names: Sequence[str]) -> float:
     """The share of images that count in all these metrics. A glob includes only metrics that are shares of
-    images.
-
-    Raises MissingName if the record lacks a metric. Raises RbError if a metric has no answer for each image,
-    or if the parts differ in weights, examples or the number of examples.
-    """
+    images. Raises MissingName if the record lacks a metric, and RbError if a metric has no answer for each
+    image, or if the parts differ in weights, examples or the number of examples."""
     return float(union_of(record, names).survived.mean())
 
 
@@ -51,7 +48,6 @@ def common_union(record: Record, names: Sequence[str]) -> float:
 
 
 def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> Union:
-    """Looks up the parts of a union. Raises the same errors as `union`."""
     entries = [{"metric": name, **results.last_entry(record, name)} for name in _metrics(record, names)]
     parts = [(entry, answers.needed(entry, entry["metric"])) for entry in entries]
     (first, given), *others = parts
@@ -98,16 +94,14 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
 
 
 def _is_share(record: Record, metric: str) -> bool:
-    """Whether a glob includes a metric: its name or (--as) its entry must describe a share of images."""
+    """Whether a glob includes a metric whose name or, with --as, whose entry describes a share of images."""
     entry = results.last_entry(record, metric)
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
 
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
-    """The fields in the entry of a union: value, interval, parts, and the answer for each image.
-
-    If `explain` is true, the images that each part breaks are added. Raises the same errors as `union`.
-    """
+    """The fields in the entry of a union: value, interval, parts, and the answer for each image. If `explain`
+    is true, the images that each part breaks are added. Raises the same errors as `union`."""
     assert expression.union is not None
     whole = union_of(record, expression.union, common=expression.text.startswith("union.common"))
     survived = whole.survived
@@ -134,8 +128,8 @@ def among(texts: Iterable[str]) -> list[expr.Expression]:
 
 
 def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
-    """A copy of the record in which each union is a metric. The name of the metric is the expression, and the
-    metric has an interval and an answer for each image. Unions without a value are left out."""
+    """A copy of the record in which each union is a metric, called by its expression, with an interval and an
+    answer for each image. Unions without a value are left out."""
     for expression in expressions:
         if expression.text not in (record.get("metrics") or {}):
             try:
@@ -147,15 +141,12 @@ def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression])
     return record
 
 
-# --- what each part breaks --------------------------------------------------------------------------
-
-
 def explained(whole: Union) -> dict[str, Any]:
     """Describes which images each part of a union breaks.
 
-    `broken` is the number of images that the part breaks. `only` is the number of these images that no other
-    part breaks. `gain` lists the parts in the greedy order of `gains`, with numbers of images. `smallest` is
-    the smallest set of parts with the same union. `proven` is false if the search for this set was stopped.
+    `broken` is the number of images that the part breaks, and `only` the number that no other part breaks.
+    `gain` lists the parts in the greedy order of `gains`, with numbers of images. `smallest` is the smallest
+    set of parts with the same union. `proven` is false if the search for this set was stopped.
     """
     broken = ~whole.right
     alone = broken & (broken.sum(0) == 1)
@@ -170,10 +161,8 @@ def explained(whole: Union) -> dict[str, Any]:
 
 
 def gains(broken: np.ndarray) -> list[tuple[int, int]]:
-    """The parts in greedy order, where each part breaks most of the remaining images: (part, images).
-
-    `broken` is bool (P, N).
-    """
+    """The parts and numbers of images in greedy order: each part breaks most of the remaining images.
+    `broken` is bool (P, N)."""
     left, parts = np.ones(broken.shape[1], bool), list(range(len(broken)))
     order = []
     while parts:
@@ -185,11 +174,8 @@ def gains(broken: np.ndarray) -> list[tuple[int, int]]:
 
 
 def smallest_set(broken: np.ndarray) -> tuple[list[int], bool]:
-    """The smallest set of parts that together break all broken images, and whether this is proven.
-
-    `broken` is bool (P, N). The set is the solution of an integer program, in which each kind of broken image
-    must be broken by a chosen part.
-    """
+    """The smallest set of parts that together break all broken images, and whether this is proven. `broken`
+    is bool (P, N). In an integer program, a chosen part must break each kind of broken image."""
     from scipy.optimize import LinearConstraint, milp
 
     images = np.unique(broken[:, broken.any(0)], axis=1).T

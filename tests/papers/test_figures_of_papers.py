@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import re
@@ -64,7 +63,7 @@ def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str) -> None:
         assert item.caption and item.verdict and not (item.panels and item.reason), number
         assert item.axes or item.reason, number
     assert {number for number, item in paper.items.items() if item.reason} == WITHOUT[name]
-    module = importlib.import_module(f"rbtools.papers.reproduce_{paper.records.replace('-', '_')}")
+    module = sidebyside.comparison(paper.records)
     known = {*module.tables([], "mini"), *(one.number for one in paper.items.values() if one.bound)}
     tables = {number for number, item in paper.items.items() if not item.panels and not item.reason}
     assert tables <= known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -155,11 +156,11 @@ def test_files_that_are_not_of_one_run_are_not_joined() -> None:
         parts[0].write_text(first)
         parts[1].write_text(second)
         with pytest.raises(RbError, match="not of one run"):
-            pipes.join(parts, Path("all.jsonl"))
+            pipes.join(parts, io.BytesIO())
     parts[0].write_text(mine + other)
     parts[1].write_text(other + mine)
-    pipes.join(parts, Path("all.jsonl"))
-    assert Path("all.jsonl").read_text() == mine * 2
+    pipes.join(parts, joined := io.BytesIO())
+    assert joined.getvalue().decode() == mine * 2
 
 
 @pytest.mark.slow

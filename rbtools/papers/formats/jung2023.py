@@ -45,8 +45,7 @@ TRAIN = {"method": "erm", "preset": "nasbench201"}
 
 
 class JungResult(NamedTuple):
-    """The results of one architecture on one data set: a value or a list for each key and measure, and the
-    distances of the attacks."""
+    """The results of one architecture on one data set, by key and measure, and the attacks' distances."""
 
     data: str
     arch: str
@@ -91,7 +90,7 @@ class Jung2023:
                 places = _places(key, unit.epsilons)
                 for protocol, measures in zip(places, _taken_apart(key, values, len(places)), strict=True):
                     row.add(raw=measures.get("accuracy"), **protocol)
-                    _detail(row, protocol, measures)
+                    _add_detail(row, protocol, measures)
             except RbError as wrong:
                 report.error(f"{key}: {str(wrong).rstrip('.')}; it is left out", where)
         if unit.data != DATA.get(ours, ours):
@@ -152,11 +151,7 @@ class Jung2023:
             yield Document(path, dumps({data: {key: {measure: values}}}) + b"\n")
 
 
-# --- reading ----------------------------------------------------------------------------------------
-
-
-def _files(folder: Path) -> list[tuple[Path, str, str]]:
-    """The result files of a data set's folder: path, key and measure."""
+def _files(folder: Path) -> list[tuple[Path, str, str]]:  # path, key and measure
     files = []
     for path in sorted(folder.glob("*.json")):
         key, _, measure = path.stem.rpartition("_")
@@ -166,8 +161,7 @@ def _files(folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
-    """The distances of each attack in meta.json. The numbering of architectures in meta.json is compared with
-    NAS-Bench-201's numbering."""
+    """The distances of each attack in meta.json, whose numbering of architectures is compared with ours."""
     path = folder / META
     try:
         text = read_plain(path, LARGEST_LIST)
@@ -211,7 +205,7 @@ def _merged(
     epsilons: dict[str, list[float]],
     report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The units of one data set, one unit for each architecture, from all files that can be read."""
+    """One unit for each architecture of a data set, from all files that can be read."""
     results: dict[str, dict[str, dict[str, Any]]] = {}
     counts: Counter[str] = Counter()
     for path, key, measure in files:
@@ -281,8 +275,7 @@ def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str,
     return measures
 
 
-def _detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -> None:
-    """Add confidence and confusion to the entry of the accuracy."""
+def _add_detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -> None:
     detail = {
         name: numbers.plain(measures[measure])
         for measure, name in DETAILS.items()
@@ -295,12 +288,8 @@ def _detail(row: PublishedRow, protocol: Record, measures: dict[str, Any]) -> No
     row.entries[-1]["detail"] = detail
 
 
-# --- writing ----------------------------------------------------------------------------------------
-
-
 def _place(metric: str) -> tuple[str, Any] | None:
-    """The key of a metric, and the eps or severity of the metric (None for clean). Returns None if the metric
-    has no key."""
+    """The key of a metric, and the eps or severity (None for clean); None if the metric has no key."""
     if metric == "acc":
         return CLEAN, None
     parts = metric_name.parse(metric)

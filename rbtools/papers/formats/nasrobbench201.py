@@ -33,9 +33,8 @@ TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 
 class RobBenchResult(NamedTuple):
-    """The results of one architecture with one seed: its metrics, and the means of the metrics over the
-    seeds. The seed "threeseed" is the mean over three seeds. `lone` contains values that are published once
-    for all seeds; these values are added to the first seed."""
+    """The results of one architecture with one seed. The seed "threeseed" is the mean over three seeds.
+    `lone` contains values that are published once for all seeds; these values are added to the first seed."""
 
     dataset: str
     arch: str
@@ -208,7 +207,6 @@ def _protocol(name: str) -> Record | None:
 
 
 def _published(metric: str) -> str | None:
-    """The published name of a metric; None if the metric has no published name."""
     if metric == "acc":
         return "val_acc"
     parts = metric_name.parse(metric)

@@ -66,11 +66,11 @@ MNIST_EPS = 0.3
 MNIST_RADII = {"0.03": MNIST_EPS, "0.08": 0.35, "0.10": 0.4, "0.12": 0.45}
 # The criterion of the published ProbAcc (wellzline/PRBenchmark, evaluate.py). It is stricter than the text.
 CRITERION = "PR > 1 - rho"
-SAMPLES = 100  # draws per image in that code
+SAMPLES = 100  # noise samples for each image in that code
 ATTACKS = {"PGD": ("pgd", "pgd{}"), "CW": ("cw", "cw{}"), "AA": ("aa", "aa"), "FGSM": ("fgsm", "fgsm")}
-# Keys for the PR under one noise at several radii: first the leaderboard's, then those of the other file.
+# Groups with the PR under one noise: `pr` is in the leaderboard, the others are in the other file.
 PR_GROUPS = {"pr": "uniform", "pr_uniform": "uniform", "pr_gaussian": "gaussian", "pr_laplace": "laplace"}
-# `ge` of that file contains the generalisation error of PR at the smallest radius, for each noise.
+# `ge` in the other file contains the generalisation error of PR at the smallest radius, for each noise.
 GE_NOISES = {"uni": "uniform", "gau": "gaussian", "lap": "laplace"}
 GROUPS = ("ar", *PR_GROUPS, "probacc", "ge_ar", "ge_pr", "ge")
 KNOWN = ("dataset", "model", "method", "acc", *GROUPS, "time_s_per_ep")
@@ -214,8 +214,6 @@ def _model(arch: Record) -> str:
 
 
 class _Keys:
-    """Maps the keys in a row to metrics, for one data set."""
-
     def __init__(self, dataset: str, radius: str) -> None:
         mnist = dataset == "mnist"
         self.radii, self.eps = (MNIST_RADII, MNIST_EPS) if mnist else (RADII, EPS)
@@ -224,11 +222,8 @@ class _Keys:
         self.smallest = self.radii["0.03"]
 
     def protocol(self, group: str, key: str) -> Record | None:
-        """The metric that a key stands for, and the metric's protocol; None for an unknown key.
-
-        If the file spells a key differently from us ("0.1") or has the key in another group, the spelling of
-        the file is kept as "KEY" or "GROUP/KEY".
-        """
+        """The metric that a key stands for, and the metric's protocol; None for an unknown key. A key that we
+        spell differently ("0.1"), or in another group, is kept as "KEY" or "GROUP/KEY"."""
         meant = self._meant(group, key)
         if meant is None or self.place(meant["metric"]) == (group, key):
             return meant
@@ -304,8 +299,7 @@ class _Keys:
 
 
 def _noise(noise: str, gamma: float, denominator: str) -> Record:
-    """The noise fields of an entry, as in the public code, where uniform noise is truncated to [0, 1] and
-    other noise is clipped."""
+    """Noise fields as in the public code, which truncates uniform noise and clips other noise."""
     cut = {"truncate": True} if noise == "uniform" else {}
     settings = {"gamma": gamma, "samples": SAMPLES, "noise": noise, "norm": "linf", "clip": True, **cut}
     return {**settings, "denominator": denominator}

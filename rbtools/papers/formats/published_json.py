@@ -1,4 +1,4 @@
-"""Code that all readers of published files use, for JSON and for the names of data sets and networks."""
+"""JSON, and names of data sets and networks, in published files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _LONGEST = 200  # the most bytes of a file name without suffixes
 
 
 def parsed(text: bytes, *, exact: bool = True) -> Any:
-    """Parse a JSON text. Numbers with a decimal point become Decimals, which keep the printed digits. If
-    `exact` is false, they become floats, which need a quarter of the memory. Integers of 19 digits or more
-    become Decimals, because such integers may have more than 64 bits. NaN and Infinity become `NotFinite`;
-    they are not valid JSON, but occur in published files. Raises Broken."""
+    """Parse a JSON text. Numbers with a decimal point become Decimals, which keep the printed digits, or
+    floats if `exact` is false, which need a quarter of the memory. Integers of 19 digits or more, which may
+    have more than 64 bits, become Decimals. NaN and Infinity become `NotFinite`. Raises Broken."""
     try:
         return json.loads(
             text.decode("utf-8-sig"),
@@ -55,13 +54,12 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
     text = row.get(key)
     if not isinstance(text, str) or not text.strip():
         listed = ", ".join(map(str, list(row)[:8])) or "nothing"
-        kind = f"that is {text!r}" if key in row else f"missing (the row has: {listed})"
-        raise RbError(f'The row\'s "{key}" is {kind}. Expected a text.'.replace("is that is", "is"))
+        kind = repr(text) if key in row else f"missing (the row has: {listed})"
+        raise RbError(f'The row\'s "{key}" is {kind}. Expected a text.')
     return text
 
 
 def an_object(value: object, what: str) -> dict[str, Any]:
-    """The value. Raises RbError if the value is not a JSON object."""
     if not isinstance(value, dict):
         raise RbError(f"{what} is {numbers.kind(value)}. Expected an object.")
     return value
@@ -80,17 +78,13 @@ def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionR
 
 
 def file_name(text: str) -> str:
-    """Check that a text is a valid file name, and return the text. Raises RbError if the name would lead out
-    of the folder or is too long."""
+    """Returns a valid file name. Raises RbError if it would lead out of the folder or is too long."""
     if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:") or len(text.encode()) > _LONGEST:
         raise RbError(
             f"'{shown(text)}' cannot be the name of a file. Expected one without slashes and colons, of at"
             f" most {_LONGEST} bytes."
         )
     return text
-
-
-# --- names -----------------------------------------------------------------------------------------
 
 
 class NameMap:
@@ -119,11 +113,8 @@ def cell(index: object, dataset: str | None) -> Record:
 
 
 def class_of(arch: Mapping[str, Any]) -> int | None:
-    """The representative of an architecture's isomorphism class; published files list the class under the
-    representative.
-
-    Returns None for an architecture of another space. Raises RbError if `arch` does not determine a cell.
-    """
+    """The representative of an architecture's isomorphism class, under which published files list the class;
+    None for another space. Raises RbError if `arch` does not determine a cell."""
     if arch.get("space") != "nasbench201":
         return None
     index = nasbench201.index_of(nasbench201.to_string(nasbench201.ops_of(arch)))
@@ -134,8 +125,8 @@ _ZOO = {"wideresnet": "wrn-{}", "wrn": "wrn-{}", "preactresnet": "preactresnet{}
 
 
 def zoo_name(published: str) -> str | None:
-    """The name of a published network in our model zoo, such as `wrn-34-10` for `WideResNet-34-10`. Returns
-    None if the zoo does not contain the network."""
+    """The name of a published network in our model zoo, such as `wrn-34-10` for `WideResNet-34-10`; None if
+    the zoo does not contain the network."""
     word = re.fullmatch(r"([A-Za-z]+)-?(\d+(?:-\d+)?)", published)
     form = _ZOO.get(word[1].lower()) if word else None
     if word is None or form is None:

@@ -30,9 +30,9 @@ from rbtools.registry import param
 
 THREATS = {"Linf": "linf", "L2": "l2", "corruptions": None}
 USUAL = {"Linf": "8/255", "L2": "0.5"}
-ROUNDED = (
-    0.031  # the eps of some models instead of 8/255; the leaderboard ranks them together with the others
-)
+# The eps of some models instead of 8/255; the leaderboard ranks them together with the others.
+ROUNDED = 0.031
+ATTACKED = {"autoattack_acc": "aa", "reported": "reported", "external": "external"}
 # Metrics of a corruptions file; mCE is relative to a reference and may be above 1.
 CORRUPTIONS = {"corruptions_acc": "corrupt.mean", "corruptions_acc_3d": "corrupt-3d.mean"}
 MCE = {"corruptions_mce": "corrupt.mce", "corruptions_mce_3d": "corrupt-3d.mce"}
@@ -79,7 +79,6 @@ class RobustBench:
 
     @property
     def needs_no_file(self) -> bool:
-        """Whether the rows are the published values that rbtools includes."""
         return bool(self.published)
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
@@ -132,16 +131,16 @@ class RobustBench:
                     "a model was attacked at 0.031; its metric is aa.8, and evals has the distance", where
                 )
             at: Record = {"norm": norm, "eps": eps, "split": "test"}
-            row.add(attack_metric("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
-            for key in ("reported", "external"):
-                row.add(attack_metric(key, eps, norm), fields.get(key), **at)
-            taken |= {key: attack_metric(key, eps, norm) for key in ("reported", "external")}
-            taken["autoattack_acc"] = attack_metric("aa", eps, norm)
+            attacked = _attack_metrics(eps, norm)
+            for key, metric in attacked.items():
+                own: Record = {"attack": "aa"} if key == "autoattack_acc" else {}
+                row.add(metric, fields.get(key), **own, **at)
+            taken |= attacked
         arch = _arch(fields.get("architecture"), ours)
         # Fields that the record already has are left out. An empty text is not a number, and is kept.
         said = {"dataset": ours, "architecture": _published(arch)}
         if norm is not None and taken["autoattack_acc"] in row.metrics:
-            said["eps"] = _eps_text(eps, norm)
+            said["eps"] = f"{eps * 255:g}/255" if norm == "linf" else f"{eps:g}"
         over = {
             key: value
             for key, value in fields.items()
@@ -174,9 +173,7 @@ class RobustBench:
         else:
             eps = over.pop("eps", None) or _eps_of(values, threat)
             fields["eps"] = eps
-            place = distance(eps, norm)
-            metrics = {"autoattack_acc": attack_metric("aa", place, norm)}
-            metrics |= {key: attack_metric(key, place, norm) for key in ("reported", "external")}
+            metrics = _attack_metrics(distance(eps, norm), norm)
         fields |= {key: text for key, metric in metrics.items() if (text := _text(values.value(metric)))}
         fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
         known = {key: fields.pop(key) for key in ORDER if key in fields}
@@ -189,16 +186,13 @@ class RobustBench:
 
 
 def _info(path: PurePath, fields: Record) -> Info:
-    """The content of a file, in which data set, threat model and model are taken from the path or from the
-    fields. Raises RbError."""
     threat = _threat(path, fields)
     folder = path.parent.parent.name if path.parent.name == threat else ""
     return Info(folder or text_field(fields, "dataset"), threat, path.stem, fields)
 
 
 def _threat(path: PurePath, fields: Record) -> str:
-    """The threat model, which is the name of the folder or, if the folder has another name, follows from the
-    fields. Raises RbError."""
+    """The threat model, which is the name of the folder or else follows from the fields. Raises RbError."""
     if path.parent.name in THREATS:
         return path.parent.name
     if any(key in fields for key in (*CORRUPTIONS, *MCE)):
@@ -243,18 +237,14 @@ def distance(raw: object, norm: str) -> float:
     return float(read.value) / 255 if whole else float(read.value)
 
 
-def attack_metric(stem: str, eps: float, norm: str) -> str:
+def _attack_metrics(eps: float, norm: str) -> dict[str, str]:
     eps = 8 / 255 if norm == "linf" and eps == ROUNDED else eps
-    return metric_name.attack_name(stem if norm == "linf" else f"{stem}.l2", eps, norm)
-
-
-def _eps_text(eps: float, norm: str) -> str:
-    return f"{eps * 255:g}/255" if norm == "linf" else f"{eps:g}"
+    ball = "" if norm == "linf" else ".l2"
+    return {key: metric_name.attack_name(f"{stem}{ball}", eps, norm) for key, stem in ATTACKED.items()}
 
 
 def _eps_of(values: MetricValues, threat: str) -> str:
-    """The eps to write: the usual eps of the threat model if the record has it, or else the first eps of the
-    record."""
+    """The eps to write: the usual eps of the threat model if the record has it, or else its first eps."""
     norm = THREATS[threat] or "linf"
     names = [parts for parts in map(metric_name.parse, values.metrics) if parts.over == "eps"]
     with_norm = metric_name.MetricName("aa", norm="" if norm == "linf" else norm)
