@@ -27,7 +27,7 @@ _REFINED = 0.2
 _DDN = 0.7
 _HALVINGS = 10
 _SEARCHES = 9  # number of runs of CW's binary search, which share the queries
-_LOOKS = 10  # passes that confirm the points of each search and find their classes
+_CONFIRMATIONS = 10  # passes that confirm the points of each search and find their classes
 UNBOUNDED = 1e6  # larger than any distance between two images
 SEARCHES = Registry(
     "search",
@@ -62,7 +62,7 @@ class CurveAttack(MinimalNormAttack):
     queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
+        budget = max((self.queries - _HALVINGS - _CONFIRMATIONS) // 2, 1)
         classes = losses.ranked_targets(model.logits(images), labels)[:, :_TARGETS].unbind(1)
         targeted = int(_TARGETED * budget / _TARGETS) if budget >= _MANY else 0
         refined = int(_REFINED * budget)

@@ -1,10 +1,8 @@
-"""FMN: a search for the nearest adversarial example in a ball whose radius adapts to the decision
-boundary."""
+"""FMN searches for the nearest adversarial example in a ball whose radius adapts to the decision boundary."""
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.target import Network
 
-_DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of the loss
 _TINY = 1e-12
 
 
@@ -65,7 +62,8 @@ class FMN(MinimalNormAttack):
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)
         broken = torch.isfinite(search.distance).view(-1, 1, 1, 1)
-        slope = torch.linalg.vector_norm(gradient.flatten(1), ord=_DUAL[self.norm], dim=1).clamp_min(_TINY)
+        order = steps.DUAL[self.norm]
+        slope = torch.linalg.vector_norm(gradient.flatten(1), ord=order, dim=1).clamp_min(_TINY)
         linear = (search.length + margin.abs() / slope).view(-1, 1, 1, 1)
         shrunk = torch.minimum(radius * (1 - gamma), search.distance.view(-1, 1, 1, 1))
         grown = radius * (1 + gamma)

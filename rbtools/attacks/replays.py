@@ -25,8 +25,7 @@ class Replays:
 
     On a GPU, the third call with the same shapes is captured as a CUDA graph, and later calls replay the
     graph. After the capture, `step` must not depend on any other changing value and must not wait for the
-    GPU. The first replay is compared with a call of `step`. If the results differ, or if the capture fails,
-    `step` is always called.
+    GPU. If the first replay differs from a call of `step`, or if the capture fails, `step` is always called.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Replays:
     def _compare(
         self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]
     ) -> None:
-        """Raise ValueError if the replay and the call have different results."""
         same = [(self.active.marks()[0] == marked[0]).all()]
         for name, tensor in self.fixed.items():
             if tensor.is_floating_point():

@@ -1,14 +1,11 @@
-"""The interface between attacks and a model: logits, gradients, and whether a point fools the model.
-
-The plain network, the fast copy and the mean over samples of a randomised model each implement `Target`. Most
-of these classes are subclasses of `Network`.
-"""
+"""The interface between attacks and a model: logits, gradients, and whether a point fools the model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 
@@ -31,8 +28,7 @@ class Evaluated(NamedTuple):
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """The results at some points. If only correctly classified points have losses, `index` must select
-        all such points."""
+        """If only correctly classified points have losses, `index` must select all such points."""
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
@@ -57,8 +53,8 @@ class Target(Protocol):
         """The objective and its gradient with respect to the points that are classified correctly."""
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """The points that the model itself classifies correctly: bool (N,). `logits` are those of the points,
-        if known."""
+        """The correctly classified points (N,), decided by the model itself. `logits` are those of the
+        points."""
 
 
 # If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
@@ -76,7 +72,6 @@ class Network:
         self.model, self.chunk_size = model, chunk_size
 
     def __call__(self, images: Tensor) -> Tensor:
-        """The model's own logits."""
         return self.model(images)
 
     @property
@@ -95,16 +90,12 @@ class Network:
             if images.requires_grad and "requires grad" in str(error):
                 raise not_differentiable() from error
             raise
-        # In half precision a loss is coarse and its gradient underflows early, which looks like robustness.
-        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        return widen(logits)
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
-        """Perform one forward pass, and one backward pass for the examples that are classified correctly.
-
-        With `everyone`, misclassified examples also get a gradient.
-        """
+        """Make a forward pass, and a backward pass for the correct examples (with `everyone`, for all)."""
         return Evaluated(
             *self.in_chunks(
                 len(points),
@@ -133,7 +124,6 @@ class Network:
         return Evaluated(correct, loss, gradient)
 
     def _with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a copy of the points that requires a gradient, and its logits."""
         with torch.enable_grad():
             inputs = points.detach().requires_grad_(True)
             return inputs, self.logits(inputs)
@@ -149,7 +139,7 @@ class Network:
         return self.still_correct(points, labels)
 
     def take(self, rows: Tensor | slice) -> Network:
-        """See `Target`. Returns the model itself, which does not depend on the examples."""
+        """Returns the model itself, which does not depend on the examples."""
         return self
 
     def nearest(self) -> Network:
@@ -157,7 +147,7 @@ class Network:
         return self
 
     def repeat_draws(self) -> None:
-        """Let the next pass use the random numbers of the last pass again, if the target can control them."""
+        """Let the next pass repeat the random numbers of the last pass, if the target controls them."""
 
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model receives for these points (N, C, H, W)."""
@@ -191,11 +181,8 @@ class Network:
             self.model.count(forwards, backwards)
 
     def chunks(self, count: int) -> Iterator[slice]:
-        """Divides the rows of `count` examples into chunks that go through the model at once.
-
-        An attack receives more examples than fit in a chunk, so that chunks remain full when examples are
-        dropped.
-        """
+        """Divides the rows of `count` examples into slices that go through the model at once. An attack
+        receives more examples than fit in one slice, so slices remain full when examples are dropped."""
         size = self.chunk_size or max(count, 1)
         if count <= size:
             yield slice(None)
@@ -215,7 +202,6 @@ def as_target(model: Any) -> Any:
 
 
 def not_differentiable() -> RbError:
-    """The error for an attack by gradients on a model without gradients."""
     return RbError(
         "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
         " Only the attacks 'square' and 'noise' apply: they use outputs alone."
@@ -227,9 +213,9 @@ def differentiate(
 ) -> tuple[Tensor, Tensor]:
     """The objective (N,) and its gradient with respect to `images`, from the logits of `images`.
 
-    With `again`, the graph is kept for another gradient of the same logits. If the logits do not depend on
-    the images (an architecture without a connected path), the gradient is zero. Raises RbError if the logits
-    depend on the images but are not differentiable.
+    With `again`, the graph is kept for another gradient. If the logits do not depend on the images (an
+    architecture without a connected path), the gradient is zero. Raises RbError if the logits depend on the
+    images but are not differentiable.
     """
     with torch.enable_grad():
         value = objective(logits)
