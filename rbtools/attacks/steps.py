@@ -160,21 +160,6 @@ def step(
     return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm)
 
 
-def pgd_step(
-    model: Model,
-    perturbed: Tensor,
-    images: Tensor,
-    objective: Objective,
-    *,
-    eps: float | Tensor,
-    step_size: float | Tensor,
-    norm: str = "linf",
-) -> tuple[Tensor, Tensor]:
-    """Returns the next iterate along the objective's gradient, and the logits at `perturbed`."""
-    gradient, logits = input_gradient(model, perturbed, objective)
-    return step(perturbed, gradient, images, eps=eps, step_size=step_size, norm=norm), logits
-
-
 def uniform_start(
     images: Tensor, draws: Draws, eps: float | Tensor, norm: str = "linf", draw: int = 0
 ) -> Tensor:

@@ -49,10 +49,8 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
 
 
 def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> Tensor:
-    """Random integers from `draws`. If the indices of the examples are on the CPU, the numbers are generated
-    there, because generating a few numbers takes a hundred kernels on a GPU. The numbers are the same on both
-    devices.
-    """
+    """Random integers from `draws`, generated on the CPU if the indices of the examples are there, because a
+    few numbers take a hundred kernels on a GPU. The numbers are the same on both devices."""
     if draws.device.type == "cpu" or draws.host is None:
         return draws.integers(high, shape, draw)
     return uploaded(draws.on_host().integers(high, shape, draw), draws.device)

@@ -310,9 +310,7 @@ class Recipe:
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
-    """Raise RbError if a value of the recipe is invalid. The message contains the value and the expected
-    values. The batch size is checked only if the number of images is given.
-    """
+    """Raise RbError for an invalid value. The batch size is checked only if `training_images` is given."""
     _check_fields(recipe)
     if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
         raise RbError(
@@ -337,7 +335,6 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
 
 def held_out(recipe: Recipe, training_images: int) -> int:
-    """The number of training images that are held out."""
     return round(recipe.val * training_images)
 
 

@@ -30,11 +30,8 @@ SCATTER = 1e-3
 
 
 def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
-    """The cell that a differentiable search derives under `seed`: `ops`, `alphas` (6, 5), `history`.
-
-    The cell is read from the store or computed. Raises RbError if the data set is too small or the loss
-    diverges.
-    """
+    """The cell that a differentiable search derives: `ops`, `alphas` (6, 5), `history`. Raises RbError if the
+    data set is too small or the loss diverges."""
     data = data_of({}, run, "train")
     what = {
         "kind": "supernet",
@@ -75,8 +72,6 @@ def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> d
 
 
 class _Work:
-    """A supernet with its training images."""
-
     def __init__(
         self, method: Any, run: Run, data: Data, device: torch.device, channels: int, cells: int
     ) -> None:
@@ -113,7 +108,7 @@ class _Work:
         return images.float() / 255, self.labels[ids]
 
     def reads_losses(self, step: int, steps: int) -> bool:
-        """Whether to read the losses after this step of an epoch of `steps` steps; it is counted from 0."""
+        """Whether to read the losses after this step of an epoch. Steps are counted from 0."""
         return self.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == steps
 
 

@@ -38,7 +38,8 @@ def setting():
         order = torch.randperm(1200, generator=torch.Generator().manual_seed(epoch))
         for index in order.split(100):
             near, wanted = images[index], labels[index]
-            near, _ = steps.pgd_step(model, near, near, steps.cross_entropy(wanted), eps=0.12, step_size=0.12)
+            slope, _ = steps.input_gradient(model, near, steps.cross_entropy(wanted))
+            near = steps.step(near, slope, near, eps=0.12, step_size=0.12)
             adam.zero_grad()
             nn.functional.cross_entropy(model(near), wanted).backward()
             adam.step()
