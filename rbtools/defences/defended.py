@@ -63,8 +63,6 @@ class Defended(nn.Module):
 
 
 class _Replaced(torch.autograd.Function):
-    """A tensor whose gradient is that of another tensor."""
-
     @staticmethod
     def forward(ctx: Any, stand_in: Tensor, value: Tensor) -> Tensor:
         return value.clone()

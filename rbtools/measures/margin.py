@@ -29,13 +29,11 @@ class Margin(Measure):
         }
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """Standard errors are over examples."""
         clean, robust = ([n for result in results for n in result[name]] for name in ("clean", "robust"))
         return [over_images("clean", clean, clean=True), over_images("robust", robust)]
 
 
 def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:
-    """The margin of each image."""
     with torch.no_grad():
         logits = torch.cat([model(part).double() for part in images.split(chunk)])
     label = logits.gather(1, labels[:, None])

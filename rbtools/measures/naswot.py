@@ -43,10 +43,8 @@ class NASWOT(Measure):
 
 
 def agreement(model: nn.Module, images: Tensor) -> Tensor:
-    """The matrix K: the number of ReLU units in the same state for each pair of images, float64 (N, N).
-
-    A ReLU counts if a gradient of the logits reaches it. Raises RbError if the model has no ReLU.
-    """
+    """The matrix K: the number of ReLU units in the same state for each pair of images, float64 (N, N). A
+    ReLU counts if a gradient of the logits reaches it. Raises RbError if the model has no ReLU."""
     from torch.overrides import TorchFunctionMode
 
     relus = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}

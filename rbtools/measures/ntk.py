@@ -117,8 +117,8 @@ class NTK(Measure):
 
 
 def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
-    """A network whose single output is the difference of the two logits of another network. Raises RbError if
-    there are more than two classes."""
+    """The difference of the two logits of a network, as a network. Raises RbError for more than two
+    classes."""
     from rbtools.measures.scalar import Difference
 
     with torch.no_grad():
@@ -146,7 +146,7 @@ def _scores(name: str, kernel: Tensor) -> BatchResult:
 
 
 def _bound(kernel: Tensor, labels: Tensor) -> float | None:
-    """The mean over the classes of y'K^-1 y. Returns None if K is singular."""
+    """The mean over the classes of y'K^-1 y, or None if K is singular."""
     if not kernel.isfinite().all():
         return torch.nan
     values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)

@@ -29,10 +29,7 @@ _HOPE = 0.015
 
 def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray:
     """The exact lower confidence bound (N,) of a probability (Clopper and Pearson, Biometrika 26, 1934).
-
-    The bound is one-sided: with probability at most alpha, the bound is above the true probability. `hits`
-    and `draws` are numbers of copies (N,).
-    """
+    `hits` and `draws` are numbers of copies (N,), and alpha is the one-sided error probability."""
     hits, draws = np.asarray(hits, float), np.asarray(draws, float)
     bound: np.ndarray = np.where(
         hits > 0, special.betaincinv(np.maximum(hits, 1), draws - hits + 1, alpha), 0.0
@@ -41,11 +38,9 @@ def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray
 
 
 def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: float) -> np.ndarray:
-    """The certified L2 radius (N,) of each image, in the unit of sigma, or NaN if CERTIFY abstains.
-
-    `hits` (N,) is the number of the `draws` copies that the network classifies as the selected class. Each
-    radius is too large with a probability of at most alpha.
-    """
+    """The certified L2 radius (N,) of each image, in the unit of sigma, or NaN if CERTIFY abstains. `hits`
+    (N,) is the number of the `draws` copies that the network classifies as the selected class. Each radius is
+    too large with a probability of at most alpha."""
     share = lower_bound(hits, draws, alpha)
     radii: np.ndarray = np.where(share > 0.5, sigma * special.ndtri(share), np.nan)
     return radii
@@ -99,8 +94,7 @@ def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: flo
     the exact distribution of the failures of images that are still undecided. An image has a radius only if
     it also has all smaller radii. If any radius of an image is wrong, the smallest radius with p >= rho is
     also wrong. The probability of a wrong radius is therefore at most alpha for all radii of an image
-    together (a fixed sequence of tests: Maurer, Hothorn and Lehmacher, 1995). Giving up a radius certifies
-    nothing and therefore cannot be an error.
+    together (a fixed sequence of tests: Maurer, Hothorn and Lehmacher, 1995).
     """
     rates = [failure_rate(radius, sigma) for radius in radii]
     starts = [_first_look(rate, draws, alpha) for rate in rates]
@@ -154,11 +148,8 @@ def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
 
 
 def _hopeless(looks: np.ndarray, most: int) -> np.ndarray:
-    """The smallest number of failures (L,) at each check for which a radius is given up.
-
-    From this number on, the failure rate is at most most / draws with a probability below _HOPE, under
-    Jeffreys' prior.
-    """
+    """The smallest number of failures (L,) at each check for which a radius is given up: the failure rate is
+    at most most / draws with a probability below _HOPE, under Jeffreys' prior."""
     if most < 0:
         return np.zeros(len(looks), np.int64)
     rate = (most + 0.5) / float(looks[-1])
