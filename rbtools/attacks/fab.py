@@ -182,19 +182,15 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
 def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
     """The difference z_t - z_y (N,) and its gradient (N, C, H, W), for some examples."""
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
-    with torch.enable_grad():
-        inputs = state.point[rows].detach().requires_grad_(True)
-        logits = model.take(rows).logits(inputs)
-    return differentiate(model.take(rows), inputs, logits, goal)
+    some = model.take(rows)
+    return differentiate(some, *some.with_graph(state.point[rows]), goal)
 
 
 def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
     """The same as `_boundary`, but for the wrong class whose linearised boundary is nearest."""
     labels = state.labels[rows]
-    with torch.enable_grad():
-        inputs = state.point[rows].detach().requires_grad_(True)
-        model = model.take(rows)
-        logits = model.logits(inputs)
+    model = model.take(rows)
+    inputs, logits = model.with_graph(state.point[rows])
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
     for kind in range(logits.shape[1]):

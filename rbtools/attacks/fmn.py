@@ -50,14 +50,26 @@ class FMN(MinimalNormAttack):
     gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 
-    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        move = functools.partial(
-            self.move, torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
-        )
+    def search(
+        self,
+        model: Network,
+        images: Tensor,
+        labels: Tensor,
+        targets: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As in the base class, optionally towards the classes `targets` (N,) or from points `start`."""
+        if start is None:
+            radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
+        else:
+            radius = steps.distances(start, images, self.norm).view(-1, 1, 1, 1)
         objective = losses.AttackObjective(losses.margin, labels, labels)
-        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
+        if targets is not None:
+            objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
+        move = functools.partial(self._move, radius)
+        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move, start)
 
-    def move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
+    def _move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
         """Returns the next points. `radius` (N, 1, 1, 1) is changed in place."""
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)

@@ -92,10 +92,9 @@ def nearest(
     search = Search(images, points, distances(points, images, norm), unknown.isnan(), images.clone(), unknown)
 
     def gradient_at(rows: slice) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            inputs = search.points[rows].detach().requires_grad_(True)
-            logits = model.take(rows).logits(inputs)
-        return logits.detach(), *differentiate(model.take(rows), inputs, logits, objective.take(rows))
+        some = model.take(rows)
+        inputs, logits = some.with_graph(search.points[rows])
+        return logits.detach(), *differentiate(some, inputs, logits, objective.take(rows))
 
     for number in range(count):
         logits, value, gradient = model.in_chunks(len(images), gradient_at)

@@ -104,7 +104,7 @@ class Network:
         )
 
     def _loss_and_gradient(self, points: Tensor, objective: AttackObjective, everyone: bool) -> Evaluated:
-        inputs, logits = self._with_graph(points)
+        inputs, logits = self.with_graph(points)
         if everyone:
             correct = logits.detach().argmax(1) == objective.labels
             return Evaluated(correct, *differentiate(self, inputs, logits, objective))
@@ -114,7 +114,7 @@ class Network:
             return Evaluated(correct, logits.detach()[:0, 0], points[:0])
         if count < _WORTH_A_SECOND_FORWARD * len(correct):
             del logits  # frees the graph
-            inputs, logits = self._with_graph(points[correct])
+            inputs, logits = self.with_graph(points[correct])
             self.count(-count, 0)
             return Evaluated(correct, *differentiate(self, inputs, logits, objective.take(correct)))
         loss, gradient = differentiate(self, inputs, logits, objective)
@@ -123,7 +123,8 @@ class Network:
             loss, gradient = loss[correct], gradient[correct]
         return Evaluated(correct, loss, gradient)
 
-    def _with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """A copy of the points that requires a gradient, and its logits."""
         with torch.enable_grad():
             inputs = points.detach().requires_grad_(True)
             return inputs, self.logits(inputs)

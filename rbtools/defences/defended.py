@@ -21,11 +21,7 @@ class Defended(nn.Module):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        stages: Iterable[Defence],
-        *,
-        backward: Backward | None = None,
+        self, model: nn.Module, stages: Iterable[Defence], *, backward: Backward | None = None
     ) -> None:
         super().__init__()
         self.model, self.stages = model, tuple(stages)

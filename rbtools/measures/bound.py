@@ -88,15 +88,13 @@ class BoundMeasure(Measure):
         None, "Lipschitz constant L of the loss in the image.  [default: estimated]"
     )
     lipschitz_theta: float | None = param(
-        None,
-        "Lipschitz constant L_theta of the loss in the weights.  [default: estimated]",
+        None, "Lipschitz constant L_theta of the loss in the weights.  [default: estimated]"
     )
     smooth: float | None = param(
         None, "Lipschitz constant beta in the image of the weights' gradient.  [default: estimated]"
     )
     smooth_theta: float | None = param(
-        None,
-        "Lipschitz constant beta_theta in the weights of the weights' gradient.  [default: estimated]",
+        None, "Lipschitz constant beta_theta in the weights of the weights' gradient.  [default: estimated]"
     )
     gamma: float | None = param(
         None,
@@ -129,9 +127,7 @@ class BoundMeasure(Measure):
     probes: int = param(20, "For wci: number of random vectors for the trace.", check="positive")
     largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
     failure: float = param(
-        0.05,
-        "For wci's lemma 1: the probability epsilon that the bound does not hold.",
-        check="share",
+        0.05, "For wci's lemma 1: the probability epsilon that the bound does not hold.", check="share"
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1
     kappa: int = 0  # the largest filter of networks of the space rescnn

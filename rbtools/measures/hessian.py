@@ -41,9 +41,7 @@ class Hessian(Measure):
         100, "Maximal number of Hessian-vector products per eigenvalue.", check="positive"
     )
     tolerance: float = param(
-        1e-3,
-        "Error tolerance of eigenvalues, relative to the largest.",
-        check="positive",
+        1e-3, "Error tolerance of eigenvalues, relative to the largest.", check="positive"
     )
     probes: int = param(20, "Number of random vectors for a trace.", check="positive")
 

@@ -65,17 +65,9 @@ class Recipe:
         optional=True,
     )
     micro_batch: int | None = param(
-        None,
-        "Split each batch into parts of this size, to save memory.",
-        bounds="[1, inf)",
-        optional=True,
+        None, "Split each batch into parts of this size, to save memory.", bounds="[1, inf)", optional=True
     )
-    optimizer: str = param(
-        "sgd",
-        "Optimiser: sgd or adam.",
-        choices=("sgd", "adam"),
-        optional=True,
-    )
+    optimizer: str = param("sgd", "Optimiser: sgd or adam.", choices=("sgd", "adam"), optional=True)
     momentum: float = param(
         0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)"
     )
@@ -123,9 +115,7 @@ class Recipe:
         optional=True,
     )
     cutout_length: int | None = param(
-        None,
-        "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]",
-        check="count",
+        None, "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]", check="count"
     )
     mixup_alpha: float = param(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
     awp_gamma: float | None = param(
@@ -136,16 +126,9 @@ class Recipe:
     )
     awp_warmup: int = param(0, "Number of epochs before awp starts.", check="non-negative")
     l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
-    wci_weight: float = param(
-        0.001,
-        "Weight of wci in the loss.",
-        check="non-negative",
-    )
+    wci_weight: float = param(0.001, "Weight of wci in the loss.", check="non-negative")
     label_smoothing: float = param(
-        0.0,
-        "Fraction of each label that is spread over all classes.",
-        check="below one",
-        optional=True,
+        0.0, "Fraction of each label that is spread over all classes.", check="below one", optional=True
     )
     filter: str | None = param(
         None,
