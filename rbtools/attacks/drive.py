@@ -78,7 +78,7 @@ class SteppedAttack(SequentialAttack):
             if not len(active):
                 break
             self.tell(state, seen, step)
-        if more and len(active):  # the caller looks at the last points of the last run
+        if more and len(active):  # the caller checks the last points of the last run
             fooled = ~model.still_correct(state.points, state.goal.labels)
             (state,) = active.update(-1, fooled, state.points, state)
         return active.finish(state.points)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BEFORE = 2  # calls with the same shapes before a call is captured
 _LARGEST = 1 << 26  # bytes of a tensor; with larger tensors a kernel takes longer than its launch
-_APART = 0.5  # the largest difference from the same step without a graph, as a share of what the step changed
+_APART = 0.5  # largest difference between a replay and a call of the step, as a share of the step's change
 
 
 class Replays:

@@ -293,9 +293,9 @@ def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, 
 
 
 def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
-    """One half of the paper's eta (section 3.3), of length 1. A pixel at distance d from the centre (in rows
-    or columns) has the sum of 1 / (k + 1)^2 over k >= d. In L1, the exponent is 4, as in AutoAttack's
-    code."""
+    """One half of the paper's eta (section 3.3), of length 1. At distance d from the centre (the larger of
+    rows and columns), the value is the sum of 1 / (k + 1)^2 over k from d to the largest distance. In L1, the
+    exponent is 4, as in AutoAttack's code."""
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
     )

@@ -53,8 +53,7 @@ class Target(Protocol):
         """The objective and its gradient with respect to the points that are classified correctly."""
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """The correctly classified points (N,), decided by the model itself. `logits` are those of the
-        points."""
+        """Whether the model itself classifies each point correctly (N,). `logits` belong to the points."""
 
 
 # If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
@@ -160,7 +159,7 @@ class Network:
 
     @property
     def captures(self) -> bool:
-        """True if, as far as is known, passes can be captured as a CUDA graph."""
+        """True unless a capture of passes as a CUDA graph has failed."""
         return self.model.captures if isinstance(self.model, Network) else self._captures
 
     @captures.setter

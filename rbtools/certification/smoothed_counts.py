@@ -48,8 +48,8 @@ def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExampl
 
 
 class _Drawing:
-    """The counts of some examples, int64 (N,), and the radii that they decide: `drawn` is the number of
-    copies, `hits` of copies with the selected class, and `passed` of certified radii."""
+    """The counts of some examples, all int64 (N,): `drawn` copies, of which `hits` have the selected class,
+    and `passed` certified radii."""
 
     def __init__(
         self, examples: SmoothedExamples, selected: Tensor, method: Smooth, questions: tuple[float, ...]
@@ -68,19 +68,19 @@ class _Drawing:
         plan = smoothing.stopping_plan(method.samples, self.questions, method.sigma, method.alpha)
         crossed = torch.zeros(len(self.selected), len(plan.certify), dtype=torch.bool)
         before = 0
-        for look, draws in enumerate(plan.looks.tolist()):
+        for check, draws in enumerate(plan.checks.tolist()):
             rows = self.open.nonzero()[:, 0]
             if not len(rows):
                 return
             self._extend(rows, before, draws)
             before = draws
-            # Close the examples whose questions are decided at this look.
+            # Close the examples that this check decides.
             failures = (self.drawn - self.hits)[rows].cpu()[:, None]
             places, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
-            crossed[places] |= failures <= torch.as_tensor(plan.certify[:, look])
+            crossed[places] |= failures <= torch.as_tensor(plan.certify[:, check])
             passed = crossed[places].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
             questions = crossed.shape[1]
-            given_up = (failures >= torch.as_tensor(plan.give_up[:, look])).gather(
+            given_up = (failures >= torch.as_tensor(plan.give_up[:, check])).gather(
                 1, passed.clamp(max=questions - 1)[:, None]
             )[:, 0]
             done = given_up | (passed >= torch.where(right, questions, 1))

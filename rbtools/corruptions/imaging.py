@@ -8,7 +8,7 @@ import math
 from rbtools.lazy import F, Tensor, torch
 
 # Sums of weighted pixels may miss an exact whole grey level by up to this much, differently on every machine
-# and for every batch; the tolerance is far below what matters to the truncation.
+# and for every batch; the tolerance is far below any difference that matters to the truncation.
 HAIR = 1e-7
 
 Kernel = tuple[tuple[float, ...], ...]  # rows of weights, square with an odd side

@@ -24,7 +24,7 @@ class JpegCompression(Corruption):
 
 def compress(levels: Tensor, quality: int) -> Tensor:
     """Integer grey levels (N, C, H, W), float32, after JPEG compression by Pillow. Three channels are
-    compressed as colours, and any other number one by one."""
+    compressed as colours; otherwise, each channel is compressed separately."""
     channels, height, width = levels.shape[1:]
     pictures = levels.to(torch.uint8).cpu()
     if channels == 3:

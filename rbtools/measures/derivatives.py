@@ -18,6 +18,7 @@ Weights = dict[str, Tensor]
 
 @contextlib.contextmanager
 def differentiating() -> Iterator[None]:
+    """Disable autograd outside of torch.func, and select an attention kernel that has second derivatives."""
     attention = torch.nn.attention
     with torch.no_grad(), attention.sdpa_kernel(attention.SDPBackend.MATH):
         yield

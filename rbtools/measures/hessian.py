@@ -72,6 +72,7 @@ class Hessian(Measure):
         return self.wrt == "input"
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
+        """Standard errors are over batches or, for a single batch, over random vectors or images."""
         names = [name for name in results[0] if not name.endswith(".probes")]
         means = {
             name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]

@@ -75,9 +75,9 @@ def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Esti
     """PR_D: the fraction of `samples` noisy copies that are classified correctly, averaged over images.
 
     The interval is for the mean over the distribution from which the images are drawn independently
-    (`mean_interval`), for any number of copies. An interval that treats the images * samples copies as
-    independent would be too narrow, and so would one from the deviation between images if most kinds of
-    failing images are missing from the sample.
+    (`mean_interval`). An interval that treats the images * samples copies as independent would be too narrow.
+    An interval from the deviation between images would also be too narrow if most kinds of failing images are
+    missing from the sample.
     """
     counts = _counted(correct, samples)
     if not counts:

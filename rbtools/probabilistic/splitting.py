@@ -140,7 +140,8 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
-    """The fields of an image. `log_p` and `spread` need one run and two runs above the floor, or are None."""
+    """The fields of an image. `log_p` is None if no run is above the floor, `spread` if only one or none
+    is."""
     logs = [value for value in row[1:] if value > -math.inf]
     spread = None
     if len(logs) > 1:

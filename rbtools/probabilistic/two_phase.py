@@ -83,7 +83,7 @@ def sizes(survivors: int) -> list[int]:
 
 
 def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stratum]:
-    """The strata after a sample, from stratum (N,) and result `stands` (N,), 1 if unbroken, of its images."""
+    """The strata after a sample. `stands` (N,) is 1 for each sampled image that is unbroken."""
     count = len(_STRATA)
     sampled = np.bincount(stratum, minlength=count)
     broken = np.bincount(stratum, weights=1 - stands, minlength=count)
@@ -144,9 +144,9 @@ def _unsampled(part: Stratum, prior: float) -> np.ndarray:
 
 def population_interval(robust: float, interval: tuple[float, float], n: int) -> tuple[float, float]:
     """The 95 % interval of the accuracy on the population from which the n images are a sample. `robust` and
-    `interval` are for the number of unbroken images among the n images. The interval is combined with
-    Wilson's: distances of limits from the estimate are squared and added (Zou and Donner, Stat. Med. 27,
-    2008)."""
+    `interval` are for the number of unbroken images among the n images. The distances of the limits of this
+    interval and of Wilson's interval from the estimate are combined as the root of the sum of squares (Zou
+    and Donner, Stat. Med. 27, 2008)."""
     value = robust / n
     low, high = intervals.wilson(robust, n)
     low = value - math.hypot(value - low, value - interval[0] / n)

@@ -108,7 +108,7 @@ class TrainSetup:
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """The method of the training steps: with --filter, or with tensors `kept` (examples, ...)."""
+    """The method that training steps use: with the filter of --filter, or with its tensors `kept`."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)

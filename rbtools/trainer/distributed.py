@@ -49,7 +49,7 @@ def local_rank() -> int:
 
 @contextlib.contextmanager
 def process_group(run: Run) -> Iterator[bool]:
-    """Join the process group. Yields whether this process is process 0, at whose exit the others end."""
+    """Join the process group. Yields true in process 0; the other processes end when it leaves the block."""
     if count() == 1:
         yield True
         return

@@ -1,4 +1,4 @@
-"""Batches divided among processes or into micro-batches: how results differ, and what is an error."""
+"""Batches divided among processes or into micro-batches: differences of the results, and errors."""
 
 from __future__ import annotations
 

@@ -33,13 +33,13 @@ READ_EVERY = 32
 _SHORT = 1.0
 """If writing the state took at most so many seconds, the next epoch writes it again."""
 _TIMES_AS_LONG = 10
-"""After a longer writing, the next one waits at least this multiple of the seconds that it took."""
+"""After a longer writing, the next writing waits at least this multiple of its duration."""
 
 
 def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: bytes | None) -> dict[str, Any]:
     """Train from the beginning, or from the last state that an interrupted run of `key` stored. Returns the
-    fields for the record (see `result`), with names of checkpoints in the store, or nothing in other
-    processes than process 0. Raises RbError if the training diverges or memory runs out."""
+    fields for the record (see `result`), with names of checkpoints in the store. Processes other than process
+    0 return nothing. Raises RbError if the training diverges or memory runs out."""
     setup, state = begin.start(task, run, device, stored)
     train(setup, state, lambda state: run.store.keep_state(key, state.to_bytes()))
     if distributed.rank() != 0:

@@ -155,7 +155,7 @@ def step_size(
 def theorem_rate(
     arch: dict[str, Any], method: Mixed, model: nn.Module, examples: TrainExamples, seed: int
 ) -> float:
-    """The step size for a constant C of 1, computed on at most 50 evenly spaced training images."""
+    """The step size of theorem 1 without its constants, on at most 50 evenly spaced training images."""
     ids = examples.ids
     few = ids[torch.linspace(0, len(ids) - 1, min(KERNEL_IMAGES, len(ids))).round().long()]
     few = few.to(examples.labels.device)

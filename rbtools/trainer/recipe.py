@@ -266,12 +266,12 @@ class Recipe:
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name of the weights for the record's checkpoint, among those that a training run returns."""
+        """The name of the record's checkpoint, among the `names` of a training run."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names of the weights to store, among those that a training run returns."""
+        """The names of the weights to store, among the `names` of a training run."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}

@@ -52,9 +52,8 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The training images without those that `--val` held out. Returns None if all images were used, if
-    nothing is known about the training, or if the run uses other data. Raises RbError for an invalid
-    record."""
+    """The training images that `--val` did not hold out. Returns None if all images were used, if nothing is
+    known about the training, or if the run uses other data. Raises RbError for an invalid record."""
     share = trained.held_out_share(record)
     data = data_of(record, run, "train")
     if not share or named_data(record, data.name) != data.name:
@@ -71,7 +70,7 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
 
 
 def attack_of(method: Method) -> Any:
-    """PGD in L-infinity with ten steps of a quarter of the radius, which is the method's if it has one."""
+    """PGD in L-infinity with ten steps of a quarter of the radius, which is the method's or 8/255."""
     eps = min(getattr(method, "eps", 8 / 255), 1.0)  # on the sphere it may be larger
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
@@ -99,7 +98,8 @@ class Checks:
         return ids[datasets.subset(self.examples.labels.cpu()[ids], count, seed=0)].sort().values
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the finished epoch. Of epochs with equal accuracy, the best has the lower loss."""
+        """The numbers of the finished epoch. Stores the best epoch in `state`, by accuracy and then by
+        loss."""
         held, numbers = self.examples.held, {}
         if len(held):
             numbers = self.measure(state.kept, held)

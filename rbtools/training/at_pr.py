@@ -172,7 +172,8 @@ class ATPR(Method[Solution]):
 
     @property
     def reach(self) -> float:
-        """The sum of step lengths of the random attack or, if smaller, of the plain attack, on [0, 1]."""
+        """The largest sum of step lengths of the random attack, or the sum of the plain attack if this attack
+        is used and its sum is smaller, in pixel units of [0, 1]."""
         drawn = self.steps_max * self.step_max
         return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
 
