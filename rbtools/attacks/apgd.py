@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class _AutoPGD(ReferenceBackend):
-    """Base class of the Auto-PGD attacks. A subclass selects the loss to maximise."""
-
     steps: int
     restarts: int
     keep_best: ClassVar[bool] = False

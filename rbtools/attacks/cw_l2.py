@@ -123,8 +123,6 @@ class CWL2(MinimalNormAttack):
 
 @dataclass
 class _CWState(ExampleRows):
-    """The state of the examples that have not stopped, with one row for each example."""
-
     row: Tensor
     images: Tensor
     goal: losses.AttackObjective

@@ -44,7 +44,6 @@ def grid_param() -> Any:
 
 
 def check_distance(attack: Attack) -> None:
-    """Raise RbError if the ball contains no 8-bit image except the clean image."""
     if attack.grid != "none" and attack.eps > 0 and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"

@@ -46,7 +46,6 @@ def of_class(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy: minus the logarithm of the true class's probability."""
     return F.cross_entropy(logits, labels, reduction="none")
 
 
@@ -62,7 +61,6 @@ def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = math.
 
 
 def targeted_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The difference z_t - z_y."""
     return of_class(logits, targets) - of_class(logits, labels)
 
 

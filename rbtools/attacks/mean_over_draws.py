@@ -34,7 +34,6 @@ _SLACK = 1e-5  # relative tolerance of a distance, for the rounding of float32
 
 
 def eot_param() -> Any:
-    """The field for expectation over transformation."""
     return param(
         1,
         "Number of samples of a randomised model over which each gradient or score is averaged.",
@@ -190,7 +189,6 @@ class MeanOverDraws(Network):
         return rows.repeat_interleave(self.each, 0)
 
     def _margins(self, drawn: Tensor, labels: Tensor) -> Tensor:
-        """The largest other logit minus the label's logit (M, samples)."""
         labels = self._copies(labels)
         return losses.margin(drawn.flatten(0, 1), labels, labels).view(-1, self.each)
 

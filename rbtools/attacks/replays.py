@@ -104,7 +104,6 @@ class Replays:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
     def _count_from(self, counted: tuple[int, int]) -> None:
-        """Subtract the passes since `counted` from the count."""
         self.model.count(*(then - now for then, now in zip(counted, self.model.counted, strict=True)))
 
     def _compare(

@@ -88,7 +88,6 @@ class _Drawing:
             self.open[rows] = ~done.to(rows.device)
 
     def _extend(self, rows: Tensor, start: int, stop: int) -> None:
-        """Count the copies `start` to `stop` of the examples in rows (M,)."""
         draws = self.examples.estimate
         for classes in _classes(self.examples, draws, rows, self.method.sigma, start, stop):
             self.hits[rows] += classes.eq(self.selected[rows][:, None]).sum(1)

@@ -56,7 +56,6 @@ class Frost(Corruption):
     )
 
     def resolved(self) -> Frost:
-        """The corruption with the pictures of this machine instead of "auto" in `textures`."""
         if self.textures != "auto":
             return self
         return replace(self, textures=PACKAGE if _files() else "generated")

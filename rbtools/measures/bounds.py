@@ -202,7 +202,6 @@ def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -
 
 
 def _of_worst_point(k: Constants, gamma: float) -> tuple[float, float, float]:
-    """The values of phi, chi and psi for training on the worst point of a ball."""
     phi = 2 * k.lipschitz_theta
     return phi, 4 * k.smooth * gamma + phi, 2 * k.smooth_theta + k.lipschitz_theta**2
 
@@ -268,7 +267,6 @@ def _stability(
 
 
 def _at_start(first: int, scale: float, power: float, n: int, steps: int) -> float:
-    """The bound first/n + scale (steps/first)^power."""
     if not steps:
         return first / n
     exponent = power * math.log(steps / first)

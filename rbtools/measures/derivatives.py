@@ -50,7 +50,6 @@ def layers(model: nn.Module) -> dict[str, str]:
 
 
 def flat(weights: Weights) -> Tensor:
-    """All weights, flattened into one row (size,)."""
     return torch.cat([value.flatten() for value in weights.values()])
 
 
@@ -149,7 +148,6 @@ class WeightHessian:
         return flat(self.product(self.shaped(vector[0])))[None]
 
     def shaped(self, flat: Tensor) -> Weights:
-        """The weights by name, made from a vector with `size` numbers."""
         sizes = [value.numel() for value in self.weights.values()]
         parts = zip(self.weights.items(), flat.split(sizes), strict=True)
         return {name: part.view(value.shape) for (name, value), part in parts}

@@ -132,7 +132,6 @@ def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
 
 
 def _norms(name: str, kernel: Tensor) -> BatchResult:
-    """The scores of a kernel, which may be asymmetric."""
     return {f"{name}.fro": float(kernel.norm()), f"{name}.trace": float(kernel.trace())}
 
 

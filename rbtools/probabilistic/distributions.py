@@ -45,7 +45,6 @@ class Noise(Registered):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of a record's entry that describe the noise."""
         return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
 
     def __call__(

@@ -39,7 +39,6 @@ class Estimator:
         return {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[self.passes]
 
     def allowed(self, samples: int, rho: float) -> int:
-        """The number of `samples` noisy copies that may fail."""
         return sequential.allowed(samples, rho, self.passes == "above")
 
 

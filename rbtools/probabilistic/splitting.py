@@ -51,7 +51,6 @@ class Splitting:
     floor: float = 1e-12
 
     def config(self) -> dict[str, Any]:
-        """The settings as fields of the record."""
         law = "standard normal latent, Crank-Nicolson moves, survivors strictly above the level"
         names = ("particles", "moves", "runs", "keep", "floor")
         return {"splitting": law, **{name: getattr(self, name) for name in names}}

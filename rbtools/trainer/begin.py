@@ -162,7 +162,8 @@ def _network(
     if distributed.count() > 1 and device.type == "cuda" and distributed.has_batchnorm(model):
         sizes = [len(part) for part in batches(examples.ids, task.recipe.batch_size)]
         division.check_pieces(sizes, task.recipe.micro_batch, distributed.count())
-        model = distributed.synchronised(model)
+        synchronised: nn.Module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return synchronised
     return model
 
 

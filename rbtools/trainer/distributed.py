@@ -67,7 +67,6 @@ def process_group(run: Run) -> Iterator[bool]:
 
 
 def broadcast(order: Order) -> None:
-    """Send a training run to the other processes, if there are any."""
     if count() > 1:
         _send(order)
 
@@ -114,12 +113,6 @@ def share_buffers(model: nn.Module) -> None:
     if count() > 1:
         for buffer in model.buffers():
             distributed.broadcast(buffer, src=0)
-
-
-def synchronised(model: nn.Module) -> nn.Module:
-    """The network with BatchNorm over the complete batch. torch's SyncBatchNorm needs a GPU."""
-    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return converted
 
 
 def has_batchnorm(model: nn.Module) -> bool:

@@ -56,13 +56,14 @@ def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Itera
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options, as typed on the command line or as passed in Python, to fields of a recipe."""
     fields = dict(options)
     for name in ("augment", "regularize", "track"):
         if name in fields:
             fields[name] = None if fields[name] == "auto" and name == "augment" else _listed(fields[name])
     if "milestones" in fields:
-        fields["milestones"] = _epochs(fields["milestones"])
+        epochs = fields["milestones"]
+        text = isinstance(epochs, str)
+        fields["milestones"] = units.whole_numbers(epochs, "--milestones") if text else tuple(epochs)
     if fields.get("normalize") == "auto":
         fields["normalize"] = None
     elif isinstance(fields.get("normalize"), str):
@@ -78,10 +79,6 @@ def _listed(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if not isinstance(value, str):
         return None if value is None else tuple(value)
     return () if value == "none" else tuple(filter(None, (part.strip() for part in value.split(","))))
-
-
-def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
-    return units.whole_numbers(value, "--milestones") if isinstance(value, str) else tuple(value)
 
 
 def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,6 @@ class TrainState:
         return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, **averaged}
 
     def to_bytes(self) -> bytes:
-        """The state as bytes, which `load` and `unpickle.torch_file` can read."""
         on_cpu = next(self.model.parameters()).device.type == "cpu"
         fields = vars(self) | {name: part.state_dict() for name, part in self._parts.items()}
         buffer = io.BytesIO()

@@ -48,7 +48,6 @@ class EvalCopy(nn.Module):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Copy the weights of the network that is trained."""
         for name, module in self.network.named_modules():
             source = self._live.get(name)
             if source is None:

@@ -107,10 +107,6 @@ class _Work:
         images = augment(self.images[at], self.data.about.augment, draws, 0)
         return images.float() / 255, self.labels[ids]
 
-    def reads_losses(self, step: int, steps: int) -> bool:
-        """Whether to read the losses after this step of an epoch. Steps are counted from 0."""
-        return self.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == steps
-
 
 def _alternating(work: _Work) -> dict[str, list[float]]:
     """Alternate first-order steps of the architecture parameters, on one half of the images, with steps of
@@ -152,7 +148,8 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
             torch.nn.utils.clip_grad_norm_(weights, method.clip)
             optimizer.step()
             unread.append(torch.stack([own_loss.detach(), loss.detach()]))
-            if work.reads_losses(step, len(pairs)):
+            # Reading the losses means waiting for a GPU.
+            if work.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == len(pairs):
                 for both in torch.stack(unread).tolist():
                     sums = [total + value for total, value in zip(sums, both, strict=True)]
                 unread.clear()

@@ -45,11 +45,7 @@ class Tracking:
     test: Data | None
 
     def measures(self) -> dict[str, Any]:
-        """The requested measures of rb-measure by name, with their default settings."""
         return {name: MEASURES.build(name) for name in self.names if name != ROBUST}
-
-    def key_fields(self, training: str) -> dict[str, Any]:
-        return {"kind": "tracking", "training": training, **self.fields()}
 
     def fields(self) -> dict[str, Any]:
         """Everything that determines the result for the same weights."""
@@ -109,7 +105,6 @@ class Tracker:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the measurements for the record."""
         description: dict[str, Any] = {"every": self.tracking.every, **validation.settings(self.method)}
         if "test" in self.splits:
             most = len(self.splits["train"][2])

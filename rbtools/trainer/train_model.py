@@ -142,8 +142,10 @@ class _StoredTraining:
         self.names = resolve.names({"arch": task.arch}, task.data)
         self.lacks_weights = False
         self.weights_key = digest(what)
-        self.tracking = None if task.track is None else task.track.key_fields(self.weights_key)
-        self.key = self.weights_key if self.tracking is None else digest(self.tracking)
+        self.key, self.tracking = self.weights_key, None
+        if task.track is not None:
+            self.tracking = {"kind": "tracking", "training": self.weights_key, **task.track.fields()}
+            self.key = digest(self.tracking)
 
     def look_up(self) -> dict[str, Any] | None:
         plain = self.store.result(self.weights_key)
@@ -161,7 +163,6 @@ class _StoredTraining:
         return _joined(plain, tracked)
 
     def keep(self, done: dict[str, Any]) -> dict[str, Any]:
-        """Store the two parts of the result of a training run."""
         plain = {name: value for name, value in done.items() if name not in ("tracked", "tracking")}
         self.store.keep_result(self.weights_key, self.what, plain, self.names)
         if self.tracking is None:
@@ -270,7 +271,6 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
 def _trained(
     task: TrainingTask, what: dict[str, Any], done: dict[str, Any], command: str | None
 ) -> dict[str, Any]:
-    """The record after its training, without the results of the earlier weights."""
     recipe = task.recipe
     section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
     if command is not None:

@@ -144,7 +144,6 @@ def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
 
 
 def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
-    """The message after an epoch with catastrophic overfitting, which is the last epoch of the history."""
     pgd, own = (history[name][-1] for name in ("pgd_acc", "robust_acc"))
     return (
         f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy"

@@ -228,7 +228,6 @@ class ATPR(Method[Solution]):
         return torch.where(depth.amax(0) > -torch.inf, depth.argmax(0), loss.argmax(0))
 
     def drawn(self, images: Tensor, draws: Draws, number: int) -> CandidateSettings:
-        """The settings of candidate `number`, with one entry per image."""
         n, eps = len(images), images.new_full((), self.eps)
         if number == 0 and self.first == "plain":
             step_size, count = images.new_full((), self.plain_step), torch.tensor(self.plain_steps)

@@ -145,7 +145,6 @@ class CarriedPrior(Method[PriorStep]):
 
 
 def _taken(values: Tensor, places: Tensor, device: torch.device) -> Tensor:
-    """The rows of a tensor at these positions, on the device."""
     if values.device == device:
         return values[places]
     shape = (len(places), *values.shape[1:])
