@@ -232,7 +232,7 @@ class SequentialAttack(Attack):
             return images.clone(), {}
         # --help does not need these imports
         from rbtools.attacks.active_examples import CLEAN, STILL_CORRECT, AttackBatch
-        from rbtools.attacks.target import Network, as_target
+        from rbtools.attacks.target import as_target
 
         target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
         perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
@@ -248,10 +248,8 @@ class SequentialAttack(Attack):
             for number, stage in enumerate(stages):
                 if not len(batch):
                     break
-                if isinstance(target, Network):
-                    name = self.stage_names(classes)[number]
-                    left_in_words = f"{len(batch)} of {len(images)} left"
-                    target.stage(f"{name}, {number + 1} of {len(stages)} · {left_in_words}")
+                name, some_left = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} left"
+                target.stage(f"{name}, {number + 1} of {len(stages)} · {some_left}")
                 more = number + 1 < len(stages)
                 some = target.take(left)
                 alone = None if batch.schedule.each_step else some.undecided()

@@ -162,7 +162,7 @@ class OnLattice(Network):
 
     def __init__(self, target: Network) -> None:
         super().__init__(target, target.chunk_size)
-        self.target, self.gives = target, target.gives
+        self.target = target
 
     def seen(self, points: Tensor) -> Tensor:
         """The 8-bit images that the model receives. Their gradient is passed on to the points."""

@@ -72,7 +72,6 @@ class MeanOverDraws(Network):
         self.target, self.method, self.images, self.labels, self.draws = target, method, images, labels, draws
         self.each, chunk = method.draws_each, target.chunk_size
         super().__init__(target, None if chunk is None else max(chunk // self.each, 1))
-        self.gives = target.gives
         self.rows = torch.arange(len(images), device=images.device)
         # shared with the targets that `take` returns
         self.passes, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
@@ -33,38 +33,17 @@ class Evaluated(NamedTuple):
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
-@runtime_checkable
-class Target(Protocol):
-    """The interface of a model under attack. Images are float32 (N, C, H, W) in [0, 1], labels int64 (N,)."""
-
-    @property
-    def gives(self) -> Literal["gradients", "logits", "labels"]:
-        """The outputs of the model that attacks may use."""
-
-    def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32 or higher precision, with a graph if the images require a gradient."""
-
-    def take(self, rows: Tensor | slice) -> Target:
-        """The target for some examples, by positions or by a mask. Image i must belong to example i."""
-
-    def loss_and_gradient(
-        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
-    ) -> Evaluated:
-        """The objective and its gradient with respect to the points that are classified correctly."""
-
-    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Whether the model itself classifies each point correctly (N,). `logits` belong to the points."""
-
-
 # If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
 # backward pass through all (a backward pass to the images costs between one and two forward passes).
 _WORTH_A_SECOND_FORWARD = 0.5
 
 
 class Network:
-    """A plain model. `chunk_size` is the number of images to process at once, or None for all images."""
+    """A model under attack, for images float32 (N, C, H, W) in [0, 1] and labels int64 (N,).
 
-    gives: Literal["gradients", "logits", "labels"] = "gradients"
+    `chunk_size` is the number of images to process at once, or None for all images.
+    """
+
     _captures = True
 
     def __init__(self, model: Callable[[Tensor], Tensor], chunk_size: int | None = None) -> None:
@@ -82,7 +61,8 @@ class Network:
         """Receives the description of the stage that begins, for the status line."""
 
     def logits(self, images: Tensor) -> Tensor:
-        """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
+        """Logits (N, K) in float32 or higher precision, with a graph if the images require a gradient. Raises
+        RbError for a model that does not accept images that require a gradient."""
         try:
             logits = self(images)
         except RuntimeError as error:
@@ -94,7 +74,7 @@ class Network:
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
-        """Make a forward pass, and a backward pass for the correct examples (with `everyone`, for all)."""
+        """The objective and its gradient with respect to correctly classified points (or all: `everyone`)."""
         return Evaluated(
             *self.in_chunks(
                 len(points),
@@ -129,6 +109,7 @@ class Network:
             return inputs, self.logits(inputs)
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Whether the model itself classifies each point correctly (N,). `logits` belong to the points."""
         if logits is None:
             with torch.no_grad():
                 logits = self.logits(points)
@@ -139,7 +120,7 @@ class Network:
         return self.still_correct(points, labels)
 
     def take(self, rows: Tensor | slice) -> Network:
-        """Returns the model itself, which does not depend on the examples."""
+        """The target for some examples, by positions or by a mask. A plain model is the same for all."""
         return self
 
     def nearest(self) -> Network:
@@ -196,9 +177,9 @@ class Network:
         return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
 
 
-def as_target(model: Any) -> Any:
-    """Return a target unchanged, and wrap any other callable from images to logits in a `Network`."""
-    return model if isinstance(model, Target) else Network(model)
+def as_target(model: Any) -> Network:
+    """Return a `Network` unchanged, and wrap any other callable from images to logits."""
+    return model if isinstance(model, Network) else Network(model)
 
 
 def not_differentiable() -> RbError:
@@ -209,7 +190,7 @@ def not_differentiable() -> RbError:
 
 
 def differentiate(
-    target: Target, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
+    target: Network, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The objective (N,) and its gradient with respect to `images`, from the logits of `images`.
 
@@ -229,7 +210,7 @@ def differentiate(
     return value.detach(), gradient
 
 
-def need_constant(target: Target, images: Tensor, logits: Tensor) -> None:
+def need_constant(target: Network, images: Tensor, logits: Tensor) -> None:
     """Raise RbError if logits without a gradient nevertheless depend on their images."""
     with torch.no_grad():
         if not torch.equal(target.logits(1 - images), logits):
