@@ -63,7 +63,6 @@ class FAB(ReferenceBackend):
         self, restart: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
-        model = model.nearest()
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
         active, start = ActiveExamples(batch), batch.images

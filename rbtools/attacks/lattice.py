@@ -190,16 +190,9 @@ class OnLattice(Network):
         some = self.target.take(rows)
         return self if some is self.target else OnLattice(some)
 
-    def nearest(self) -> Network:
-        return OnLattice(self.target.nearest())
-
     def undecided(self) -> Network | None:
         alone = self.target.undecided()
         return None if alone is None else OnLattice(alone)
 
     def repeat_draws(self) -> None:
         self.target.repeat_draws()
-
-    @property
-    def randomised(self) -> bool:
-        return self.target.randomised

@@ -123,10 +123,6 @@ class Network:
         """The target for some examples, by positions or by a mask. A plain model is the same for all."""
         return self
 
-    def nearest(self) -> Network:
-        """The target that a search for the nearest adversarial point should use."""
-        return self
-
     def repeat_draws(self) -> None:
         """Let the next pass repeat the random numbers of the last pass, if the target controls them."""
 
