@@ -85,16 +85,19 @@ class BoundMeasure(Measure):
         check="non-negative",
     )
     lipschitz: float | None = param(
-        None, "Lipschitz constant L of the loss in the image.  [default: estimated]"
+        None, "Lipschitz constant L of the loss as a function of the image.  [default: estimated]"
     )
     lipschitz_theta: float | None = param(
-        None, "Lipschitz constant L_theta of the loss in the weights.  [default: estimated]"
+        None, "Lipschitz constant L_theta of the loss as a function of the weights.  [default: estimated]"
     )
     smooth: float | None = param(
-        None, "Lipschitz constant beta in the image of the weights' gradient.  [default: estimated]"
+        None,
+        "Lipschitz constant beta of the weights' gradient, as a function of the image.  [default: estimated]",
     )
     smooth_theta: float | None = param(
-        None, "Lipschitz constant beta_theta in the weights of the weights' gradient.  [default: estimated]"
+        None,
+        "Lipschitz constant beta_theta of the weights' gradient, as a function of the weights.  [default:"
+        " estimated]",
     )
     gamma: float | None = param(
         None,
