@@ -1,4 +1,4 @@
-"""Estimates from counts: proportions, PR_D(gamma) and ProbAcc(rho).
+"""Estimates from counts: PR_D(gamma) and ProbAcc(rho).
 
 The input is a count for each image: the number of its N noisy copies that were classified correctly, or -1 if
 the image is excluded. PRBench averages over the images that are correct without noise; advbench counts every
@@ -15,7 +15,7 @@ from typing import Any
 
 from rbtools.lazy import special
 from rbtools.probabilistic import mixing, sequential
-from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval, wilson
+from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval
 
 # The quantiles of the images' PR in an entry, with more detail at the low end.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5)
@@ -61,13 +61,6 @@ class Estimate:
         if self.reason is not None:
             fields["reason"] = self.reason
         return fields
-
-
-def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
-    """A proportion of images, such as an accuracy, with Wilson's interval. `value` is None without images."""
-    if n == 0:
-        return Estimate(None, None, 0, confidence, "there are no images to count")
-    return Estimate(successes / n, wilson(successes, n, confidence), n, confidence)
 
 
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
@@ -249,7 +242,5 @@ def _counted(correct: Sequence[int], samples: int) -> list[int]:
 
 
 def _nothing_counted(correct: Sequence[int], confidence: float) -> Estimate:
-    if len(correct) == 0:
-        return proportion(0, 0, confidence)
     reason = "no image is classified correctly without noise, so there is nothing to average over"
-    return Estimate(None, None, 0, confidence, reason)
+    return Estimate(None, None, 0, confidence, reason if len(correct) else "there are no images to count")

@@ -164,7 +164,7 @@ def looks(survivors: int) -> list[int]:
     return [*schedule, survivors]
 
 
-def confidence_of_look(survivors: int, confidence: float = 0.95) -> float:
-    """The confidence of each check so that all checks are valid with `confidence` (Bonferroni's inequality).
-    The check of all survivors cannot be wrong and is not counted."""
-    return 1 - (1 - confidence) / max(len(looks(survivors)) - 1, 1)
+def confidence_of_look(survivors: int) -> float:
+    """The confidence of each check, with which all checks are valid at 95 % (Bonferroni's inequality). The
+    check of all survivors cannot be wrong and is not counted."""
+    return 1 - (1 - 0.95) / max(len(looks(survivors)) - 1, 1)

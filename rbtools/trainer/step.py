@@ -100,7 +100,7 @@ def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple
     labels = examples.labels[ids]
     streamed = isinstance(examples.images, streaming.Streamed)
     at = draws.host if streamed and draws.host is not None else ids
-    images = augment(examples.images[at], recipe.augment or (), draws, 0)
+    images = augment(examples.images[at], recipe.augment or (), draws)
     if "cutout" in recipe.regularize:
         assert recipe.cutout_length is not None
         images = cutout(images, recipe.cutout_length, draws)

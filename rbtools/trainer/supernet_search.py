@@ -104,7 +104,7 @@ class _Work:
         host, ids = ids, uploaded(ids, self.device)
         draws = Draws(self.run.settings.seed, "supernet", ids, epoch, host=host)
         at = host if isinstance(self.images, streaming.Streamed) else ids
-        images = augment(self.images[at], self.data.about.augment, draws, 0)
+        images = augment(self.images[at], self.data.about.augment, draws)
         return images.float() / 255, self.labels[ids]
 
 

@@ -7,16 +7,16 @@ import pytest
 from scipy import stats
 
 from rbtools.probabilistic.estimate import (
+    Estimate,
     Estimator,
     findings,
     pr_d,
     prob_acc,
-    proportion,
     quantiles,
     stopped_findings,
     undecided,
 )
-from rbtools.probabilistic.intervals import clopper_pearson, wilson
+from rbtools.probabilistic.intervals import clopper_pearson
 
 
 def test_pr_d_by_hand() -> None:
@@ -127,12 +127,12 @@ def test_nothing_to_average_gives_no_number_but_a_reason() -> None:
         assert (found.value, found.interval, found.n) == (None, None, 0)
         assert "no image is classified correctly without noise" in str(found.reason)
         assert found.entry() == {"value": None, "n": 0, "reason": found.reason}
-    assert pr_d([], 10).reason == proportion(0, 0).reason == "there are no images to count"
+    assert pr_d([], 10).reason == "there are no images to count"
 
 
 def test_entry_names_its_confidence() -> None:
-    assert proportion(3, 4).entry() == {"value": 0.75, "n": 4, "ci95": list(wilson(3, 4))}
-    assert "ci99" in proportion(3, 4, 0.99).entry() and "ci99.9" in proportion(3, 4, 0.999).entry()
+    assert Estimate(0.75, (0.3, 0.9), 4).entry() == {"value": 0.75, "n": 4, "ci95": [0.3, 0.9]}
+    assert "ci99" in pr_d([3], 4, 0.99).entry() and "ci99.9" in pr_d([3], 4, 0.999).entry()
 
 
 def test_counts_out_of_range_are_a_mistake() -> None:

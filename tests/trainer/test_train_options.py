@@ -80,7 +80,7 @@ def test_cutout_blacks_out_one_square_inside_at_a_place_of_the_examples_own() ->
 
 def test_reflecting_crops_are_windows_of_the_reflected_image() -> None:
     image = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
-    found = augment.augment(image.expand(50, 1, 8, 8), ["crop-reflect"], Draws(0, "t", torch.arange(50)), 0)
+    found = augment.augment(image.expand(50, 1, 8, 8), ["crop-reflect"], Draws(0, "t", torch.arange(50)))
     padded = nn.functional.pad(image.float(), (1, 1, 1, 1), mode="reflect").to(torch.uint8)[0, 0]
     windows = {tuple(padded[r : r + 8, c : c + 8].flatten().tolist()) for r in range(3) for c in range(3)}
     assert {tuple(one.flatten().tolist()) for one in found} == windows
