@@ -90,7 +90,7 @@ class Attack(_WithFields, Registered):
     minimal: ClassVar[bool] = False
     # Settings that may follow from other settings; an entry contains the values in use.
     derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
-    # The quantity that is averaged over several draws of a randomised model.
+    # The quantity that is averaged over several samples of a randomised model.
     mean_of: ClassVar[str] = "logits"
     eps: float
     norm: str = "linf"

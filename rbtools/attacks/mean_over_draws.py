@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.rng.draws import Draws
 
-CHOICE = 20  # new draws for each candidate point, to choose one
-SURE = 100  # after so many failed draws in a row the failure rate is 97 % or more
+CHOICE = 20  # new samples for each candidate point, to choose one
+SURE = 100  # failed samples in a row, after which the failure rate is 97 % or more
 BY_MARGIN = 3  # points kept for each example because of their mean margin, which is noisy
 _SLACK = 1e-5  # relative tolerance of a distance, for the rounding of float32
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
-_AT_ONCE = 64  # queries whose random words are drawn together
+_AT_ONCE = 64  # queries whose random words are generated together
 _WORDS = 5  # words per query: row and column of two corners; the channels' signs, with one bit for a rotation
 _BLOCK = 8 * _AT_ONCE  # an image may be at most this many queries ahead of another
-_MOST_SQUARES = 1 << 15  # different squares of one side; if there are more, few are drawn twice
+_MOST_SQUARES = 1 << 15  # different squares of one side; if there are more, few occur twice
 _DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its centre
 
 
@@ -226,7 +226,7 @@ def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     old = flat.gather(2, at)
     changed = (old != values).flatten(1).any(1) & going
     if model.randomised and changed.any():
-        # Both margins need the same draws: a lucky mean over other draws would never be beaten.
+        # Both margins need the same random numbers: otherwise a margin that is low by chance would remain.
         some = model.take(changed)
         state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
         some.repeat_draws()

@@ -33,8 +33,8 @@ class Evaluated(NamedTuple):
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
-# If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
-# backward pass through all (a backward pass to the images costs between one and two forward passes).
+# If most examples of a graph are broken, the graph is discarded: a second forward pass on the other examples
+# costs less than a backward pass through all (which costs between one and two forward passes).
 _WORTH_A_SECOND_FORWARD = 0.5
 
 

@@ -78,7 +78,7 @@ class _Drawing:
             failures = (self.drawn - self.hits)[rows].cpu()[:, None]
             places, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
             crossed[places] |= failures <= torch.as_tensor(plan.certify[:, check])
-            passed = crossed[places].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
+            passed = crossed[places].long().cumprod(1).sum(1)  # a radius needs all smaller radii
             questions = crossed.shape[1]
             given_up = (failures >= torch.as_tensor(plan.give_up[:, check])).gather(
                 1, passed.clamp(max=questions - 1)[:, None]

@@ -18,7 +18,7 @@ from rbtools.registry import param
 from rbtools.rng.draws import Draws
 
 PACKAGE = "imagecorruptions"  # the package with the photographs of frost
-USED = 5  # the package has six photographs, but the reference draws from 0 to 4
+USED = 5  # the package has six photographs, but the reference uses the first five
 CIFAR_SCALE, CIFAR_SIDE = 5, 32  # every fifth pixel of a photograph, on images of 32 pixels
 GENERATED = (350, 525)  # height and width
 # Mean and deviation of the five photographs, red, green and blue, in grey levels.
@@ -133,7 +133,7 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
     """Random crops, float64 (N, 3, H, W). Each crop is from one randomly selected picture."""
     height, width = size
     chosen = draws.child("picture").integers(len(pictures.starts))
-    # The number of places depends on the picture's size: a draw of 31 bits is scaled to it.
+    # The number of places depends on the picture's size, so a random number of 31 bits is scaled.
     places = draws.child("place").integers(1 << 31, (2,))
     room = pictures.sizes - torch.tensor(size, device=places.device)
     top, left = (places * room[chosen] >> 31).unbind(1)

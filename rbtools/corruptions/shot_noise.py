@@ -10,7 +10,7 @@ from rbtools.corruptions.base import Corruption, by_archive
 from rbtools.lazy import Tensor, torch
 from rbtools.rng.draws import Draws
 
-WORD = 32  # bits of a draw
+WORD = 32  # bits of a random word
 BINS = 10  # number of leading bits that choose the start of the search
 
 

@@ -24,7 +24,7 @@ from rbtools.trainer import (
     tracking,
     validation,
 )
-from rbtools.trainer.optim import batches, drawn_step, schedule
+from rbtools.trainer.optim import batches, schedule
 from rbtools.trainer.recipe import Recipe, held_out
 from rbtools.trainer.state import TrainState, allocate_carried
 from rbtools.training.chen_lee import ChenLee
@@ -100,8 +100,11 @@ class TrainSetup:
 
     @cached_property
     def drawn(self) -> int | None:
-        """The step before which the weights are copied (--output random)."""
-        return drawn_step(self.recipe, self.steps, self.settings.seed)
+        """With --output random, the random step before which the returned weights are copied."""
+        if self.recipe.output != "random" or not self.steps:
+            return None
+        numbers = torch.Generator().manual_seed(init.mixed_seed(self.settings.seed, "output"))
+        return int(torch.randint(self.steps, (), generator=numbers))
 
     def tell(self, message: str) -> None:
         self.report.notify(f"{self.name} {self.method.name}: {message}")

@@ -21,7 +21,6 @@ from rbtools.measures import MEASURES
 from rbtools.measures.base import MeasureBatch
 from rbtools.rng.draws import Draws
 from rbtools.trainer.augment import pixels
-from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.recipe import CYCLED_MOMENTUM, Recipe
 
 if TYPE_CHECKING:
@@ -102,14 +101,6 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
         pieces[-2:] = [torch.cat(pieces[-2:])]
     return pieces
-
-
-def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """With --output random, the random step before which the returned weights are copied, otherwise None."""
-    if recipe.output != "random" or not steps:
-        return None
-    numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
-    return int(torch.randint(steps, (), generator=numbers))
 
 
 def step_size(
