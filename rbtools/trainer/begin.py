@@ -188,7 +188,7 @@ def start(
         run.report.notify(
             f"{task.name}: its training continues after epoch {state.epoch} of {setup.recipe.epochs}."
         )
-    except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
+    except Exception as wrong:  # torch raises many errors for damaged files; starting again is correct
         why = f"its stored state does not fit ({folding.reason(wrong)})"
         run.report.notify(f"{task.name}: its training starts again; {why}.")
         return anew()  # the failed load may have changed the first state

@@ -91,7 +91,7 @@ def threads(data: bytes | None) -> int | None:
     """The number of CPU threads of each process of a stored training run, or None if it is not known."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
-    except Exception:  # torch raises many kinds for damaged files; loading the state reports them
+    except Exception:  # torch raises many errors for damaged files; loading the state reports them
         return None
     return number if type(number) is int and number > 0 else None
 

@@ -59,8 +59,7 @@ def train_step(
         for part in parts:
             own = (draws if len(parts) == 1 else draws.take(part)).child("method")
             loss = loss_of(setup, method, images[part], targets[part], own, ascend if ascent else None)
-            # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
-            # batch's.
+            # With this weight, the gradients of the pieces add up to the gradient of the batch.
             weight = len(part) / batch
             (loss.value * weight).backward()
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
