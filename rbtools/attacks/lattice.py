@@ -144,12 +144,10 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
         rounded = rounded.clamp(-math.floor(eps), math.floor(eps))
     else:
         sizes = rounded.abs()
+        power = steps.ORDER[attack.norm]
         # how much the last step of each pixel adds to the norm (l1) or to its square (l2)
-        gains = (2 * sizes - 1) if attack.norm == "l2" else torch.ones_like(sizes)
-        gains = torch.where(sizes > 0, gains, 0)
-        excess = (sizes.square() if attack.norm == "l2" else sizes).sum(1) - (
-            eps**2 if attack.norm == "l2" else eps
-        )
+        gains = torch.where(sizes > 0, sizes**power - (sizes - 1) ** power, 0)
+        excess = (sizes**power).sum(1) - eps**power
         order = torch.where(sizes > 0, sizes - wanted.abs(), -torch.inf).argsort(1, descending=True)
         before = gains.gather(1, order).cumsum(1) - gains.gather(1, order)
         undone = torch.zeros_like(sizes).scatter(1, order, (before < excess[:, None]).double())

@@ -86,6 +86,8 @@ class Measure(registry.Registered):
     less_is_better: ClassVar[bool] = False
     own_eps: ClassVar[bool] = False  # whether its fields `eps` and `norm` are the ball for its maximum
     needs_record: ClassVar[bool] = False  # whether `filled` takes settings from the record
+    # The reason why there is no value if a batch has none.
+    missing: ClassVar[str] = "it could not be computed on every batch"
 
     @property
     def attacks(self) -> int:
@@ -123,7 +125,8 @@ class Measure(registry.Registered):
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The numbers for all batches, computed from each batch's result and number of examples."""
-        return [over_batches(name, [result[name] for result in results], sizes) for name in results[0]]
+        numbers = {name: [result[name] for result in results] for name in results[0]}
+        return [over_batches(name, each, sizes, self.missing) for name, each in numbers.items()]
 
 
 @contextmanager
@@ -146,7 +149,7 @@ def over_batches(
     name: str,
     numbers: Sequence[float | None],
     sizes: Sequence[int],
-    missing: str = "it could not be computed on every batch",
+    missing: str = Measure.missing,
 ) -> Value:
     """The mean of a number over batches, weighted by their sizes, and its standard error over batches. If a
     batch has no number, the result is None with the reason `missing`."""

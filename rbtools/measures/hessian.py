@@ -73,20 +73,16 @@ class Hessian(Measure):
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """Standard errors are over batches or, for a single batch, over random vectors or images."""
-        names = [name for name in results[0] if not name.endswith(".probes")]
-        means = {
-            name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
-            for name in names
-        }
-        values = [over_batches(name, [float(mean) for mean in means[name]], sizes) for name in names]
-        if len(results) > 1:
-            return values
-        for index, name in enumerate(names):
+        values = []
+        for name in (name for name in results[0] if not name.endswith(".probes")):
+            means = [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
+            value = over_batches(name, [float(mean) for mean in means], sizes)
             probes, numbers = results[0].get(f"{name}.probes"), results[0][name]
-            if probes is not None:
-                values[index] = replace(values[index], se=standard_error(probes), over="probes")
-            elif isinstance(numbers, list) and len(numbers) > 1:
-                values[index] = replace(values[index], se=standard_error(numbers), over="examples")
+            if len(results) == 1 and probes is not None:
+                value = replace(value, se=standard_error(probes), over="probes")
+            elif len(results) == 1 and isinstance(numbers, list) and len(numbers) > 1:
+                value = replace(value, se=standard_error(numbers), over="examples")
+            values.append(value)
         return values
 
     def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:

@@ -46,6 +46,7 @@ class NTK(Measure):
     weights = "init"
     size = 1, 50
     batchnorm = "batch"
+    missing = "the kernel is singular: two images have the same gradient, or all have none"
 
     kernel: str = param(
         "robust",
@@ -107,13 +108,8 @@ class NTK(Measure):
         return result
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        values = []
-        for value in super().values(results, sizes):
-            more = {}
-            if value.value is None:
-                more["reason"] = "the kernel is singular: two images have the same gradient, or all have none"
-            values.append(replace(value, more=more, clean=value.name.startswith("clean.")))
-        return values
+        values = super().values(results, sizes)
+        return [replace(value, clean=value.name.startswith("clean.")) for value in values]
 
 
 def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:

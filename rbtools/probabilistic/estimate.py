@@ -191,6 +191,8 @@ def stopped_findings(
     """
     images = [[int(value) for value in row] for row in rows]
     included = [row for row in images if row[0] >= 0]
+    if not included:
+        return [_nothing_counted(images, estimator.confidence).entry() for _ in estimator.rho]
     spent = sum(row[1] for row in included)
     draws = {"draws_spent": spent, "draws_saved": samples * len(included) - spent}
     entries = []
@@ -204,14 +206,11 @@ def stopped_findings(
             row[1] - row[0] <= estimator.allowed(row[1], rho) if decision < 0 else decision == 1
             for row, decision in zip(included, decisions, strict=True)
         )
-        if included and adaptive:
+        if adaptive:
             result = _of_decisions(passed, decisions, estimator.confidence)
-        elif included:
-            result = _of_share(passed, len(included), sorted(seen), rho, estimator.confidence)
-        if included:
-            more = {"estimator": plug_in(samples), "undecided": decisions.count(-1), **draws}
         else:
-            result, more = _nothing_counted([row[0] for row in images], estimator.confidence), {}
+            result = _of_share(passed, len(included), sorted(seen), rho, estimator.confidence)
+        more = {"estimator": plug_in(samples), "undecided": decisions.count(-1), **draws}
         entries.append({**result.entry(), **more})
     return entries
 
@@ -241,6 +240,6 @@ def _counted(correct: Sequence[int], samples: int) -> list[int]:
     return [k for k in counts if k >= 0]
 
 
-def _nothing_counted(correct: Sequence[int], confidence: float) -> Estimate:
+def _nothing_counted(images: Sequence[Any], confidence: float) -> Estimate:
     reason = "no image is classified correctly without noise, so there is nothing to average over"
-    return Estimate(None, None, 0, confidence, reason if len(correct) else "there are no images to count")
+    return Estimate(None, None, 0, confidence, reason if len(images) else "there are no images to count")
