@@ -192,8 +192,7 @@ class MeanOverDraws(Network):
         return losses.margin(drawn.flatten(0, 1), labels, labels).view(-1, self.each)
 
     def _drawn(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns logits (M, samples, K) and the number (M,) of correct samples, and updates the kept
-        points."""
+        """Returns logits (M, samples, K) and numbers of correct samples (M,), and updates the kept points."""
         drawn = self._passed(points, rows, "search", self.passes[rows] * self.each)
         self.passes[rows] += 1
         labels, points = self.labels[rows], points.detach()

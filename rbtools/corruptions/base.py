@@ -78,8 +78,8 @@ class Corruption(Registered):
         Shape: images are floating-point (N, C, H, W) in [0, 1], and examples are int64 (N,). The result is
         float32 (N, C, H, W) on the device of the images, and every value is k / 255.
 
-        Raises RbError for a severity other than 1 to 5, for invalid or too small images, examples or seeds,
-        and for photographs of frost that are requested but not installed.
+        Raises RbError for a severity other than 1 to 5, images that are too small or not a tensor of this
+        shape and range, invalid examples or seeds, and photographs of frost that are not installed.
         """
         if draws is None:
             images = check_input.floats(images)

@@ -66,8 +66,8 @@ def grid(size: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
 def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Tensor, Tensor]:
     """The source positions of all pixels, as rows and columns (N, H, W), under the affine map.
 
-    The map moves three points, at the lower right, upper right and upper left of the centre, at a distance of
-    a third of the smaller side. Each coordinate moves by a uniform random number of at most `reach`.
+    Three points are at the lower right, upper right and upper left of the centre. Each coordinate of a point
+    is a third of the smaller side from the centre and moves by a uniform random number of at most `reach`.
     """
     height, width = size
     distance = min(size) // 3

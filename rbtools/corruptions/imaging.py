@@ -69,8 +69,7 @@ def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: b
 
 def zoomed(planes: Tensor, factor: float) -> Tensor:
     """The centre of planes (N, C, H, W), which is 1 / factor of each side, enlarged to the full size by
-    linear interpolation with aligned corners, as in `scipy.ndimage.zoom(order=1)`, and cropped if too
-    large."""
+    linear interpolation with aligned corners, as in `scipy.ndimage.zoom(order=1)`, and cropped."""
     sizes = planes.shape[2:]
     sides = [math.ceil(size / factor) for size in sizes]
     top, left = ((size - crop) // 2 for size, crop in zip(sizes, sides, strict=True))

@@ -19,7 +19,7 @@ def use(model: nn.Module, statistics: str) -> bool:
 
     With "running", nothing is changed. With "batch", a layer uses the mean and variance of its input batch.
     With "image", a layer uses the mean and variance of each image, as if the image were a separate batch.
-    Both compute the same as training mode, without updates of running statistics and with dropout off.
+    Both compute the same as training mode, except that running statistics and dropout do not change.
     """
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     if statistics == "running" or not norms:

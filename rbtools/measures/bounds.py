@@ -31,8 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 @dataclass(frozen=True)
 class Bound:
     """A bound with its `value`, its `formula` as text, and its `inputs` by name. `vacuous` is true if it is
-    not smaller than the trivial bound. If the formula has no value, `value` is None and `reason` explains
-    why."""
+    not smaller than the trivial bound. `value` is None if the formula has no value, for the `reason`."""
 
     formula: str
     value: float | None
@@ -217,8 +216,7 @@ def prbench2(
     c: float | None = None,
     form: str = "text",
 ) -> Bound:
-    """PRBench's theorem 2: `prbench1` with `weight` (lambda) times the distance of outputs in the training
-    loss.
+    """PRBench's theorem 2: `prbench1` for a loss with `weight` (lambda) times the distance of outputs.
 
     phi~ = phi + 2 lambda (nu beta gamma + 3 nu^2 L_theta), psi~ = psi + 6 lambda (nu^2 beta_theta + 4 nu
     L_theta^2), chi~ = 4 beta gamma + 2 nu L_theta + 2 lambda gamma (nu^2 beta + 2 nu L L_theta). In the

@@ -170,8 +170,7 @@ class WeightHessian:
 
 
 class InputHessian:
-    """The Hessian of each image's cross-entropy with respect to the image. Vectors and products are (N,
-    C*H*W)."""
+    """The Hessian of each image's cross-entropy with respect to the image. Vectors are (N, C*H*W)."""
 
     def __init__(self, model: nn.Module, images: Tensor, labels: Tensor) -> None:
         self.images = images

@@ -113,8 +113,7 @@ class NTK(Measure):
 
 
 def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
-    """The difference of the two logits of a network, as a network. Raises RbError for more than two
-    classes."""
+    """A network that returns the difference of the two logits. Raises RbError for more than two classes."""
     from rbtools.measures.scalar import Difference
 
     with torch.no_grad():

@@ -98,8 +98,7 @@ class Checks:
         return ids[datasets.subset(self.examples.labels.cpu()[ids], count, seed=0)].sort().values
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the finished epoch. Stores the best epoch in `state`, by accuracy and then by
-        loss."""
+        """The numbers of the finished epoch. Stores the best epoch (by accuracy, then loss) in `state`."""
         held, numbers = self.examples.held, {}
         if len(held):
             numbers = self.measure(state.kept, held)
