@@ -1,9 +1,8 @@
 """Adversarial attacks: pure functions of a model, images, labels and the random numbers of each example.
 
-Each attack has its own file and is registered by one line in this module. An attack does not know the device
-or the seed and does not read or write files. The evaluation projects the result of an attack onto the ball
-again and decides in float32 whether the attack succeeded. A wrong result of an attack therefore cannot count
-as a success.
+An attack does not know the device or the seed and does not read or write files. The evaluation projects the
+result of an attack onto the ball again and decides in float32 whether the attack succeeded, so a wrong result
+of an attack cannot count as a success.
 """
 
 from __future__ import annotations

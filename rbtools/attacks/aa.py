@@ -1,11 +1,10 @@
-"""AutoAttack runs several attacks in sequence, each on the examples that the earlier attacks did not
-break."""
+"""AutoAttack runs several attacks in sequence, each on the examples that earlier attacks did not break."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import ATTACKS, pyauto
@@ -92,8 +91,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def stem(self) -> str:
-        """Returns `aa`, or a name such as `ensemble-fgsm-square` if other attacks run. The order of the
-        attacks does not change the name."""
+        """The name `aa`, or a name such as `ensemble-fgsm-square` that lists other attacks alphabetically."""
         if not self.attacks:
             return super().stem
         return f"ensemble-{'-'.join(sorted(self.named))}{self.norm_suffix}"
@@ -108,7 +106,6 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def named(self) -> list[str]:
-        """The list of names in `attacks`."""
         return [name.strip() for name in self.attacks.split(",") if name.strip()]
 
     @property
@@ -120,7 +117,6 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def parts(self) -> list[SequentialAttack]:
-        """The attacks to run, in order."""
         return [self._part(name, settings) for name, settings in self.plan]
 
     def _part(self, name: str, settings: dict[str, Any]) -> Any:
@@ -129,7 +125,6 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def loss(self) -> str:  # type: ignore[override]
-        """The losses of the attacks, in order."""
         return self.loss_for(1 << 30)
 
     def loss_for(self, classes: int) -> str:
@@ -146,8 +141,8 @@ class AutoAttack(ReferenceBackend):
         return [part.name for part in self.parts for _ in part.stages(classes)]
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """Returns `broken_by`: for each example, the index in `parts` of the attack that broke the example,
-        -1 if none did, and -2 if the unchanged image is misclassified."""
+        """Returns `broken_by`: the index in `parts` of the attack that broke an example, -1 if no attack did,
+        and -2 if the unchanged image is misclassified."""
         numbers = [number for number, part in enumerate(self.parts) for _ in part.stages(classes)]
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
@@ -179,7 +174,6 @@ class AutoAttack(ReferenceBackend):
 
 
 def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
-    """The attacks and parameters of the standard variant."""
     more = _STANDARD_L1 if norm == "l1" else {}
     return [(name, more.get(name, settings)) for name, settings in VARIANTS["standard"]]
 
@@ -188,9 +182,7 @@ def _with_draws_of(
     name: str, run: Stage, model: Network, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
     """Run a stage with the random numbers of its attack. Only images that the stage breaks are changed."""
-    import dataclasses
-
-    points, broken = run(model, dataclasses.replace(batch, draws=batch.draws.child(name)), True)
+    points, broken = run(model, replace(batch, draws=batch.draws.child(name)), True)
     unchanged = batch.images.clone()
     unchanged[broken] = points[broken]
     return unchanged, broken

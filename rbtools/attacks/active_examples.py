@@ -1,13 +1,11 @@
 """The examples that an attack has not broken yet, and the steps after which a loop drops broken examples.
 
-To check which examples are broken, the host must wait for all work of a GPU. On a CPU, checking which
-examples are broken costs nothing. On a CPU, a broken example is dropped at once, which saves the passes of
-its later steps. On a GPU, a loop works on all its examples, marks the broken examples on the device, and
-checks the marks every few steps. If fewer than half of the examples are active (not broken), the loop drops
-the others. The CPU and the GPU loop find the same points, because each example has its own random numbers and
-its computation does not depend on the other examples. On a GPU, the search uses a faster copy of the model.
-If the copy misclassifies an example, the search continues until the next check, in which the model itself
-classifies the example. The search ends only if the model also misclassifies the example.
+On a CPU, a loop drops a broken example at once. On a GPU, checking which examples are broken makes the host
+wait for all work of the GPU. The loop therefore marks broken examples on the device and checks the marks
+every few steps. If fewer than half of the examples are active (not broken), the loop drops the others. Both
+loops find the same points, because each example has its own random numbers and its computation does not
+depend on the other examples. On a GPU, the search uses a faster copy of the model. An example that the copy
+misclassifies is broken only if the model itself also misclassifies it at the next check.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ SELDOM = CheckSchedule(8)
 
 
 def check_schedule(device: torch.device) -> CheckSchedule:
-    """The check schedule of loops on a device."""
     return EACH_STEP if device.type == "cpu" else SELDOM
 
 
@@ -77,27 +74,22 @@ class AttackBatch:
 
     @property
     def schedule(self) -> CheckSchedule:
-        """The schedule for dropping broken examples of this batch."""
         return check_schedule(self.images.device)
 
     def take(self, index: Tensor) -> AttackBatch:
-        """The batch of some examples, selected by positions or by a mask."""
         logits = None if self.logits is None else self.logits[index]
         images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
         return AttackBatch(images, labels, draws, logits, self.decides)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
-        """The loss for these examples, as an objective."""
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
 
 
 class ExampleRows:
-    """Base class of dataclasses whose tensors, objectives and random numbers have one row for each
-    example."""
+    """Base class of dataclasses whose tensors, objectives and random numbers have one row per example."""
 
     def take(self, kept: Tensor) -> Any:
-        """Select some examples by a mask or by positions, in place. Fields that are not tensors or objects
-        with `take` do not change."""
+        """Select some examples, by a mask or by positions, in place."""
         for name, value in list(vars(self).items()):
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value[kept])
@@ -106,16 +98,13 @@ class ExampleRows:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are tensors, with their names."""
         return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
 
 def size_for(active: int, size: int) -> int | None:
-    """The reduced number of examples for a loop with `active` unbroken examples out of `size`, or None.
-
-    The number `size` is halved (rounded up) as long as all active examples fit. A loop therefore uses few
-    different tensor shapes.
-    """
+    """The number of examples that remain in a loop, or None if at least half of the `size` examples are
+    active. The number is `size`, halved (rounded up) as often as all active examples still fit, so a loop
+    uses few different tensor shapes."""
     if 2 * active >= size:
         return None
     if not active:
@@ -181,7 +170,6 @@ class ActiveExamples:
         return self._done.clone(), self._first.clone()
 
     def set_marks(self, marks: tuple[Tensor, Tensor]) -> None:
-        """Restore marks that `marks` returned."""
         self._done.copy_(marks[0])
         self._first.copy_(marks[1])
 
@@ -206,8 +194,7 @@ class ActiveExamples:
         return on
 
     def _decided(self) -> Tensor:
-        """A mask of the broken rows, on the host. The model checks the rows that only the copy
-        misclassified."""
+        """A mask of the broken rows, on the host. The model checks rows that only the copy misclassified."""
         if self.batch.decides is None:
             return self._done.cpu()
         done, confirmed = torch.stack((self._done, self._confirmed)).cpu()
@@ -236,8 +223,7 @@ def _kept(rows: tuple[Any, ...], kept: Tensor | None) -> tuple[Any, ...]:
 
 
 def uploaded(index: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor from the host to a device. Copies to a GPU use pinned memory, so the host does not
-    wait."""
+    """Copy a tensor from the host to a device. With pinned memory, the host does not wait for a GPU."""
     return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index.to(device)
 
 

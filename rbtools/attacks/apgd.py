@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class _AutoPGD(ReferenceBackend):
-    """Base class of the Auto-PGD attacks. A subclass selects the loss to maximise."""
-
     steps: int
     restarts: int
     keep_best: ClassVar[bool] = False
@@ -116,14 +114,11 @@ class APGDDLR(APGDCE):
 
 @dataclass(frozen=True, kw_only=True)
 class APGDMargin(APGDCE):
-    """Auto-PGD on the margin, which is the largest other logit minus z_y. Two-phase attacks in L1 first run
-    this attack on all images.
+    """Auto-PGD on the margin, which is the largest other logit minus z_y. The attack is not registered.
 
-    If an example is not broken, the result is the point of largest loss in the ball instead of the image,
-    because two-phase attacks order unbroken examples by their margin at this point. The attack is not
-    registered. The registered attack `apgd-dlr` maximises this margin divided by a difference of logits.
-
-    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
+    Two-phase attacks in L1 first run this attack on all images. If an example is not broken, the result is
+    the point of largest loss in the ball, because two-phase attacks order unbroken examples by their margin
+    at this point.
     """
 
     name: ClassVar[str] = "apgd-margin"

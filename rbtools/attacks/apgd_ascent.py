@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 ALPHA = 0.75  # weight of the new step relative to the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
 SPARSER = 0.95  # l1: the change is sparser if its number of changed entries falls below this share
-SPARSITY_RATIO = (
-    1.5  # l1: changed entries of the best point for each entry of the gradient that a step follows
-)
+# l1: changed entries of the best point for each entry of the gradient that a step follows
+SPARSITY_RATIO = 1.5
 SHRINK, LEAST_STEP = 1.5, 0.1  # l1: divides the step size; the least step size as a share of eps
 
 
@@ -42,13 +41,13 @@ def apgd(
     draw: int,
     keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run `count` steps from a random start. Returns images (N, C, H, W) and a mask (N,) of the broken ones.
+    """Run `count` steps from the random start number `draw`. Returns images (N, C, H, W) and a mask (N,) of
+    the broken images.
 
     `eps` is in pixel units of [0, 1]. An example is broken and dropped as soon as an iterate fools the model.
     Unbroken examples are returned unchanged, or, with `keep_best`, at their point of largest loss (the last
-    iterate is not considered). `draw` is the index of the random start. In L1, the first steps use balls
-    larger than eps, and points in these balls do not count as a success. The steps in the ball of radius eps
-    start from the projection of the best point.
+    iterate is not considered). In L1, the first steps use balls larger than eps, and points in these balls do
+    not count as a success. The steps in the ball of radius eps start from the projection of the best point.
     """
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
@@ -69,7 +68,6 @@ def _until_broken(
     *,
     keep_best: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Make `count` steps, and drop an example at its first point that fools the model."""
     active, everyone = ActiveExamples(batch), not batch.schedule.each_step
     seen = model.loss_and_gradient(start, goal, everyone=everyone)
     broken = ~seen.still_correct
@@ -134,11 +132,8 @@ def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int)
 
 @dataclass
 class Ascent(ExampleRows):
-    """The state of a run of `count` gradient steps, with one row for each example.
-
-    `images`, `point` and `gradient` are (N, C, H, W), `loss` is (N,), and `step_size` is (N, 1, 1, 1). `eps`
-    is in pixel units of [0, 1].
-    """
+    """The state of a run of `count` gradient steps. `images`, `point` and `gradient` are (N, C, H, W), `loss`
+    is (N,), and `step_size` is (N, 1, 1, 1). `eps` is in pixel units of [0, 1]."""
 
     images: Tensor
     goal: AttackObjective
@@ -169,7 +164,6 @@ class Ascent(ExampleRows):
         raise NotImplementedError
 
     def note(self, loss: Tensor, gradient: Tensor) -> None:
-        """Update the state with the loss and gradient at the new point."""
         self.loss, self.gradient = loss, gradient
         better = loss > self.best_loss
         self.best_loss = torch.where(better, loss, self.best_loss)
@@ -259,21 +253,16 @@ class HalvingAscent(Ascent):
 
 
 def radii(eps: float, count: int) -> list[tuple[float, int]]:
-    """The radius and the number of steps of each ball. The radii are 3 eps, 2 eps and eps.
-
-    The balls get 30, 30 and 40 % of the steps. With fewer than four steps, the last ball gets all.
-    """
+    """The radius and the number of steps of each ball. The radii 3 eps, 2 eps and eps get 30, 30 and 40 % of
+    the steps. With fewer than four steps, the ball of radius eps gets all."""
     larger = 3 * count // 10
     balls = [(3 * eps, larger), (2 * eps, larger), (eps, count - 2 * larger)]
     return [(radius, number) for radius, number in balls if number]
 
 
 def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
-    """The signs of the largest `entries` (N,) of the gradient, scaled to L1 norm 1, with zeros elsewhere.
-
-    Entries that are equal to the smallest selected entry are also selected. Shape: gradient and result are
-    (N, C, H, W).
-    """
+    """The signs of the `entries` (N,) largest entries of the gradient (N, C, H, W), scaled to L1 norm 1.
+    Entries equal to the smallest of these are included, and all other entries are zero."""
     sizes = gradient.abs().flatten(1)
     last = entries.long().clamp(1, sizes.shape[1]) - 1
     least = sizes.sort(dim=1, descending=True).values.gather(1, last[:, None])
@@ -283,12 +272,11 @@ def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
 
 @dataclass
 class SparseAscent(Ascent):
-    """Steps in L1 along the largest entries of the gradient; the best point determines how many entries.
+    """Steps in L1 along the largest entries of the gradient. Their number depends on the best point.
 
     The step size is adapted after every 4 % of the steps. If an example's best point has become sparser, the
-    step size is reset to eps and the run continues from the best point. If it has not become sparser, the
-    step size shrinks. `changed` (N,) is the number of changed entries of the best point at the last
-    adaptation.
+    step size is reset to eps and the run continues from the best point. Otherwise the step size shrinks.
+    `changed` (N,) is the number of changed entries of the best point at the last adaptation.
     """
 
     changed: Tensor = field(init=False)
@@ -301,7 +289,6 @@ class SparseAscent(Ascent):
         self.changed = self._changed_entries()
 
     def _changed_entries(self) -> Tensor:
-        """The number of entries (N,) in which the best point differs from the image."""
         return (self.best_point != self.images).flatten(1).sum(1)
 
     def move(self, number: int) -> Tensor:

@@ -30,12 +30,11 @@ _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
 def norm_param(*more: str) -> Any:
-    """The field `norm` of attacks that support L-infinity, L2 and the norms in `more`."""
     return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2", *more))
 
 
 def step_size_param(default: str) -> Any:
-    """The field of the step size. `default` is the text that --help shows as the default."""
+    """The field of the step size. `default` is the default value in words, for --help."""
     return param(
         None,
         f"Step size in the unit of --eps, or as a multiple of eps: 0.25*eps.  [default: {default}]",
@@ -45,12 +44,10 @@ def step_size_param(default: str) -> Any:
 
 
 def relative_step_param() -> Any:
-    """The field of the step size as a fraction of eps."""
     return param(None, "Step size as a fraction of eps.", check="non-negative")
 
 
 def backend_param() -> Any:
-    """The field `backend` of attacks that AutoAttack's own code also implements."""
     return param(
         "rbtools",
         "The code to run: that of this package, or AutoAttack's own code (pyautoattack).",
@@ -59,9 +56,8 @@ def backend_param() -> Any:
 
 
 class _WithFields:
-    """Base class that adds the fields `grid` and `eot` to every dataclass that inherits from it. This class
-    is not a dataclass: if it were a frozen dataclass, a subclass that is not frozen would fail with an
-    unclear error."""
+    """Adds the fields `grid` and `eot` to every dataclass that inherits from it. If this class were a frozen
+    dataclass, a subclass that is not frozen would fail with an unclear error."""
 
     if TYPE_CHECKING:
         grid: str
@@ -94,7 +90,7 @@ class Attack(_WithFields, Registered):
     minimal: ClassVar[bool] = False
     # Settings that may follow from other settings; an entry contains the values in use.
     derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
-    # The quantity that is averaged over several draws of a randomised model.
+    # The quantity that is averaged over several samples of a randomised model.
     mean_of: ClassVar[str] = "logits"
     eps: float
     norm: str = "linf"
@@ -106,7 +102,7 @@ class Attack(_WithFields, Registered):
 
     @property
     def norm_suffix(self) -> str:
-        """The part of the metric's name that describes the norm. For L-infinity, this part is empty."""
+        """The part of the metric's name that describes the norm, which is empty for L-infinity."""
         return "" if self.norm == "linf" else f".{self.norm}"
 
     @property
@@ -116,8 +112,7 @@ class Attack(_WithFields, Registered):
 
     @property
     def batch_dependent(self) -> bool:
-        """True if the random numbers depend on the batch and not only on the example. The batch size of such
-        an attack does not depend on the available memory."""
+        """True if the random numbers depend on the batch and not only on the example."""
         return False
 
     @property
@@ -137,8 +132,7 @@ class Attack(_WithFields, Registered):
 
     @property
     def parts(self) -> Sequence[Attack]:
-        """The attacks of an ensemble, indexed by the numbers in `broken_by`. The sequence is empty for a
-        single attack."""
+        """The attacks of an ensemble, indexed by the numbers in `broken_by`. Other attacks have no parts."""
         return ()
 
     @property
@@ -195,18 +189,14 @@ class SequentialAttack(Attack):
     loss: ClassVar[str | None] = "none"
 
     def loss_for(self, classes: int) -> str:
-        """The name of the loss that is used. If the model has too few classes for the loss, another loss is
-        used."""
         least, instead = _NEEDS.get(str(self.loss), (0, ""))
         return str(self.loss) if classes >= least else instead
 
     def stages(self, classes: int) -> list[Stage]:
-        """The stages for a model with this number of classes. The number of classes is 0 if there is no clean
-        pass."""
+        """The stages for a model with this number of classes, which is 0 if there is no clean pass."""
         raise NotImplementedError
 
     def stage_names(self, classes: int) -> list[str]:
-        """The name of each stage for the status line."""
         return [self.name for _ in self.stages(classes)]
 
     @check_input.outside_inference
@@ -240,12 +230,9 @@ class SequentialAttack(Attack):
         """Run the stages one after another on the examples that are still classified correctly."""
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
-        from rbtools.attacks.active_examples import (
-            CLEAN,
-            STILL_CORRECT,
-            AttackBatch,
-        )  # --help does not need it
-        from rbtools.attacks.target import Network, as_target
+        # --help does not need these imports
+        from rbtools.attacks.active_examples import CLEAN, STILL_CORRECT, AttackBatch
+        from rbtools.attacks.target import as_target
 
         target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
         perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
@@ -261,10 +248,8 @@ class SequentialAttack(Attack):
             for number, stage in enumerate(stages):
                 if not len(batch):
                     break
-                if isinstance(target, Network):
-                    name = self.stage_names(classes)[number]
-                    left_in_words = f"{len(batch)} of {len(images)} left"
-                    target.stage(f"{name}, {number + 1} of {len(stages)} · {left_in_words}")
+                name, some_left = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} left"
+                target.stage(f"{name}, {number + 1} of {len(stages)} · {some_left}")
                 more = number + 1 < len(stages)
                 some = target.take(left)
                 alone = None if batch.schedule.each_step else some.undecided()
@@ -279,20 +264,17 @@ class SequentialAttack(Attack):
         return perturbed, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """The results of `run` besides the images. `by` (N,) is the number of the stage that broke each
-        example."""
+        """The further results of `run`. `by` (N,) is the number of the stage that broke each example."""
         return {}
 
 
 class ReferenceBackend(SequentialAttack):
-    """Base class of attacks that AutoAttack also implements. `--backend pyautoattack` runs AutoAttack's
-    code."""
+    """Base class of attacks that can also run AutoAttack's own code (`--backend pyautoattack`)."""
 
     backend: str
 
     @property
     def batch_dependent(self) -> bool:
-        """True if the random numbers are drawn for the batch as a whole, as in AutoAttack's code."""
         return self.backend == "pyautoattack"
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

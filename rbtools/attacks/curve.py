@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import cw_l2, ddn, fmn, losses, minimal_norm
+from rbtools.attacks import cw_l2, ddn, fmn, losses
 from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack
+from rbtools.attacks.steps import distances
 from rbtools.errors import unknown
 from rbtools.lazy import torch
 from rbtools.registry import Registry, param
@@ -27,7 +27,7 @@ _REFINED = 0.2
 _DDN = 0.7
 _HALVINGS = 10
 _SEARCHES = 9  # number of runs of CW's binary search, which share the queries
-_LOOKS = 10  # passes that confirm the points of each search and find their classes
+_CONFIRMATIONS = 10  # passes that confirm the points of each search and find their classes
 UNBOUNDED = 1e6  # larger than any distance between two images
 SEARCHES = Registry(
     "search",
@@ -62,7 +62,7 @@ class CurveAttack(MinimalNormAttack):
     queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
+        budget = max((self.queries - _HALVINGS - _CONFIRMATIONS) // 2, 1)
         classes = losses.ranked_targets(model.logits(images), labels)[:, :_TARGETS].unbind(1)
         targeted = int(_TARGETED * budget / _TARGETS) if budget >= _MANY else 0
         refined = int(_REFINED * budget)
@@ -75,24 +75,12 @@ class CurveAttack(MinimalNormAttack):
             best = fmn.FMN(norm=self.norm, steps=first).search(model, images, labels)
         for targets in classes if targeted else ():
             attack = fmn.FMN(norm=self.norm, steps=targeted)
-            radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
-            objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
-            move = functools.partial(attack.move, radius)
-            best = nearer(best, minimal_norm.nearest(model, images, objective, self.norm, attack.steps, move))
-        if refined:
-            best = nearer(best, self._refine(model, images, labels, best[0], refined))
+            best = nearer(best, attack.search(model, images, labels, targets))
+        if refined:  # with step sizes as at the end of FMN
+            attack = fmn.FMN(norm=self.norm, steps=refined, step_size=0.1, last_step_size=0.001, gamma=0.01)
+            own_class = model.logits(best[0]).argmax(1)
+            best = nearer(best, attack.search(model, images, labels, own_class, best[0]))
         return self._bisect(model, images, labels, *best)
-
-    def _refine(
-        self, model: Network, images: Tensor, labels: Tensor, points: Tensor, count: int
-    ) -> tuple[Tensor, Tensor]:
-        """Run FMN from the points towards their classes. The step sizes are those at the end of FMN."""
-        targets = model.logits(points).argmax(1)
-        attack = fmn.FMN(norm=self.norm, steps=count, step_size=0.1, last_step_size=0.001, gamma=0.01)
-        radius = minimal_norm.distances(points, images, self.norm).view(-1, 1, 1, 1)
-        objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
-        move = functools.partial(attack.move, radius)
-        return minimal_norm.nearest(model, images, objective, self.norm, count, move, points)
 
     def _bisect(
         self, model: Network, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
@@ -106,7 +94,7 @@ class CurveAttack(MinimalNormAttack):
             high, low = torch.where(fooled, middle, high), torch.where(fooled, low, middle)
         nearest = model.seen(images + high.view(-1, 1, 1, 1) * (points - images))
         nearest = torch.where((high < 1).view(-1, 1, 1, 1), nearest, points)
-        return nearest, torch.where(high < 1, minimal_norm.distances(nearest, images, self.norm), distance)
+        return nearest, torch.where(high < 1, distances(nearest, images, self.norm), distance)
 
 
 def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:

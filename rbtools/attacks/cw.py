@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -39,5 +40,5 @@ class CW(PGD):
     def goal(self, batch: AttackBatch) -> AttackObjective:
         goal = super().goal(batch)
         if self.target == "none":
-            return batch.goal(losses.with_kappa(self.kappa))
+            return batch.goal(functools.partial(losses.margin, kappa=self.kappa))
         return batch.goal(losses.targeted_logit_margin, goal.targets)

@@ -123,8 +123,6 @@ class CWL2(MinimalNormAttack):
 
 @dataclass
 class _CWState(ExampleRows):
-    """The state of the examples that have not stopped, with one row for each example."""
-
     row: Tensor
     images: Tensor
     goal: losses.AttackObjective
@@ -137,8 +135,7 @@ class _CWState(ExampleRows):
 
 
 def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
-    """Returns logits (N, K), objective (N,), margin (N,), distance (N,), and gradient with respect to w, for
-    the N examples in `rows`."""
+    """Logits (N, K), objective, margin and distance (N,), and gradient with respect to w, for some rows."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = model.seen((torch.tanh(w) + 1) / 2)
@@ -154,7 +151,6 @@ def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[
 
 
 def _adam(state: _CWState, gradient: Tensor, number: int, rate: float) -> None:
-    """Make one step of Adam, independently in every coordinate."""
     first, second = BETAS
     state.mean = first * state.mean + (1 - first) * gradient
     state.square = second * state.square + (1 - second) * gradient.square()

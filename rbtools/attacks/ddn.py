@@ -54,8 +54,7 @@ class DDN(MinimalNormAttack):
     def _move(
         self, radius: Tensor, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int
     ) -> Tensor:
-        """Returns the points of the next step. `radius` (N, 1, 1, 1) is changed in place, and `farthest` is
-        its upper limit."""
+        """Returns the next points. `radius` (N, 1, 1, 1) is changed in place, to at most `farthest`."""
         step = minimal_norm.cosine(self.step_size, _LAST_STEP, number, self.steps)
         factor = torch.where(search.adversarial, 1 - self.gamma, 1 + self.gamma).view(-1, 1, 1, 1)
         radius.copy_(torch.minimum(radius * factor, farthest))

@@ -1,8 +1,5 @@
-"""The loop that all attacks by gradient steps use.
-
-In each step, the loop asks the attack for points, evaluates the model at these points, drops the broken
-examples, and passes the loss and the gradient of all other examples to the attack.
-"""
+"""The loop of all attacks by gradient steps. In each step, the loop asks the attack for points, evaluates the
+model there, and passes the loss and the gradient of the unbroken examples to the attack."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Iterate(ExampleRows):
-    """The examples of a run, with one row for each example. Attacks that need more fields define a subclass
-    of this class. `images` and `points` are (N, C, H, W) in [0, 1]: the unchanged images and the current
-    points. `goal` is the loss to maximise."""
+    """The state of a run. `images` (N, C, H, W) in [0, 1] are the unchanged images, `points` are the current
+    points, and `goal` is the loss to maximise. Attacks that need more fields define a subclass."""
 
     images: Tensor
     points: Tensor
@@ -45,8 +41,8 @@ class SteppedAttack(SequentialAttack):
 
     @property
     def any_counts(self) -> bool:
-        """True if the result of an example is its first point that fools the model, and the example is then
-        dropped. If the value is false, only the last point of each example counts."""
+        """True if the first point that fools the model is the result of an example, which is then dropped. If
+        false, only the last point of each example counts."""
         return self.iterate == "any"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
@@ -82,7 +78,7 @@ class SteppedAttack(SequentialAttack):
             if not len(active):
                 break
             self.tell(state, seen, step)
-        if more and len(active):  # the caller looks at the last points of the last run
+        if more and len(active):  # the caller checks the last points of the last run
             fooled = ~model.still_correct(state.points, state.goal.labels)
             (state,) = active.update(-1, fooled, state.points, state)
         return active.finish(state.points)

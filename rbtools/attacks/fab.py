@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import losses, pyauto
+from rbtools.attacks import losses, pyauto, steps
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
@@ -54,7 +54,6 @@ class FAB(ReferenceBackend):
 
     @property
     def random(self) -> bool:
-        """True if the result depends on random numbers."""
         return self.restarts > 1
 
     def stages(self, classes: int) -> list[Stage]:
@@ -64,7 +63,6 @@ class FAB(ReferenceBackend):
         self, restart: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
-        model = model.nearest()
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
         active, start = ActiveExamples(batch), batch.images
@@ -181,28 +179,23 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
 
 
 def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
-    """The value z_t - z_y (N,) and its gradient (N, C, H, W), for some of the examples."""
+    """The difference z_t - z_y (N,) and its gradient (N, C, H, W), for some examples."""
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
-    with torch.enable_grad():
-        inputs = state.point[rows].detach().requires_grad_(True)
-        logits = model.take(rows).logits(inputs)
-    return differentiate(model.take(rows), inputs, logits, goal)
+    some = model.take(rows)
+    return differentiate(some, *some.with_graph(state.point[rows]), goal)
 
 
 def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
     """The same as `_boundary`, but for the wrong class whose linearised boundary is nearest."""
     labels = state.labels[rows]
-    with torch.enable_grad():
-        inputs = state.point[rows].detach().requires_grad_(True)
-        model = model.take(rows)
-        logits = model.logits(inputs)
+    model = model.take(rows)
+    inputs, logits = model.with_graph(state.point[rows])
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
-    dual = {"linf": 1, "l2": 2, "l1": torch.inf}[norm]
     for kind in range(logits.shape[1]):
         goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
         one, slope = differentiate(model, inputs, logits, goal, again=True)
-        away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=dual, dim=1) + 1e-12)
+        away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=steps.DUAL[norm], dim=1) + 1e-12)
         nearer = (away < least) & (labels != kind)
         least = torch.where(nearer, away, least)
         value = torch.where(nearer, one, value)
@@ -232,9 +225,8 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])
-    room = 0.5 - direction * (
-        points - 0.5
-    )  # distance to the border of the box; comparisons would cost three times as much
+    # the distance to the border of the box; comparisons would cost three times as much
+    room = 0.5 - direction * (points - 0.5)
     if norm == "l1":
         return direction.mul_(_steepest_first(slope, room, value.abs()))
     speed = slope if norm == "l2" else None

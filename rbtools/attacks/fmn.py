@@ -1,10 +1,8 @@
-"""FMN: a search for the nearest adversarial example in a ball whose radius adapts to the decision
-boundary."""
+"""FMN searches for the nearest adversarial example in a ball whose radius adapts to the decision boundary."""
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.target import Network
 
-_DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of the loss
 _TINY = 1e-12
 
 
@@ -53,19 +50,32 @@ class FMN(MinimalNormAttack):
     gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 
-    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        move = functools.partial(
-            self.move, torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
-        )
+    def search(
+        self,
+        model: Network,
+        images: Tensor,
+        labels: Tensor,
+        targets: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As in the base class, optionally towards the classes `targets` (N,) or from points `start`."""
+        if start is None:
+            radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
+        else:
+            radius = steps.distances(start, images, self.norm).view(-1, 1, 1, 1)
         objective = losses.AttackObjective(losses.margin, labels, labels)
-        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
+        if targets is not None:
+            objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
+        move = functools.partial(self._move, radius)
+        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move, start)
 
-    def move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
+    def _move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
         """Returns the next points. `radius` (N, 1, 1, 1) is changed in place."""
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)
         broken = torch.isfinite(search.distance).view(-1, 1, 1, 1)
-        slope = torch.linalg.vector_norm(gradient.flatten(1), ord=_DUAL[self.norm], dim=1).clamp_min(_TINY)
+        order = steps.DUAL[self.norm]
+        slope = torch.linalg.vector_norm(gradient.flatten(1), ord=order, dim=1).clamp_min(_TINY)
         linear = (search.length + margin.abs() / slope).view(-1, 1, 1, 1)
         shrunk = torch.minimum(radius * (1 - gamma), search.distance.view(-1, 1, 1, 1))
         grown = radius * (1 + gamma)

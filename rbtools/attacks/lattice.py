@@ -1,11 +1,11 @@
 """Attacks whose results are 8-bit images (`grid` "8bit"), with pixels k/255.
 
 The points of the search are real numbers, but the model receives the nearest 8-bit image of each point
-(`OnLattice`). Every decision of the search is therefore about a valid 8-bit image. Gradients are computed at
-this 8-bit image, while the point itself accumulates steps that are smaller than a grey level. After the
-search, each point is rounded to an 8-bit image inside the ball (`project`). In L-infinity, the result is the
-image that the model received. In L2 and L1, the nearest 8-bit image may be outside the ball. If rounding into
-the ball undoes a success, the search is repeated in smaller balls.
+(`OnLattice`). Gradients are computed at this 8-bit image, while the point itself accumulates steps that are
+smaller than a grey level. After the search, each point is rounded to an 8-bit image inside the ball
+(`project`). In L-infinity, the result is the image that the model received. In L2 and L1, the nearest 8-bit
+image may be outside the ball. If rounding into the ball undoes a success, the search is repeated in smaller
+balls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ _SMALLER = (0.97, 0.9, 0.75)  # shares of eps for new searches in L2 and L1 afte
 
 
 def grid_param() -> Any:
-    """The field `grid`. With "8bit", an attack searches only among 8-bit images."""
     return param(
         "none",
         "With 8bit, all pixels of an attacked image are k/255, as in an 8-bit image file.",
@@ -45,7 +44,6 @@ def grid_param() -> Any:
 
 
 def check_distance(attack: Attack) -> None:
-    """Raise RbError if the ball contains no 8-bit image except the clean image."""
     if attack.grid != "none" and attack.eps > 0 and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
@@ -78,9 +76,9 @@ def levels(images: Tensor) -> Tensor:
 def run(
     attack: Attack, model: object, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Call `attack.run`, with the grid of the attack. With several samples of a randomised model, the attack
-    runs on their mean and returns the points that fail most often. With grid "8bit", raises RbError if the
-    clean images are not 8-bit images or if the ball contains no other 8-bit image."""
+    """Call `attack.run` with the attack's grid, on the mean over samples if the model is randomised. Raises
+    RbError for grid "8bit" if the clean images are not 8-bit images or if the ball contains no other 8-bit
+    image."""
     target = as_target(model)
     if attack.batch_dependent or not (attack.draws_each > 1 or target.randomised):
         return _run(attack, target, images, labels, draws)
@@ -97,7 +95,7 @@ def run(
 def _run(
     attack: Attack, target: Network, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same as `run`, for a `Network`, and without the mean over samples of a randomised model."""
+    """The same as `run`, without the mean over samples of a randomised model."""
     if attack.grid == "none":
         return attack.run(target, images, labels, draws)
     check_distance(attack)
@@ -129,9 +127,8 @@ def _run(
 def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
     """Project onto the ball and the box [0, 1] and, if the attack has a grid, onto the 8-bit images.
 
-    If the attack has a grid, the result is the nearest 8-bit image. If this image is outside an L2 or L1
-    ball, the pixels that rounding moved farthest away from the clean image are rounded towards the clean
-    image.
+    If the nearest 8-bit image is outside an L2 or L1 ball, the pixels that rounding moved farthest away from
+    the clean image are rounded towards it.
 
     Shape: points, images and result are (N, C, H, W). If the attack has a grid, `images` must be 8-bit
     images.
@@ -147,12 +144,10 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
         rounded = rounded.clamp(-math.floor(eps), math.floor(eps))
     else:
         sizes = rounded.abs()
+        power = steps.ORDER[attack.norm]
         # how much the last step of each pixel adds to the norm (l1) or to its square (l2)
-        gains = (2 * sizes - 1) if attack.norm == "l2" else torch.ones_like(sizes)
-        gains = torch.where(sizes > 0, gains, 0)
-        excess = (sizes.square() if attack.norm == "l2" else sizes).sum(1) - (
-            eps**2 if attack.norm == "l2" else eps
-        )
+        gains = torch.where(sizes > 0, sizes**power - (sizes - 1) ** power, 0)
+        excess = (sizes**power).sum(1) - eps**power
         order = torch.where(sizes > 0, sizes - wanted.abs(), -torch.inf).argsort(1, descending=True)
         before = gains.gather(1, order).cumsum(1) - gains.gather(1, order)
         undone = torch.zeros_like(sizes).scatter(1, order, (before < excess[:, None]).double())
@@ -165,11 +160,10 @@ class OnLattice(Network):
 
     def __init__(self, target: Network) -> None:
         super().__init__(target, target.chunk_size)
-        self.target, self.gives = target, target.gives
+        self.target = target
 
     def seen(self, points: Tensor) -> Tensor:
-        """Returns the images that the model receives. A gradient with respect to the 8-bit images is passed
-        on to the points without change."""
+        """The 8-bit images that the model receives. Their gradient is passed on to the points."""
         images = levels(points.detach()).div_(_LEVELS)
         return images + (points - points.detach()) if points.requires_grad else images
 
@@ -194,16 +188,9 @@ class OnLattice(Network):
         some = self.target.take(rows)
         return self if some is self.target else OnLattice(some)
 
-    def nearest(self) -> Network:
-        return OnLattice(self.target.nearest())
-
     def undecided(self) -> Network | None:
         alone = self.target.undecided()
         return None if alone is None else OnLattice(alone)
 
     def repeat_draws(self) -> None:
         self.target.repeat_draws()
-
-    @property
-    def randomised(self) -> bool:
-        return self.target.randomised

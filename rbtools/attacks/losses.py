@@ -6,7 +6,6 @@ misclassification.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackObjective:
-    """A loss, together with the labels (N,) and the target classes (N,) of some examples.
-
-    An untargeted loss ignores the targets.
-    """
+    """A loss, with labels (N,) and target classes (N,), which an untargeted loss ignores."""
 
     loss: Loss
     labels: Tensor
@@ -36,7 +32,6 @@ class AttackObjective:
         return self.loss(logits, self.labels, self.targets)
 
     def take(self, index: Tensor | slice) -> AttackObjective:
-        """The objective for some of the examples."""
         return AttackObjective(self.loss, self.labels[index], self.targets[index])
 
 
@@ -51,13 +46,11 @@ def of_class(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy: minus the logarithm of the true class's probability."""
     return F.cross_entropy(logits, labels, reduction="none")
 
 
 def targeted_cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The logarithm of the target's probability, or the untargeted cross-entropy if the target is the label
-    itself."""
+    """The logarithm of the target's probability, or the cross-entropy if the target is the label."""
     sign = torch.where(targets == labels, 1.0, -1.0)
     return sign * F.cross_entropy(logits, targets, reduction="none")
 
@@ -68,12 +61,11 @@ def margin(logits: Tensor, labels: Tensor, targets: Tensor, kappa: float = math.
 
 
 def targeted_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Returns the difference z_t - z_y."""
     return of_class(logits, targets) - of_class(logits, labels)
 
 
 def targeted_logit_margin(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Returns the difference z_t - z_y, or the untargeted margin if the target is the label itself."""
+    """The difference z_t - z_y, or the untargeted margin if the target is the label."""
     away = margin(logits, labels, targets)
     return torch.where(targets == labels, away, targeted_margin(logits, labels, targets))
 
@@ -99,11 +91,6 @@ LOSSES: dict[str, Loss] = {
     "dlr": dlr,
     "targeted-dlr": targeted_dlr,
 }
-
-
-def with_kappa(kappa: float) -> Loss:
-    """The margin loss, with values limited to at most kappa."""
-    return functools.partial(margin, kappa=kappa)
 
 
 def ranked_targets(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
 """Attacks on a randomised model by expectation over transformation (Athalye et al. 2018, arXiv:1707.07397).
 
 Every gradient, loss and logit is a mean over several samples of the model. A sample is one evaluation of the
-model with its own random numbers, called `draw` in the code. A point is not kept because of a single sample.
-For each example, the attack keeps the points that failed most often, and at the end selects one of these
-points with new samples. Random numbers depend only on (seed, example, pass), so no result depends on the
-batch.
+model with its own random numbers, called `draw` in the code. For each example, the attack keeps the points
+that failed most often, and at the end selects one of these points with new samples. Random numbers depend
+only on (seed, example, pass), so no result depends on the batch.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.rng.draws import Draws
 
-CHOICE = 20  # new draws for each candidate point, to choose one
-SURE = 100  # after so many failed draws in a row the failure rate is 97 % or more
+CHOICE = 20  # new samples for each candidate point, to choose one
+SURE = 100  # failed samples in a row, after which the failure rate is 97 % or more
 BY_MARGIN = 3  # points kept for each example because of their mean margin, which is noisy
 _SLACK = 1e-5  # relative tolerance of a distance, for the rounding of float32
 
 
 def eot_param() -> Any:
-    """The field `eot`, the number of samples of a randomised model."""
     return param(
         1,
         "Number of samples of a randomised model over which each gradient or score is averaged.",
@@ -53,10 +51,8 @@ class _Best:
         self.values = torch.full_like(self.points[:, :, 0, 0, 0], -torch.inf)
 
     def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
-        """Keep each point (M, C, H, W) whose value exceeds the smallest kept value of its example.
-
-        `rows` (M,) are the examples of the points. Only points with `allowed` (M,) true are kept.
-        """
+        """Keep each point (M, C, H, W) with `allowed` (M,) true whose value exceeds the smallest kept value
+        of its example. `rows` (M,) are the examples of the points."""
         points, values = points.to(self.points), values.to(self.values)
         least, place = self.values[:, rows].min(0)
         better = allowed & (values > least)
@@ -67,17 +63,15 @@ class _Best:
 class MeanOverDraws(Network):
     """The mean over `method.draws_each` samples of a randomised model, for the examples of an attack.
 
-    `logits` returns the mean logits. `loss_and_gradient` returns the mean loss and its gradient. All samples
-    of an image are in the same batch. An example counts as misclassified, and is dropped, only after SURE
-    samples have failed in consecutive passes without a correct sample. If the attack searches for the nearest
-    point or uses one sample per pass, the majority of the samples in a pass decides instead.
+    All samples of an image are in the same batch. An example counts as misclassified, and is dropped, only
+    after SURE samples have failed in consecutive passes without a correct sample. If the attack searches for
+    the nearest point or uses one sample per pass, the majority of the samples in a pass decides instead.
     """
 
     def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
         self.target, self.method, self.images, self.labels, self.draws = target, method, images, labels, draws
         self.each, chunk = method.draws_each, target.chunk_size
         super().__init__(target, None if chunk is None else max(chunk // self.each, 1))
-        self.gives = target.gives
         self.rows = torch.arange(len(images), device=images.device)
         # shared with the targets that `take` returns
         self.passes, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)
@@ -159,11 +153,7 @@ class MeanOverDraws(Network):
 
     def _new_draws(self, candidates: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """For each candidate, the correct samples (N, samples) among at least CHOICE, and the summed margin
-        (N,).
-
-        The samples are independent of the search. A point that occurs several times among the candidates is
-        evaluated once.
-        """
+        (N,). The samples are independent of the search. Equal candidates are evaluated once."""
         judged: list[tuple[Tensor, Tensor]] = []
         for number, candidate in enumerate(candidates):
             left = torch.ones_like(self.labels, dtype=torch.bool)
@@ -198,13 +188,11 @@ class MeanOverDraws(Network):
         return rows.repeat_interleave(self.each, 0)
 
     def _margins(self, drawn: Tensor, labels: Tensor) -> Tensor:
-        """The largest other logit minus the label's logit (M, samples)."""
         labels = self._copies(labels)
         return losses.margin(drawn.flatten(0, 1), labels, labels).view(-1, self.each)
 
     def _drawn(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate some examples. Returns logits (M, samples, K) and the number of correct samples (M,). Also
-        updates the last points and the points with the highest failure rates and mean margins."""
+        """Returns logits (M, samples, K) and numbers of correct samples (M,), and updates the kept points."""
         drawn = self._passed(points, rows, "search", self.passes[rows] * self.each)
         self.passes[rows] += 1
         labels, points = self.labels[rows], points.detach()
@@ -222,8 +210,7 @@ class MeanOverDraws(Network):
         return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
 
     def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
-        """Returns logits (M, samples, K) of M examples. `first` (M,) is the index of each example's first
-        sample."""
+        """Returns logits (M, samples, K). `first` (M,) is the index of each example's first sample."""
         from rbtools.rng.foreign import ExampleNumbers
 
         parts = []

@@ -73,7 +73,6 @@ class MIFGSM(SteppedAttack):
 
     @property
     def effective_step_size(self) -> float:
-        """The length of a step, in pixel units of [0, 1]."""
         if self.step_size is not None:
             return self.step_size
         return self.eps * (1 / self.steps if self.relative_step is None else self.relative_step)
@@ -85,7 +84,6 @@ class MIFGSM(SteppedAttack):
 
     @property
     def random(self) -> bool:
-        """True if the result depends on random numbers."""
         return self.diversity > 0
 
     @property
@@ -154,7 +152,7 @@ def _below(words: Tensor, count: int | Tensor) -> Tensor:
 
 def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
     """Matrices (N, size, size) that shrink a line of pixels to `length` (N,) by linear interpolation and
-    place the shorter line at pixel `start` (N,) of a black line."""
+    place it at pixel `start` (N,) of a black line."""
     pixel = torch.arange(size, device=length.device)
     place = pixel - start[:, None]
     inside = (place >= 0) & (place < length[:, None])
@@ -163,8 +161,8 @@ def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
 
 
 def gaussian(size: int, kernel: int) -> Tensor:
-    """The matrix (size, size) that smooths a line of pixels, continued with black pixels, by a Gaussian. The
-    side `kernel` of the Gaussian is odd and at least 3."""
+    """The matrix (size, size) that smooths a line of pixels, continued with black pixels, by a Gaussian whose
+    side `kernel` is odd and at least 3."""
     half = kernel // 2
     # `half` is three standard deviations.
     weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)

@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 
 
 class MinimalNormAttack(SequentialAttack):
-    """An attack whose search does not depend on eps. An adversarial example counts as a success if its
-    distance is at most eps.
-
-    `run` also returns the distances as "distance" (N,), infinite if no adversarial example was found.
-    """
+    """An attack whose search does not depend on eps. A point counts as a success if its distance is at most
+    eps. `run` also returns the distances as "distance" (N,), infinite without an adversarial example."""
 
     random: ClassVar[bool] = False
     minimal: ClassVar[bool] = True
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off during the
-        search."""
+        """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off."""
         raise NotImplementedError
 
     def run(
@@ -45,14 +41,14 @@ class MinimalNormAttack(SequentialAttack):
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():
-            points, distance = self._confirmed(as_target(model).nearest(), images, labels)
+            points, distance = self._confirmed(as_target(model), images, labels)
             within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
             return torch.where(within, points, images), {"distance": distance}
 
     def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the result of `search`. On a GPU, the search uses only the fast copy of the model, and the
-        exact model checks the points at the end. If points do not fool the exact model, the search is
-        repeated for their examples, and the exact model then checks every step."""
+        """Returns the result of `search`. On a GPU, the search uses the fast copy of the model, and the exact
+        model checks the points at the end. For points that do not fool the exact model, the search is
+        repeated with checks by the exact model in every step."""
         alone = None if check_schedule(images.device).each_step else model.undecided()
         if alone is None:
             return self.search(model, images, labels)
@@ -68,9 +64,9 @@ class MinimalNormAttack(SequentialAttack):
 
 @dataclass
 class Search:
-    """`points` (N, C, H, W) are the current points, `length` (N,) is their distance from the images, and
-    `adversarial` (N,) is true if a point fools the model. `nearest` (N, C, H, W) are the nearest points so
-    far that fool the model, and `distance` (N,) is the distance of each (infinite if no point was found)."""
+    """The current points (N, C, H, W), their distances `length` (N,) from the images, and whether they are
+    adversarial (N,). `nearest` (N, C, H, W) are the nearest adversarial points so far, and `distance` (N,)
+    are their distances (infinite if no point was found)."""
 
     images: Tensor
     points: Tensor
@@ -90,26 +86,22 @@ def nearest(
     start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Make `count` steps from `start` (N, C, H, W), or from the images. Returns the nearest adversarial
-    examples and their distances (N,).
-
-    Misclassified images have distance 0.
-    """
+    examples and their distances (N,), which are 0 for misclassified images."""
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
     points = images.clone() if start is None else start
     search = Search(images, points, distances(points, images, norm), unknown.isnan(), images.clone(), unknown)
 
     def gradient_at(rows: slice) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            inputs = search.points[rows].detach().requires_grad_(True)
-            logits = model.take(rows).logits(inputs)
-        return logits.detach(), *differentiate(model.take(rows), inputs, logits, objective.take(rows))
+        some = model.take(rows)
+        inputs, logits = some.with_graph(search.points[rows])
+        return logits.detach(), *differentiate(some, inputs, logits, objective.take(rows))
 
     for number in range(count):
         logits, value, gradient = model.in_chunks(len(images), gradient_at)
-        _look(model, search, logits, objective.labels, norm)
+        _keep_nearest(model, search, logits, objective.labels, norm)
         search.points = move(search, gradient, value, number)
         search.length = distances(search.points, images, norm)
-    _look(model, search, model.logits(search.points), objective.labels, norm)
+    _keep_nearest(model, search, model.logits(search.points), objective.labels, norm)
     return search.nearest, search.distance
 
 
@@ -118,7 +110,7 @@ def cosine(first: float, last: float, number: int, count: int) -> float:
     return last + (first - last) * (1 + math.cos(math.pi * number / count)) / 2
 
 
-def _look(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
+def _keep_nearest(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
     """Keep the points that fool the model and are nearer to the image than the nearest points so far."""
     search.adversarial = ~model.still_correct(search.points, labels, logits)
     points, length = model.seen(search.points), search.length

@@ -81,12 +81,10 @@ class PGD(SteppedAttack):
 
     @property
     def loss(self) -> str:  # type: ignore[override]
-        """The name of the loss that is maximised."""
         return "ce" if self.target == "none" else "targeted-ce"
 
     @property
     def effective_step_size(self) -> float:
-        """The length of the first step, in pixel units of [0, 1]."""
         if self.step_size is not None:
             return self.step_size
         if self.relative_step is not None:
@@ -107,7 +105,6 @@ class PGD(SteppedAttack):
 
     @property
     def random(self) -> bool:
-        """True if the result depends on random numbers."""
         return self.start == "uniform"
 
     @property
@@ -123,7 +120,6 @@ class PGD(SteppedAttack):
         return self.target != "none"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:
-        """The objective for these examples."""
         if self.target == "none":
             return super().goal(batch)
         assert batch.logits is not None

@@ -1,9 +1,8 @@
 """Runs AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
-The code of pyautoattack prints, reseeds the global random generators, writes into the model's logits and
-needs contiguous tensors. The code of pyautoattack fails on empty batches, few classes and models that ignore
-their input. This module works around all of these problems. This module imports torch and must therefore be
-imported inside functions.
+The code of pyautoattack prints, reseeds the global random generators, writes into the model's logits, needs
+contiguous tensors, and fails on empty batches, few classes and models that ignore their input. This module
+works around these problems. It imports torch and must therefore be imported inside functions.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-    """Perturb images (N, C, H, W) with AutoAttack's own code.
+    """Perturb images (N, C, H, W), float32 in [0, 1], with AutoAttack's own code.
 
-    AutoAttack's code draws random numbers for the whole batch. The seed of AutoAttack's code is therefore
-    taken from the first example, and equal batches have equal results. Images are float32 in [0, 1]. Raises
-    RbError if AutoAttack's code fails. For example, DLR losses need at least 3 or 4 classes, and Square in L2
-    and L1 does not support all image sizes.
+    AutoAttack's code draws random numbers for the whole batch. Its seed is taken from the first example, so
+    equal batches have equal results. Raises RbError if AutoAttack's code fails. For example, DLR losses need
+    at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes.
     """
     if len(images) == 0 or method.eps == 0:
         return images.clone()
@@ -61,8 +59,8 @@ class TameModel:
     """Wraps a model in the form that pyautoattack requires.
 
     Logits are a contiguous float32 copy, because Square writes into them. The gradient with respect to the
-    images is contiguous for any memory format of the model. For an empty batch, the logits are empty and the
-    model is not called. Logits that do not depend on the images have a zero gradient instead of an error.
+    images is contiguous. For an empty batch, the model is not called. Logits that do not depend on the images
+    have a zero gradient instead of an error.
     """
 
     def __init__(self, model: Network, image: Tensor) -> None:
@@ -87,8 +85,8 @@ class TameModel:
 
 
 def mend_ties(square: Any) -> None:
-    """Let the start of AutoAttack's Square treat an exact tie as a success, as its search does. AutoAttack's
-    start requires a negative margin. After an exact tie, its search therefore fails on an empty batch."""
+    """Let the start of AutoAttack's Square treat a margin of 0 as a success, as its search does. Otherwise
+    its search fails on an empty batch after a margin of 0."""
     original = square.margin_and_loss
 
     def margin_and_loss(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,8 +97,7 @@ def mend_ties(square: Any) -> None:
 
 
 class _Once(logging.Filter):
-    """Show a warning once per process, even if its numbers differ, because every batch repeats the
-    warning."""
+    """Shows a warning once per process, because every batch repeats it, with other numbers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BEFORE = 2  # calls with the same shapes before a call is captured
 _LARGEST = 1 << 26  # bytes of a tensor; with larger tensors a kernel takes longer than its launch
-_APART = 0.5  # the largest difference from the same step without a graph, as a share of what the step changed
+_APART = 0.5  # largest difference between a replay and a call of the step, as a share of the step's change
 
 
 class Replays:
@@ -25,8 +25,7 @@ class Replays:
 
     On a GPU, the third call with the same shapes is captured as a CUDA graph, and later calls replay the
     graph. After the capture, `step` must not depend on any other changing value and must not wait for the
-    GPU. The first replay is compared with a call of `step`. If the results differ, or if the capture fails,
-    `step` is always called.
+    GPU. If the first replay differs from a call of `step`, or if the capture fails, `step` is always called.
     """
 
     def __init__(
@@ -105,13 +104,11 @@ class Replays:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
     def _count_from(self, counted: tuple[int, int]) -> None:
-        """Subtract the passes since `counted` from the count."""
         self.model.count(*(then - now for then, now in zip(counted, self.model.counted, strict=True)))
 
     def _compare(
         self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]
     ) -> None:
-        """Raise ValueError if the replay and the call have different results."""
         same = [(self.active.marks()[0] == marked[0]).all()]
         for name, tensor in self.fixed.items():
             if tensor.is_floating_point():

@@ -1,12 +1,9 @@
-"""Square: random search with squares of pixels, without gradients. The L1 version follows Croce and Hein
-2021.
+"""Square: random search with squares of pixels, without gradients. In L1 it follows Croce and Hein 2021.
 
 The best image so far is a single buffer. A query writes its square into this buffer, and the old pixels are
-written back if the margin does not decrease. Each example has its own random numbers, which are drawn for
-many queries at a time.
-
-A query is skipped if its square changes nothing, or if the same square was rejected since the best image last
-changed. The images advance through their queries independently, which keeps the batches full.
+written back if the margin does not decrease. A query is skipped if its square changes nothing, or if the same
+square was rejected since the best image last changed. The images advance through their queries independently,
+which keeps the batches full.
 """
 
 from __future__ import annotations
@@ -35,11 +32,10 @@ if TYPE_CHECKING:
 
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
-_AT_ONCE = 64  # queries whose random words are drawn together
+_AT_ONCE = 64  # queries whose random words are generated together
 _WORDS = 5  # words per query: row and column of two corners; the channels' signs, with one bit for a rotation
 _BLOCK = 8 * _AT_ONCE  # an image may be at most this many queries ahead of another
-_MOST_SQUARES = 1 << 15  # different squares of one side; if there are more, few are drawn twice
-_ORDER = {"l2": 2, "l1": 1}
+_MOST_SQUARES = 1 << 15  # different squares of one side; if there are more, few occur twice
 _DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its centre
 
 
@@ -87,8 +83,7 @@ class Square(ReferenceBackend):
         return float(self.p / 2 ** sum(query > after for after in HALVED_AFTER))
 
     def side(self, query: int, height: int, width: int) -> int:
-        """The side in pixels of a query's square. In l2 and l1, the side is odd and at least 3, because the
-        square needs a centre pixel."""
+        """The side of a query's square in pixels. In l2 and l1, the side is odd and at least 3."""
         side = max(round(math.sqrt(self.share(query) * height * width)), 1)
         if self.norm != "linf":
             side = max(side, 3) | 1
@@ -150,9 +145,8 @@ class _SquareState(ExampleRows):
     """The examples that are not broken, with the best image so far and its margin.
 
     For a block of Q queries, `words` (N, Q, 5) are the random words, and `next` (N,) is the index of the next
-    query. The fields `numbers` and `rejected` are used in linf if there are few different squares. `numbers`
-    (N, Q) identifies the square of each query, and `rejected` (N, squares) marks squares that do not decrease
-    the margin of the best image.
+    query. In linf, if there are few different squares, `numbers` (N, Q) identifies the square of each query,
+    and `rejected` (N, squares) marks squares that do not decrease the margin of the best image.
     """
 
     labels: Tensor
@@ -168,8 +162,7 @@ class _SquareState(ExampleRows):
     rejected: Tensor | None = None
 
     def start_block(self, words: Tensor, side: int) -> None:
-        """Begin a block of Q queries with these random words. If the side is new, no square is marked as
-        rejected."""
+        """Begin a block of Q queries. If the side is new, no square is marked as rejected."""
         self.words, self.next = words.to(self.images.device), torch.zeros_like(self.labels)
         channels, height, width = self.best.shape[1:]
         rows, columns = height - side + 1, width - side + 1
@@ -185,10 +178,8 @@ class _SquareState(ExampleRows):
         self._skip_rejected()
 
     def advance(self, going: Tensor, better: Tensor) -> None:
-        """Advance some images to the next query that needs the model.
-
-        `going` (N,) masks these images, and `better` (N,) masks the images whose last query was accepted.
-        """
+        """Advance the images `going` (N,) to their next query that needs the model. `better` (N,) are the
+        images whose last query was accepted."""
         if self.rejected is not None:
             last = self.numbers.gather(1, self.next.clamp_max(self.numbers.shape[1] - 1)[:, None])
             self.rejected.scatter_(1, last, self.rejected.gather(1, last) | going[:, None])
@@ -197,7 +188,6 @@ class _SquareState(ExampleRows):
         self._skip_rejected()
 
     def _skip_rejected(self) -> None:
-        """Skip the queries that propose a rejected square."""
         if self.rejected is None:
             return
         answered, count = self.rejected.gather(1, self.numbers), self.numbers.shape[1]
@@ -207,8 +197,7 @@ class _SquareState(ExampleRows):
 
 
 def _blocks(sides: list[int]) -> Iterator[range]:
-    """Divides the queries into ranges with squares of the same side. Each range lies inside a block of _BLOCK
-    queries."""
+    """Divide the queries into ranges inside blocks of _BLOCK queries, whose squares have the same side."""
     start = 0
     for query in range(1, len(sides) + 1):
         if query == len(sides) or query % _BLOCK == 0 or sides[query] != sides[start]:
@@ -228,8 +217,7 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
 
 def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     """Write each image's next square into its best image if this decreases the margin. Returns a mask (N,) of
-    the examples that become misclassified. With `each`, the model is queried only for images that the square
-    changes."""
+    the newly misclassified examples. With `each`, only images that the square changes are queried."""
     count = state.words.shape[1]
     going = state.next < count
     words = state.words[torch.arange(len(going), device=going.device), state.next.clamp_max(count - 1)]
@@ -238,7 +226,7 @@ def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     old = flat.gather(2, at)
     changed = (old != values).flatten(1).any(1) & going
     if model.randomised and changed.any():
-        # Both margins need the same draws: a lucky mean over other draws would never be beaten.
+        # Both margins need the same random numbers: otherwise a margin that is low by chance would remain.
         some = model.take(changed)
         state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
         some.repeat_draws()
@@ -268,8 +256,7 @@ def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
-    """The start in linf: vertical stripes of x + eps or x - eps, clipped to [0, 1], with a random sign for
-    each channel and column."""
+    """The start in linf: vertical stripes of x + eps or x - eps, with random signs per channel."""
     channels, width = batch.images.shape[1], batch.images.shape[3]
     bits = batch.draws.child("stripes").integers(2, (channels, 1, width), draw=restart)
     signs: Tensor = bits.to(batch.images) * 2 - 1
@@ -277,13 +264,12 @@ def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
 
 
 def _corners(words: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Maps pairs of random words (..., 2) in [0, 2^32) to a row in [0, rows) and a column in [0, columns)."""
+    """Maps random words (..., 2) in [0, 2^32) to a row in [0, rows) and a column in [0, columns)."""
     return (words[..., 0] * rows) >> 32, (words[..., 1] * columns) >> 32
 
 
 def _window(words: Tensor, side: int, like: Tensor) -> Tensor:
-    """The flat pixel positions (N, C, side * side) of a square in each image, from two random words (N,
-    2)."""
+    """The flat pixel positions (N, C, side * side) of a square, from two random words (N, 2)."""
     channels, height, width = like.shape[1:]
     top, left = _corners(words, height - side + 1, width - side + 1)
     reach = torch.arange(side, device=words.device)
@@ -298,10 +284,8 @@ def _signs(words: Tensor, channels: int) -> Tensor:
 
 
 def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Algorithm 2: the pixels inside a square become x + eps or x - eps, with one sign per channel.
-
-    Returns the flat positions of pixels and their new values, each of shape (N, C, side * side).
-    """
+    """Algorithm 2: the pixels inside a square become x + eps or x - eps, with one sign per channel. Returns
+    flat positions and new values of pixels (N, C, side * side)."""
     at = _window(words[:, :2], side, state.best)
     x = state.images.flatten(2).gather(2, at)
     values = torch.where(_signs(words[:, 4], x.shape[1]), x + state.eps, x - state.eps)
@@ -309,33 +293,30 @@ def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, 
 
 
 def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
-    """One half of the paper's eta (section 3.3), of length 1. For each pixel, d is the larger of its row
-    distance and its column distance from the centre. The value of the pixel is the sum of 1 / (k + 1)^2 over
-    k from d to the largest distance. In L1, the exponent is 4 instead of 2, as in AutoAttack's code."""
+    """One half of the paper's eta (section 3.3), of length 1. At distance d from the centre (the larger of
+    rows and columns), the value is the sum of 1 / (k + 1)^2 over k from d to the largest distance. In L1, the
+    exponent is 4, as in AutoAttack's code."""
     distance = torch.maximum(
         (torch.arange(rows) - rows // 2).abs()[:, None], (torch.arange(columns) - columns // 2).abs()
     )
     terms = 1 / torch.arange(1, max(rows, columns) // 2 + 2).float() ** _DECAY[norm]
     half: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
-    unit: Tensor = half / half.norm(p=_ORDER[norm])
+    unit: Tensor = half / half.norm(p=steps.ORDER[norm])
     return unit
 
 
 @functools.lru_cache(maxsize=64)
 def _eta(side: int, norm: str, device: torch.device) -> Tensor:
-    """The paper's eta (side, side), of length 1: two bumps of opposite sign, one above the other.
-
-    The result is cached on the device, because a copy to a GPU makes the host wait.
-    """
+    """The paper's eta (side, side), of length 1: two bumps of opposite sign, one above the other. The result
+    is cached on the device, because a copy to a GPU makes the host wait."""
     lower = _eta_half(side - side // 2, side, norm)
     eta = torch.cat((_eta_half(side // 2, side, norm), -lower)) if side > 1 else lower
-    unit: Tensor = eta / eta.norm(p=_ORDER[norm])
+    unit: Tensor = eta / eta.norm(p=steps.ORDER[norm])
     return unit.to(device)
 
 
 def _turned_etas(turned: Tensor, side: int, norm: str) -> Tensor:
-    """Eta for each example (N, side * side), rotated by 90 degrees for each example with `turned` (N,)
-    true."""
+    """Eta for each example (N, side * side), rotated by 90 degrees if `turned` (N,) is true."""
     upright = _eta(side, norm, turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
@@ -362,8 +343,7 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
 
 
 def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
-    """The images plus the offset. In l2, the offset is first scaled to length eps, and the sum is clipped to
-    the box. In l1, the sum is projected onto ball and box."""
+    """The images plus the offset, in ball and box. In l2, the offset is first scaled to length eps."""
     if norm == "l1":
         return steps.project(images + offset, images, eps, norm)
     return (images + eps * steps.unit(offset)).clamp_(0, 1)
@@ -371,7 +351,7 @@ def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
 
 def _unit_rows(rows: Tensor, norm: str) -> Tensor:
     """Each channel's values (N, C, P), scaled to length 1."""
-    length: Tensor = torch.linalg.vector_norm(rows, ord=_ORDER[norm], dim=2, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(rows, ord=steps.ORDER[norm], dim=2, keepdim=True)
     return rows / length.clamp_min(1e-12)
 
 
@@ -380,15 +360,15 @@ def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Te
     part of eps.
 
     In l2, the squared lengths are added. In l1, the lengths are added, and each channel's share is multiplied
-    by the number of channels, as in AutoAttack's code. The projection removes the length in excess of eps.
-    Returns the same as `_patch_linf`, but for all pixels (N, C, H * W).
+    by the number of channels, as in AutoAttack's code. Returns flat positions and new values of all pixels
+    (N, C, H * W).
     """
     norm, channels = state.norm, state.best.shape[1]
     w1, w2 = (_window(corner, side, state.best) for corner in (words[:, :2], words[:, 2:4]))
     nu = (state.best - state.images).flatten(2)
     emptied = nu.scatter(2, w2, 0.0).scatter_(2, w1, 0.0)
     before, after = (nu.abs(), emptied.abs()) if norm == "l1" else (nu.square(), emptied.square())
-    unused = (state.eps ** _ORDER[norm] - before.sum((1, 2))).clamp_min(0).view(-1, 1, 1)
+    unused = (state.eps ** steps.ORDER[norm] - before.sum((1, 2))).clamp_min(0).view(-1, 1, 1)
     windows = before.sum(2, keepdim=True) - after.sum(2, keepdim=True)
     available = windows.clamp_min(0) + unused / channels
     length = available * channels if norm == "l1" else available.sqrt()

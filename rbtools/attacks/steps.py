@@ -1,9 +1,6 @@
-"""Common parts of gradient attacks: the gradient of an objective, the step, the projection and the random
-start.
+"""Parts of gradient attacks and of adversarial training: gradient, step, projection and random start.
 
-Attacks and the inner problems of adversarial training use the same functions, so rbtools has only one
-implementation of a PGD step. All functions compute each example separately, so no result depends on the
-batching.
+All functions compute each example separately, so no result depends on the batching.
 """
 
 from __future__ import annotations
@@ -25,15 +22,13 @@ if TYPE_CHECKING:
     Objective = Callable[[Tensor], Tensor]
 
 
-_ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
+ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
+DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of a loss
 
 
 def widen(logits: Tensor) -> Tensor:
-    """Convert half-precision logits to float32. Other logits are returned unchanged.
-
-    Losses are computed in float32 or higher precision: in half precision their gradients are coarse and
-    underflow early, and a zero gradient looks like robustness.
-    """
+    """Convert half-precision logits to float32. In half precision, the gradients of losses are coarse and
+    underflow early, and a zero gradient looks like robustness."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
@@ -45,9 +40,8 @@ def cross_entropy(labels: Tensor) -> Objective:
 def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """Returns the gradient of the objective with respect to `images`, and the detached logits of `images`.
 
-    The objective is summed over examples, so each example has its own gradient. Gradients of the model's
-    parameters are neither computed nor stored. If the logits do not depend on the images (an architecture
-    without a connected path), the gradient is zero.
+    Gradients of the model's parameters are neither computed nor stored. If the logits do not depend on the
+    images (an architecture without a connected path), the gradient is zero.
 
     Shape: images and gradient are (N, C, H, W), and logits are (N, classes).
     """
@@ -90,12 +84,13 @@ _L1_ROUNDS_UNCHECKED = 16  # on a GPU, where a check of convergence would have t
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
-    """The nearest point in the L1 ball of radius eps around 0 whose absolute entries are at most `room`.
+    """The point in the L1 ball of radius eps around 0, with absolute entries of at most `room`, that is
+    nearest in L2.
 
-    The distance is in L2. By Croce and Hein 2021 (arXiv:2103.01208), the result is sign(delta) clip(|delta| -
-    t, 0, room), with the smallest t >= 0 for which the sum of absolute values is at most eps. The sum of
-    absolute values is piecewise linear in t. Each round computes t from the linear piece at the present t. If
-    the new t is outside the interval known to contain the solution, the interval is halved.
+    By Croce and Hein 2021 (arXiv:2103.01208), the result is sign(delta) clip(|delta| - t, 0, room), with the
+    smallest t >= 0 for which the sum of absolute values is at most eps. This sum is piecewise linear in t.
+    Each round computes t from the linear piece at the present t. If the new t is outside the interval known
+    to contain the solution, the interval is halved.
 
     Shape: delta, room and result are (N, C, H, W) with room >= 0. eps is a number or has shape (N, 1, 1, 1).
     """
@@ -136,11 +131,8 @@ def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
 
 
 def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm: str) -> Tensor:
-    """Move by `step_size` in the direction of steepest ascent in `norm`. A point whose gradient is 0 does not
-    move.
-
-    Step sizes for each example have shape (N, 1, 1, 1).
-    """
+    """Move by `step_size` (a number, or (N, 1, 1, 1)) in the direction of steepest ascent in `norm`. A point
+    whose gradient is 0 does not move."""
     if norm == "linf":
         return perturbed + step_size * gradient.sign()
     return perturbed + step_size * unit(gradient)
@@ -168,21 +160,6 @@ def step(
     return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm)
 
 
-def pgd_step(
-    model: Model,
-    perturbed: Tensor,
-    images: Tensor,
-    objective: Objective,
-    *,
-    eps: float | Tensor,
-    step_size: float | Tensor,
-    norm: str = "linf",
-) -> tuple[Tensor, Tensor]:
-    """Returns the next iterate along the objective's gradient, and the logits at `perturbed`."""
-    gradient, logits = input_gradient(model, perturbed, objective)
-    return step(perturbed, gradient, images, eps=eps, step_size=step_size, norm=norm), logits
-
-
 def uniform_start(
     images: Tensor, draws: Draws, eps: float | Tensor, norm: str = "linf", draw: int = 0
 ) -> Tensor:
@@ -208,12 +185,12 @@ def uniform_start(
 
 def distances(points: Tensor, images: Tensor, norm: str) -> Tensor:
     """The distances (N,) of the points (N, C, H, W) from their images."""
-    lengths: Tensor = torch.linalg.vector_norm((points - images).flatten(1), ord=_ORDER[norm], dim=1)
+    lengths: Tensor = torch.linalg.vector_norm((points - images).flatten(1), ord=ORDER[norm], dim=1)
     return lengths
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """The L2 norm of each example, in a shape that broadcasts with the examples."""
+    """The L2 norm (N, 1, ...) of each example."""
     length: Tensor = torch.linalg.vector_norm(vectors, dim=tuple(range(1, vectors.ndim)), keepdim=True)
     return length
 
@@ -221,8 +198,8 @@ def _length(vectors: Tensor) -> Tensor:
 def unit(vectors: Tensor) -> Tensor:
     """Each example, scaled to L2 norm 1. Examples that are zero are returned unchanged.
 
-    Each example is first divided by its largest entry. The gradients of a confident network are often below
-    1e-20, and their squares would underflow.
+    Each example is first divided by its largest entry, because squares of gradients below 1e-20 would
+    underflow.
     """
     tiny = torch.finfo(vectors.dtype).tiny
     scaled = vectors / vectors.abs().amax(dim=tuple(range(1, vectors.ndim)), keepdim=True).clamp_min(tiny)

@@ -1,14 +1,11 @@
-"""The interface between attacks and a model: logits, gradients, and whether a point fools the model.
-
-The plain network, the fast copy and the mean over samples of a randomised model each implement `Target`. Most
-of these classes are subclasses of `Network`.
-"""
+"""The interface between attacks and a model: logits, gradients, and whether a point fools the model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 
@@ -31,52 +28,28 @@ class Evaluated(NamedTuple):
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """The results at some points. If only correctly classified points have losses, `index` must select
-        all such points."""
+        """If only correctly classified points have losses, `index` must select all such points."""
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
-@runtime_checkable
-class Target(Protocol):
-    """The interface of a model under attack. Images are float32 (N, C, H, W) in [0, 1], labels int64 (N,)."""
-
-    @property
-    def gives(self) -> Literal["gradients", "logits", "labels"]:
-        """The outputs of the model that attacks may use."""
-
-    def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32 or higher precision, with a graph if the images require a gradient."""
-
-    def take(self, rows: Tensor | slice) -> Target:
-        """The target for some examples, by positions or by a mask. Image i must belong to example i."""
-
-    def loss_and_gradient(
-        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
-    ) -> Evaluated:
-        """The objective and its gradient with respect to the points that are classified correctly."""
-
-    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """The points that the model itself classifies correctly: bool (N,). `logits` are those of the points,
-        if known."""
-
-
-# If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
-# backward pass through all (a backward pass to the images costs between one and two forward passes).
+# If most examples of a graph are broken, the graph is discarded: a second forward pass on the other examples
+# costs less than a backward pass through all (which costs between one and two forward passes).
 _WORTH_A_SECOND_FORWARD = 0.5
 
 
 class Network:
-    """A plain model. `chunk_size` is the number of images to process at once, or None for all images."""
+    """A model under attack, for images float32 (N, C, H, W) in [0, 1] and labels int64 (N,).
 
-    gives: Literal["gradients", "logits", "labels"] = "gradients"
+    `chunk_size` is the number of images to process at once, or None for all images.
+    """
+
     _captures = True
 
     def __init__(self, model: Callable[[Tensor], Tensor], chunk_size: int | None = None) -> None:
         self.model, self.chunk_size = model, chunk_size
 
     def __call__(self, images: Tensor) -> Tensor:
-        """The model's own logits."""
         return self.model(images)
 
     @property
@@ -88,23 +61,20 @@ class Network:
         """Receives the description of the stage that begins, for the status line."""
 
     def logits(self, images: Tensor) -> Tensor:
-        """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
+        """Logits (N, K) in float32 or higher precision, with a graph if the images require a gradient. Raises
+        RbError for a model that does not accept images that require a gradient."""
         try:
             logits = self(images)
         except RuntimeError as error:
             if images.requires_grad and "requires grad" in str(error):
                 raise not_differentiable() from error
             raise
-        # In half precision a loss is coarse and its gradient underflows early, which looks like robustness.
-        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        return widen(logits)
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
-        """Perform one forward pass, and one backward pass for the examples that are classified correctly.
-
-        With `everyone`, misclassified examples also get a gradient.
-        """
+        """The objective and its gradient with respect to correctly classified points (or all: `everyone`)."""
         return Evaluated(
             *self.in_chunks(
                 len(points),
@@ -113,7 +83,7 @@ class Network:
         )
 
     def _loss_and_gradient(self, points: Tensor, objective: AttackObjective, everyone: bool) -> Evaluated:
-        inputs, logits = self._with_graph(points)
+        inputs, logits = self.with_graph(points)
         if everyone:
             correct = logits.detach().argmax(1) == objective.labels
             return Evaluated(correct, *differentiate(self, inputs, logits, objective))
@@ -123,7 +93,7 @@ class Network:
             return Evaluated(correct, logits.detach()[:0, 0], points[:0])
         if count < _WORTH_A_SECOND_FORWARD * len(correct):
             del logits  # frees the graph
-            inputs, logits = self._with_graph(points[correct])
+            inputs, logits = self.with_graph(points[correct])
             self.count(-count, 0)
             return Evaluated(correct, *differentiate(self, inputs, logits, objective.take(correct)))
         loss, gradient = differentiate(self, inputs, logits, objective)
@@ -132,13 +102,14 @@ class Network:
             loss, gradient = loss[correct], gradient[correct]
         return Evaluated(correct, loss, gradient)
 
-    def _with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a copy of the points that requires a gradient, and its logits."""
+    def with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """A copy of the points that requires a gradient, and its logits."""
         with torch.enable_grad():
             inputs = points.detach().requires_grad_(True)
             return inputs, self.logits(inputs)
 
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Whether the model itself classifies each point correctly (N,). `logits` belong to the points."""
         if logits is None:
             with torch.no_grad():
                 logits = self.logits(points)
@@ -149,15 +120,11 @@ class Network:
         return self.still_correct(points, labels)
 
     def take(self, rows: Tensor | slice) -> Network:
-        """See `Target`. Returns the model itself, which does not depend on the examples."""
-        return self
-
-    def nearest(self) -> Network:
-        """The target that a search for the nearest adversarial point should use."""
+        """The target for some examples, by positions or by a mask. A plain model is the same for all."""
         return self
 
     def repeat_draws(self) -> None:
-        """Let the next pass use the random numbers of the last pass again, if the target can control them."""
+        """Let the next pass repeat the random numbers of the last pass, if the target controls them."""
 
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model receives for these points (N, C, H, W)."""
@@ -169,7 +136,7 @@ class Network:
 
     @property
     def captures(self) -> bool:
-        """True if, as far as is known, passes can be captured as a CUDA graph."""
+        """True unless a capture of passes as a CUDA graph has failed."""
         return self.model.captures if isinstance(self.model, Network) else self._captures
 
     @captures.setter
@@ -191,11 +158,8 @@ class Network:
             self.model.count(forwards, backwards)
 
     def chunks(self, count: int) -> Iterator[slice]:
-        """Divides the rows of `count` examples into chunks that go through the model at once.
-
-        An attack receives more examples than fit in a chunk, so that chunks remain full when examples are
-        dropped.
-        """
+        """Divides the rows of `count` examples into slices that go through the model at once. An attack
+        receives more examples than fit in one slice, so slices remain full when examples are dropped."""
         size = self.chunk_size or max(count, 1)
         if count <= size:
             yield slice(None)
@@ -209,13 +173,12 @@ class Network:
         return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
 
 
-def as_target(model: Any) -> Any:
-    """Return a target unchanged, and wrap any other callable from images to logits in a `Network`."""
-    return model if isinstance(model, Target) else Network(model)
+def as_target(model: Any) -> Network:
+    """Return a `Network` unchanged, and wrap any other callable from images to logits."""
+    return model if isinstance(model, Network) else Network(model)
 
 
 def not_differentiable() -> RbError:
-    """The error for an attack by gradients on a model without gradients."""
     return RbError(
         "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
         " Only the attacks 'square' and 'noise' apply: they use outputs alone."
@@ -223,13 +186,13 @@ def not_differentiable() -> RbError:
 
 
 def differentiate(
-    target: Target, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
+    target: Network, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The objective (N,) and its gradient with respect to `images`, from the logits of `images`.
 
-    With `again`, the graph is kept for another gradient of the same logits. If the logits do not depend on
-    the images (an architecture without a connected path), the gradient is zero. Raises RbError if the logits
-    depend on the images but are not differentiable.
+    With `again`, the graph is kept for another gradient. If the logits do not depend on the images (an
+    architecture without a connected path), the gradient is zero. Raises RbError if the logits depend on the
+    images but are not differentiable.
     """
     with torch.enable_grad():
         value = objective(logits)
@@ -243,7 +206,7 @@ def differentiate(
     return value.detach(), gradient
 
 
-def need_constant(target: Target, images: Tensor, logits: Tensor) -> None:
+def need_constant(target: Network, images: Tensor, logits: Tensor) -> None:
     """Raise RbError if logits without a gradient nevertheless depend on their images."""
     with torch.no_grad():
         if not torch.equal(target.logits(1 - images), logits):

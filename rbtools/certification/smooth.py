@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rbtools.certification import base, smoothed_counts
+from rbtools import check_input
+from rbtools.certification import smoothed_counts
 from rbtools.errors import RbError
 from rbtools.lazy import Tensor, np, torch
 from rbtools.probabilistic import smoothing
@@ -81,7 +82,12 @@ class Smooth(Registered):
         Raises RbError for invalid images, labels, distances, examples, seed or batch, for distances without
         `adaptive`, for a model in train mode, and for logits that are not finite.
         """
-        model, images, labels = base.checked(model, images, labels, batch)
+        check_input.check_model(model)
+        if not len(images):
+            raise RbError("There are no images. Expected 1 or more.")
+        if batch is not None and batch < 1:
+            raise RbError(f"batch is {batch}. Expected 1 or more.")
+        model, images, labels = check_input.checked(model, images, labels)
         if eps is None:
             distances = [float(text) for text in self.default_eps.split(",")]
         elif not self.adaptive:
@@ -93,12 +99,12 @@ class Smooth(Registered):
         if not distances or not all(0 <= distance < float("inf") for distance in distances):
             raise RbError(f"eps is {distances}. Expected distances of 0 or more.")
         questions = self.questions(distances)
-        size = batch or base.together(images)
-        classes = base.finite_logits(model, images[:1], size).shape[1]
+        size = batch or (512 if images.is_cuda else 64)
+        classes = finite_logits(model, images[:1], size).shape[1]
         draws = [of_images(stream, images, seed, examples) for stream in (self.SELECT, self.ESTIMATE)]
 
         def logits(noisy: Tensor, rows: Tensor) -> Tensor:
-            return base.finite_logits(model, noisy, smoothed_counts.part_size(len(noisy), size))
+            return finite_logits(model, noisy, smoothed_counts.part_size(len(noisy), size))
 
         radii = []
         # A block of copies of each image is in memory at once.
@@ -117,11 +123,24 @@ class Smooth(Registered):
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:
         """The certified radius (n,) of each image's selected class, or NaN if the classifier abstains.
-
-        `counts` (n, 5) are the rows that `smoothed_counts.count` returns. With `adaptive`, the result is the
-        largest certified radius in `questions`.
-        """
+        `counts` (n, 5) are the rows of `smoothed_counts.count`. With `adaptive`, the result is the largest
+        certified radius in `questions`."""
         if not self.adaptive:
             return smoothing.certified_radii(counts[:, 3], counts[:, 2], self.sigma, self.alpha)
         radii: np.ndarray = np.array([np.nan, *questions])[counts[:, 4].astype(int)]
         return radii
+
+
+def finite_logits(model: Callable[[Tensor], Tensor], images: Tensor, batch: int) -> Tensor:
+    """Logits (N, K) in float32, from passes of at most `batch` images. Raises RbError for invalid logits."""
+    with torch.no_grad():
+        logits = torch.cat([model(part).float() for part in images.split(batch)])
+    if logits.dim() != 2 or len(logits) != len(images):
+        raise RbError(
+            f"The model gives {tuple(logits.shape)} for {len(images)} images. Expected logits (N, classes)."
+        )
+    if not torch.isfinite(logits).all():
+        raise RbError(
+            "The model's output is not finite (NaN or infinity). Check its weights and its normalisation."
+        )
+    return logits

@@ -1,6 +1,5 @@
 """Counts the classes that a network predicts for the noisy copies of randomised smoothing. Each image has its
-own random numbers, in its own blocks. Counts therefore depend neither on other images nor on the number of
-workers."""
+own random numbers, so counts depend neither on other images nor on the number of workers."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class SmoothedExamples(NamedTuple):
-    """The images to certify.
+    """The images to certify, float32 (N, C, H, W) in [0, 1], and their labels, int64 (N,).
 
-    `images` is float32 (N, C, H, W) in [0, 1], and `labels` is int64 (N,). `select` holds the random numbers
-    of the copies that select the class, and `estimate` holds those of the copies that bound its probability.
-    `logits` maps noisy copies (M, C, H, W) of the examples in rows (M,) to float32 logits (M, classes).
+    `select` holds the random numbers of the copies that select the class, and `estimate` those of the copies
+    that bound its probability. `logits` maps noisy copies (M, C, H, W) of the examples in rows (M,) to
+    float32 logits (M, classes).
     """
 
     images: Tensor
@@ -33,12 +32,9 @@ class SmoothedExamples(NamedTuple):
 
 
 def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExamples) -> Tensor:
-    """The counts as int64 (N, 5), with one row for each image.
-
-    The columns are the selected class, 1 if it is the label, the number of copies after the selection, the
-    number of these copies with the selected class, and the number of certified radii in `questions` (-1
-    without `adaptive`).
-    """
+    """The counts as int64 (N, 5), with one row for each image. The columns are the selected class, 1 if it is
+    the label, the number of copies after the selection, the number of these copies with the selected class,
+    and the number of certified radii in `questions` (-1 without `adaptive`)."""
     everybody = torch.arange(len(examples.labels), device=examples.labels.device)
     votes = torch.zeros(len(everybody), examples.classes, dtype=torch.int64, device=everybody.device)
     for classes in _classes(examples, examples.select, everybody, method.sigma, 0, method.select):
@@ -52,11 +48,8 @@ def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExampl
 
 
 class _Drawing:
-    """The counts of some examples, and the radii that the counts decide.
-
-    The fields are int64 (N,). `drawn` is the number of copies, `hits` is the number of copies with the
-    selected class, and `passed` is the number of certified radii.
-    """
+    """The counts of some examples, all int64 (N,): `drawn` copies, of which `hits` have the selected class,
+    and `passed` certified radii."""
 
     def __init__(
         self, examples: SmoothedExamples, selected: Tensor, method: Smooth, questions: tuple[float, ...]
@@ -75,19 +68,19 @@ class _Drawing:
         plan = smoothing.stopping_plan(method.samples, self.questions, method.sigma, method.alpha)
         crossed = torch.zeros(len(self.selected), len(plan.certify), dtype=torch.bool)
         before = 0
-        for look, draws in enumerate(plan.looks.tolist()):
+        for check, draws in enumerate(plan.checks.tolist()):
             rows = self.open.nonzero()[:, 0]
             if not len(rows):
                 return
             self._extend(rows, before, draws)
             before = draws
-            # Close the examples whose questions are decided at this look.
+            # Close the examples that this check decides.
             failures = (self.drawn - self.hits)[rows].cpu()[:, None]
             places, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
-            crossed[places] |= failures <= torch.as_tensor(plan.certify[:, look])
-            passed = crossed[places].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
+            crossed[places] |= failures <= torch.as_tensor(plan.certify[:, check])
+            passed = crossed[places].long().cumprod(1).sum(1)  # a radius needs all smaller radii
             questions = crossed.shape[1]
-            given_up = (failures >= torch.as_tensor(plan.give_up[:, look])).gather(
+            given_up = (failures >= torch.as_tensor(plan.give_up[:, check])).gather(
                 1, passed.clamp(max=questions - 1)[:, None]
             )[:, 0]
             done = given_up | (passed >= torch.where(right, questions, 1))
@@ -95,7 +88,6 @@ class _Drawing:
             self.open[rows] = ~done.to(rows.device)
 
     def _extend(self, rows: Tensor, start: int, stop: int) -> None:
-        """Count the copies `start` to `stop` of the examples in rows (M,)."""
         draws = self.examples.estimate
         for classes in _classes(self.examples, draws, rows, self.method.sigma, start, stop):
             self.hits[rows] += classes.eq(self.selected[rows][:, None]).sum(1)
@@ -105,10 +97,7 @@ class _Drawing:
 def _classes(
     examples: SmoothedExamples, draws: Draws, rows: Tensor, sigma: float, start: int, stop: int
 ) -> Iterator[Tensor]:
-    """The classes (M, B) of the copies `start` to `stop` of the examples in rows (M,), in blocks.
-
-    `start` is a multiple of smoothing.BLOCK. The network itself classifies the copies, in float32.
-    """
+    """The classes (M, B) of copies `start` (a multiple of BLOCK) to `stop` of some examples, in blocks."""
     own_draws, shape, size = draws.take(rows), tuple(examples.images.shape[1:]), smoothing.BLOCK
     for first in range(start, stop, size):
         count = min(size, stop - first)

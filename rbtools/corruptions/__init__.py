@@ -1,9 +1,4 @@
-"""Common corruptions: typical degradations of photographs, each at five severities.
-
-A corruption is called as `corruption(images, severity, seed=0)`. The random numbers `draws` may replace the
-seed. Images and result are float32 (N, C, H, W) in [0, 1]. The result has 256 grey levels, as in the
-published archives.
-"""
+"""Common corruptions: typical degradations of photographs, each at five severities."""
 
 from __future__ import annotations
 

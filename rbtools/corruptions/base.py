@@ -19,7 +19,6 @@ CPU_PIECE = 3 << 17
 
 
 def by_archive(cifar: Sequence[Any], imagenet: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """The five constants of CIFAR-10-C and the five constants of ImageNet-C, in the form of `severities`."""
     return {"cifar": cifar, "imagenet": imagenet}
 
 
@@ -80,8 +79,7 @@ class Corruption(Registered):
         float32 (N, C, H, W) on the device of the images, and every value is k / 255.
 
         Raises RbError for a severity other than 1 to 5, images that are too small or not a tensor of this
-        shape and range, examples that are not N integers, a seed outside [0, 2^64), and photographs of frost
-        that are requested but not installed.
+        shape and range, invalid examples or seeds, and photographs of frost that are not installed.
         """
         if draws is None:
             images = check_input.floats(images)
@@ -103,8 +101,7 @@ class Corruption(Registered):
         )
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
-        """The constant for a severity and for images of this (height, width). Raises RbError for an invalid
-        severity."""
+        """The constant for a severity and for images (height, width). Raises RbError for other severities."""
         if severity not in SEVERITIES:
             raise RbError(f"Severity of {self.name} is {severity}. Choose from: 1, 2, 3, 4, 5.")
         return self.severities[self.constants_for(size)][int(severity) - 1]
@@ -129,8 +126,7 @@ class Corruption(Registered):
             )
 
     def corrupt_levels(self, levels: Tensor, constant: Any, draws: Draws) -> Tensor:
-        """Returns corrupted grey levels, not yet clipped or truncated. `levels` (float32) may be
-        overwritten."""
+        """Returns grey levels before clipping and truncation. `levels` (float32) may be overwritten."""
         return self.corrupt(levels.double().div_(255), constant, draws).mul_(255)
 
     def corrupt(self, pixels: Tensor, constant: Any, draws: Draws) -> Tensor:

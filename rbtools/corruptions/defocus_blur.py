@@ -39,8 +39,7 @@ class DefocusBlur(Corruption):
 
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
-    """The same as `imaging.by_taps` by FFT, with errors near 1e-15, in a time independent of the kernel
-    size."""
+    """The same as `imaging.by_taps` by FFT, with errors near 1e-15, faster for large kernels."""
     size, shape = len(kernel), padded.shape[2:]
     flipped = torch.tensor(kernel, dtype=padded.dtype, device=padded.device).flip(0, 1)
     spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(flipped, s=shape)
@@ -60,10 +59,9 @@ def disk(radius: float, sigma: float) -> Kernel:
 
     A 0/1 disk on a grid of 17x17 pixels (larger for larger radii) is divided by its sum and blurred by a
     Gaussian of 3x3 (or 5x5) pixels. For radius 8 and 10, the grid ends at the edge of the disk, as in the
-    reference, and the blur with mirrored borders makes the weights sum to 1.013 and 1.011. The sums are
-    computed in float32, as in OpenCV. If the float32 weights sum to slightly more than 1 (all CIFAR radii), a
-    flat region keeps its grey level. If the weights sum to slightly less than 1 (ImageNet radii 3 to 6),
-    truncation lowers the grey level by one.
+    reference, so the weights sum to 1.013 and 1.011. The sums are computed in float32, as in OpenCV. If the
+    float32 weights sum to slightly less than 1 (ImageNet radii 3 to 6), truncation lowers the grey level of a
+    flat region by one.
     """
     half = 8 if radius <= 8 else int(radius)
     taps = 1 if radius <= 8 else 2

@@ -34,10 +34,10 @@ class Fog(Corruption):
 
 def plasma(draws: Draws, size: int, decay: float) -> Tensor:
     """Random height maps by the diamond-square algorithm on a torus: float64 (N, size, size), from 0 to 1.
+    `size` is a power of two.
 
     Each new point is the mean of the four points around it, plus a uniform random number. From one scale to
-    the next, the range of the random number is divided by the square of `decay`, because the reference
-    multiplies a range by itself. `size` is a power of two.
+    the next, the range of the random number is divided by the square of `decay`, as in the reference.
     """
     chance = draws.uniform((size, size)).double().mul_(2).sub_(1)
     land = torch.zeros_like(chance)

@@ -18,7 +18,7 @@ from rbtools.registry import param
 from rbtools.rng.draws import Draws
 
 PACKAGE = "imagecorruptions"  # the package with the photographs of frost
-USED = 5  # the package has six photographs, but the reference draws from 0 to 4
+USED = 5  # the package has six photographs, but the reference uses the first five
 CIFAR_SCALE, CIFAR_SIDE = 5, 32  # every fifth pixel of a photograph, on images of 32 pixels
 GENERATED = (350, 525)  # height and width
 # Mean and deviation of the five photographs, red, green and blue, in grey levels.
@@ -56,13 +56,11 @@ class Frost(Corruption):
     )
 
     def resolved(self) -> Frost:
-        """The corruption with the pictures of this machine instead of "auto" in `textures`."""
         if self.textures != "auto":
             return self
         return replace(self, textures=PACKAGE if _files() else "generated")
 
     def prepared(self) -> Callable[[Tensor, tuple[float, float], Draws], Tensor]:
-        """See the base class. Raises RbError if photographs are requested but not installed."""
         if self.resolved().textures != PACKAGE:
             return partial(self._frosted, generated())
         if not _files():
@@ -100,11 +98,8 @@ def _photographs() -> tuple[Tensor, ...]:
 
 
 def fitted(picture: Tensor, size: tuple[int, int], reduced: bool) -> Tensor:
-    """Scale a uint8 picture (3, H, W) for crops of this (height, width).
-
-    The picture is reduced by selecting single pixels, as OpenCV does for a fifth. The picture is enlarged
-    only if it is too small for a crop.
-    """
+    """Scale a uint8 picture (3, H, W) for crops of this (height, width). The picture is reduced by selecting
+    single pixels, as OpenCV does for a fifth, and enlarged only if it is too small for a crop."""
     step = CIFAR_SCALE * min(CIFAR_SIDE / max(size), 1) if reduced else 1.0
     # A crop is never at the last place, so a picture with one more pixel than the image is too small.
     step = min(step, *(have / (need + 2) for have, need in zip(picture.shape[1:], size, strict=True)))
@@ -124,7 +119,6 @@ class Stock(NamedTuple):
 
 
 def stock(pictures: Sequence[Tensor], device: str = "cpu") -> Stock:
-    """Concatenates pictures of uint8 (3, H, W)."""
     pixels = torch.cat([picture.flatten(1) for picture in pictures], dim=1).to(device)
     starts = torch.tensor([0, *(picture.numel() // 3 for picture in pictures)]).cumsum(0)[:-1].to(device)
     return Stock(pixels, starts, torch.tensor([picture.shape[1:] for picture in pictures], device=device))
@@ -139,7 +133,7 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
     """Random crops, float64 (N, 3, H, W). Each crop is from one randomly selected picture."""
     height, width = size
     chosen = draws.child("picture").integers(len(pictures.starts))
-    # The number of places depends on the picture's size: a draw of 31 bits is scaled to it.
+    # The number of places depends on the picture's size, so a random number of 31 bits is scaled.
     places = draws.child("place").integers(1 << 31, (2,))
     room = pictures.sizes - torch.tensor(size, device=places.device)
     top, left = (places * room[chosen] >> 31).unbind(1)
@@ -152,9 +146,8 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
 def generated() -> tuple[Tensor, ...]:
     """Generated pictures of frost, uint8 (3, H, W): veins of ice in the colours of the photographs.
 
-    Each picture is a sum of noise on increasingly fine lattices. The noise is folded at its middle value,
-    which makes sharp crests. The noise is computed from integer hashes and is therefore the same on every
-    machine.
+    Each picture is a sum of noise on increasingly fine lattices, folded at its middle value, which makes
+    sharp crests. The noise is computed from integer hashes and is therefore the same on every machine.
     """
     pictures = []
     for number, (mean, deviation) in enumerate(TINTS):

@@ -46,8 +46,8 @@ class GlassBlur(Corruption):
 def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Tensor:
     """The source of each pixel after a round: int64 (N, H * W), as indices in row-major order.
 
-    Each pixel copies another pixel. If the copied pixel is later in row-major order, it was itself
-    overwritten earlier in the round. The chain of copies is followed to its end by repeated doubling.
+    If the pixel that another pixel copies is later in row-major order, it was itself overwritten earlier in
+    the round. The chain of copies is followed to its end by repeated doubling.
     """
     height, width = size
     offsets = draws.integers(2 * delta, (2, height, width), draw=number) - delta

@@ -8,16 +8,15 @@ import math
 from rbtools.lazy import F, Tensor, torch
 
 # Sums of weighted pixels may miss an exact whole grey level by up to this much, differently on every machine
-# and for every batch; the tolerance is far below what matters to the truncation.
+# and for every batch; the tolerance is far below any difference that matters to the truncation.
 HAIR = 1e-7
 
 Kernel = tuple[tuple[float, ...], ...]  # rows of weights, square with an odd side
 
 
 def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
-    """Correlates float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel, as one shifted sum per weight.
-    For 3x3 kernels, this is 13 times as fast as `conv2d`, which has no fast implementation for float64 on
-    a CPU."""
+    """Correlates float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel, as one shifted sum per weight,
+    which for 3x3 kernels on a CPU is 13 times as fast as `conv2d`."""
     size = len(kernel)
     height, width = padded.shape[2] - size + 1, padded.shape[3] - size + 1
     total = torch.zeros_like(padded[:, :, :height, :width])
@@ -32,7 +31,7 @@ def gaussian_matrix(size: int, sigma: float, truncate: float, mirror: bool) -> T
     """The Gaussian blur of a line of pixels, as a float64 matrix (size, size).
 
     The kernel extends to truncate * sigma pixels (rounded) and sums to 1. Beyond the border, the edge pixel
-    is repeated ("nearest" in scipy). With `mirror`, the line is mirrored and its edge pixel occurs twice
+    is repeated ("nearest" in scipy), or with `mirror`, the line is mirrored and its edge pixel occurs twice
     ("reflect").
     """
     reach = int(truncate * sigma + 0.5)
@@ -60,10 +59,8 @@ def _blurs(
 
 
 def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: bool = False) -> Tensor:
-    """Blur float64 planes (..., H, W) by a Gaussian of `sigma` pixels, as described in `gaussian_matrix`.
-
-    For 32 pixels, two matrix products are 3 times as fast as one shifted sum per weight.
-    """
+    """Blur float64 planes (..., H, W) by a Gaussian of `sigma` pixels, as described in `gaussian_matrix`. For
+    32 pixels, two matrix products are 3 times as fast as one shifted sum per weight."""
     if int(truncate * sigma + 0.5) == 0:
         return planes
     down, across = _blurs(*planes.shape[-2:], sigma, truncate, mirror, str(planes.device))
@@ -71,11 +68,8 @@ def gaussian_blur(planes: Tensor, sigma: float, truncate: float = 4.0, mirror: b
 
 
 def zoomed(planes: Tensor, factor: float) -> Tensor:
-    """The centre of planes (N, C, H, W), which is 1 / factor of each side, enlarged to the full size.
-
-    The interpolation is linear with aligned corners, as in `scipy.ndimage.zoom(order=1)`. A result larger
-    than the plane is cropped at both ends.
-    """
+    """The centre of planes (N, C, H, W), which is 1 / factor of each side, enlarged to the full size by
+    linear interpolation with aligned corners, as in `scipy.ndimage.zoom(order=1)`, and cropped."""
     sizes = planes.shape[2:]
     sides = [math.ceil(size / factor) for size in sizes]
     top, left = ((size - crop) // 2 for size, crop in zip(sizes, sides, strict=True))
@@ -88,11 +82,12 @@ def zoomed(planes: Tensor, factor: float) -> Tensor:
 
 
 def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) -> Tensor:
-    """Blur float32 planes (N, C, H, W) along a line that starts at each pixel, with one angle per image (N,).
+    """Blur float32 planes (N, C, H, W) along a line that starts at each pixel, with one angle per image (N,),
+    in degrees, clockwise from the right.
 
     The blur is that of ImageMagick: half a Gaussian with 2 r + 1 weights, with one weight for each pixel of
     distance along the line. Each weight is applied to the pixel nearest to the line, and edge pixels are
-    repeated beyond the border. Angles are in degrees, clockwise from the right.
+    repeated beyond the border.
     """
     width = 2 * radius + 1
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(width)]
@@ -116,10 +111,7 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
 
 def sampled(planes: Tensor, down: Tensor, right: Tensor, edge_twice: bool) -> Tensor:
     """Planes (N, C, H, W), sampled by linear interpolation at rows `down` and columns `right` (N, H, W).
-
-    Beyond the border, the image is mirrored. The edge pixels occur once in the mirrored image, or twice with
-    `edge_twice`.
-    """
+    Beyond the border, the image is mirrored, with its edge pixels once or, with `edge_twice`, twice."""
     height, width = planes.shape[2:]
     if edge_twice:
         grid = torch.stack([(2 * right + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)

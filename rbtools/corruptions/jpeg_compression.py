@@ -24,7 +24,7 @@ class JpegCompression(Corruption):
 
 def compress(levels: Tensor, quality: int) -> Tensor:
     """Integer grey levels (N, C, H, W), float32, after JPEG compression by Pillow. Three channels are
-    compressed as colours. With any other number, the channels are compressed one by one."""
+    compressed as colours; otherwise, each channel is compressed separately."""
     channels, height, width = levels.shape[1:]
     pictures = levels.to(torch.uint8).cpu()
     if channels == 3:
@@ -37,11 +37,8 @@ def compress(levels: Tensor, quality: int) -> Tensor:
 
 
 def compressed(pictures: np.ndarray, quality: int) -> bytearray:
-    """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after JPEG compression.
-
-    The pictures are compressed one after another. Threads are not faster, because Pillow keeps Python's
-    global lock.
-    """
+    """The bytes of uint8 pictures (N, H, W) or (N, H, W, 3) after JPEG compression, one after another,
+    because Pillow keeps Python's global lock."""
     from PIL import Image
 
     result = bytearray()

@@ -37,10 +37,7 @@ class Pixelate(Corruption):
 
 def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
     """Pillow's BOX resize of float64 grey levels (..., H, W): along rows, then rounding, then along columns.
-
-    Integers are added and the sum is divided by FIXED. The sums are below 2^53, so they are exact in any
-    order.
-    """
+    The sums of integers are below 2^53, so they are exact in any order."""
     height, width = planes.shape[-2:]
     if width != size[1]:
         planes = (planes @ box_weights(width, size[1], str(planes.device)).T).add_(0.5).floor_()
@@ -51,11 +48,8 @@ def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def there_and_back(side: int, small: int, device: str) -> Tensor | None:
-    """Weights (side, side) that shrink a line and enlarge it again, if the enlargement only repeats pixels.
-
-    With these weights, one matrix product and one rounding per direction are sufficient. Returns None if an
-    enlarged pixel is the mean of two pixels.
-    """
+    """Weights (side, side) that shrink a line and enlarge it again with a single rounding, or None if an
+    enlarged pixel is the mean of two pixels."""
     back = box_weights(small, side, device)
     if not bool(((back == 0) | (back == 1)).all()):
         return None
@@ -64,8 +58,7 @@ def there_and_back(side: int, small: int, device: str) -> Tensor | None:
 
 @functools.lru_cache(maxsize=64)
 def box_weights(source: int, target: int, device: str) -> Tensor:
-    """The resize weights, float64 (target, source). Each weight is an integer divided by FIXED, so the
-    weights sum to 1 only up to rounding."""
+    """The resize weights, float64 (target, source): integers divided by FIXED, whose sum is about 1."""
     scale = source / target
     stretch = max(scale, 1.0)
     weights = torch.zeros(target, source, dtype=torch.float64)

@@ -10,7 +10,7 @@ from rbtools.corruptions.base import Corruption, by_archive
 from rbtools.lazy import Tensor, torch
 from rbtools.rng.draws import Draws
 
-WORD = 32  # bits of a draw
+WORD = 32  # bits of a random word
 BINS = 10  # number of leading bits that choose the start of the search
 
 
@@ -51,10 +51,8 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
-    """For each grey level, upper ends of the counts' intervals in [0, 2^32), and first counts of all bins.
-
-    Shape: int64 (256 * K,) and int32 (256 * 2^BINS,), where K is the number of distinct counts.
-    """
+    """For each grey level, upper ends of the counts' intervals in [0, 2^32), int64 (256 * K,) for K distinct
+    counts, and first counts of all bins, int32 (256 * 2^BINS,)."""
     most = math.ceil(constant + 8 * math.sqrt(constant)) + 30  # P(above) < 2^-33 for every mean
     means = torch.arange(256, dtype=torch.float64)[:, None] * constant / 255
     counts = torch.arange(most, dtype=torch.float64)[None, :]

@@ -73,8 +73,7 @@ def colour(values: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def shade(drops: Tensor) -> Tensor:
-    """The brightness of the water as a function of the distance from edges: grey levels float64 (N, 1, H,
-    W)."""
+    """The brightness of the water as a function of the distance from edges: float64 (N, 1, H, W)."""
     far = distances(edges(drops))
     depth = equalised(_box(far).floor_())
     ramp = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))  # light from the upper left
@@ -82,8 +81,7 @@ def shade(drops: Tensor) -> Tensor:
 
 
 def edges(levels: Tensor) -> Tensor:
-    """The edges in grey levels, bool (N, 1, H, W), by Canny's method with thresholds 50 and 150. The gradient
-    is |dx| + |dy| of the Sobel filter."""
+    """The edges in grey levels, bool (N, 1, H, W), by Canny's method with the gradient |dx| + |dy|."""
     padded = F.pad(levels, (1, 1, 1, 1), mode="replicate")
     across = _filtered(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), None)
     down = _filtered(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), None)
@@ -120,10 +118,8 @@ def edges(levels: Tensor) -> Tensor:
 
 
 def distances(marked: Tensor) -> Tensor:
-    """The distance of each pixel from the nearest marked pixel, float64 (N, 1, H, W), at most FARTHEST.
-
-    The result is Borgefors' 5x5 distance, computed by parallel relaxation until nothing changes.
-    """
+    """The distance of each pixel from the nearest marked pixel, float64 (N, 1, H, W), at most FARTHEST, by
+    Borgefors' 5x5 distance, relaxed until nothing changes."""
     far = torch.full(marked.shape, float(FARTHEST), dtype=torch.float64, device=marked.device)
     far = far.masked_fill(marked, 0)
     height, width = far.shape[2:]
@@ -153,7 +149,6 @@ def equalised(levels: Tensor) -> Tensor:
 
 
 def _box(planes: Tensor) -> Tensor:
-    """The mean over 3x3 pixels."""
     return _filtered(planes, ((1, 1, 1),) * 3).div_(9)
 
 

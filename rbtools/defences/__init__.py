@@ -1,8 +1,4 @@
-"""Defences in front of a network: transformations of the images, each with a gradient that attacks can use.
-
-A stage is a frozen dataclass in its own file. `Defended` (defended.py) is a network behind stages, and
-`Stages` (stages.py) is the list of stages in --defend.
-"""
+"""Defences in front of a network: transformations of the images, with a gradient that attacks can use."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ Backward = Literal["own", "identity", "stand-in", "none"]
 class Defence(Registered):
     """A stage, which is a transformation of images.
 
-    `backward` selects how attacks compute the gradient of the stage. `own` differentiates the operations of
-    the stage, `identity` uses the gradient of the identity function (BPDA, Athalye et al., ICML 2018), and
-    `stand-in` uses the gradient of the function `stand_in`. In the forward pass, the output is always that of
-    the stage itself. A random stage draws its random numbers with torch, with one row per image.
+    `backward` selects the gradient of the stage in attacks. `own` differentiates the operations of the stage,
+    `identity` uses the gradient of the identity function (BPDA, Athalye et al., ICML 2018), and `stand-in`
+    uses the gradient of the function `stand_in`. In the forward pass, the output is always that of the stage
+    itself. A random stage draws its random numbers with torch, with one row per image.
 
     Shape: images are float32 (N, C, H, W) in [0, 1], and the result is float32 (N, C, H', W') in [0, 1].
     """

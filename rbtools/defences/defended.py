@@ -21,11 +21,7 @@ class Defended(nn.Module):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        stages: Iterable[Defence],
-        *,
-        backward: Backward | None = None,
+        self, model: nn.Module, stages: Iterable[Defence], *, backward: Backward | None = None
     ) -> None:
         super().__init__()
         self.model, self.stages = model, tuple(stages)
@@ -63,8 +59,6 @@ class Defended(nn.Module):
 
 
 class _Replaced(torch.autograd.Function):
-    """A tensor whose gradient is that of another tensor."""
-
     @staticmethod
     def forward(ctx: Any, stand_in: Tensor, value: Tensor) -> Tensor:
         return value.clone()

@@ -44,18 +44,14 @@ class Stages:
         }
 
     def before(self, model: nn.Module) -> Defended:
-        """Returns the stages followed by the model."""
         from rbtools.defences.defended import Defended
 
         return Defended(model, self.stages, backward=self.backward)
 
 
 def parse(text: str, *, allow_code: bool = False) -> tuple[Defence, ...]:
-    """Parse a list of stages. Each stage is NAME, or NAME:VALUE with a value for its first option.
-
-    Raises RbError for an unknown name, for a value out of range, and for python:MODULE:CLASS without
-    `allow_code`.
-    """
+    """Parse a list of stages, each NAME, or NAME:VALUE with a value for its first option. Raises RbError for
+    an unknown name, for a value out of range, and for python:MODULE:CLASS without `allow_code`."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise RbError("--defend is empty. Expected a list such as jpeg:75 or jpeg:75,quantize:4.")
@@ -70,25 +66,22 @@ def _stage(text: str, allow_code: bool) -> Defence:
         raise RbError(f"{name} is a program, which would run. If you trust it, add --allow-code.")
     cls = DEFENCES.load(name)
     fields = registry.options(cls)
-    if not values:
-        return _built(name)
-    if not fields:
+    options = {}
+    if values and not fields:
         raise RbError(f"--defend {text}: the defence {name} takes no value, found '{values[0]}'.")
-    label, kind = registry.public_name(fields[0]), typing.get_type_hints(cls)[fields[0].name]
-    expected = {int: "a whole number", float: "a number"}
-    try:
-        return _built(name, **{label: kind(values[0]) if kind in expected else values[0]})
-    except ValueError:
-        raise RbError(f"{label} of defence '{name}' is '{values[0]}'. Expected {expected[kind]}.") from None
-
-
-def _built(name: str, **options: Any) -> Defence:
+    if values:
+        label, kind = registry.public_name(fields[0]), typing.get_type_hints(cls)[fields[0].name]
+        expected = {int: "a whole number", float: "a number"}
+        try:
+            options = {label: kind(values[0]) if kind in expected else values[0]}
+        except ValueError:
+            expects = expected[kind]
+            raise RbError(f"{label} of defence '{name}' is '{values[0]}'. Expected {expects}.") from None
     stage: Defence = DEFENCES.build(name, **options)
     return stage
 
 
 def _name(stage: Defence) -> str:
-    """The name of the stage in --defend."""
     if stage.name in DEFENCES and DEFENCES.load(stage.name) is type(stage):
         return stage.name
     if stage.name in DEFENCES.plugins:

@@ -1,8 +1,5 @@
-"""Training-free and curvature measures of a network.
-
-To add a measure, write one file and add one line here. A measure is called with a model and a batch (images,
-labels, random numbers and, if the measure requests them, adversarial images) and returns named numbers.
-"""
+"""Training-free and curvature measures of a network. A measure is called with a model and a batch (images,
+labels, random numbers and, if the measure requests them, adversarial images) and returns named numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The base class of measures, their batch, and the combination of the numbers of several batches.
-
-Torch is imported only for types, because `--help` loads the measures.
-"""
+"""The base class of measures, their batch, and the combination of the numbers of several batches."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from rbtools.lazy import Tensor, nn
 from rbtools.rng.draws import Draws
 
 BatchResult = dict[str, Any]
-"""The result of one batch, in types that JSON can represent: maps names to numbers or lists of numbers."""
+"""The result of one batch: maps names to numbers or lists of numbers, as in JSON."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +21,9 @@ class MeasureBatch:
     """Some examples with their random numbers and adversarial images.
 
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `perturbed` are the attacked
-    images, and `twice` are the attacked images after a second attack; their shape is that of `images`.
-    `together` is true if the model's BatchNorm uses the statistics of the batch; an image's logits then
-    depend on the other images. If `together` is true, all images go through the model at once, and the
-    perturbed images are a separate batch.
+    images, and `twice` are the attacked images after a second attack; their shape is that of `images`. If
+    `together` is true, the model's BatchNorm uses the statistics of the batch. All images then go through the
+    model at once, and the perturbed images are a separate batch.
     """
 
     images: Tensor
@@ -44,14 +40,14 @@ class MeasureBatch:
 
     @property
     def attacked(self) -> Tensor:
-        """The attacked images. Raises ValueError if the measure requests no attacked images."""
+        """The attacked images. Raises ValueError if there are none."""
         if self.perturbed is None:
             raise ValueError("this measure needs a perturbed batch")
         return self.perturbed
 
     @property
     def attacked_twice(self) -> Tensor:
-        """The images attacked twice. Raises ValueError if the measure requests no second attack."""
+        """The images attacked twice. Raises ValueError if there are none."""
         if self.twice is None:
             raise ValueError("this measure needs a batch that is perturbed twice")
         return self.twice
@@ -90,11 +86,12 @@ class Measure(registry.Registered):
     less_is_better: ClassVar[bool] = False
     own_eps: ClassVar[bool] = False  # whether its fields `eps` and `norm` are the ball for its maximum
     needs_record: ClassVar[bool] = False  # whether `filled` takes settings from the record
+    # The reason why there is no value if a batch has none.
+    missing: ClassVar[str] = "it could not be computed on every batch"
 
     @property
     def attacks(self) -> int:
-        """The number of attacks that produce the perturbed images; each starts from the result of the
-        previous one."""
+        """The number of attacks in sequence that produce the perturbed images."""
         return 0
 
     @property
@@ -103,8 +100,7 @@ class Measure(registry.Registered):
         return False
 
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
-        """A copy whose missing settings are read from the record; `images` is the number of training
-        images."""
+        """A copy whose missing settings are read from the record of a network trained on `images` images."""
         return self
 
     @classmethod
@@ -129,7 +125,8 @@ class Measure(registry.Registered):
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The numbers for all batches, computed from each batch's result and number of examples."""
-        return [over_batches(name, [result[name] for result in results], sizes) for name in results[0]]
+        numbers = {name: [result[name] for result in results] for name in results[0]}
+        return [over_batches(name, each, sizes, self.missing) for name, each in numbers.items()]
 
 
 @contextmanager
@@ -144,7 +141,6 @@ def watching(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterato
 
 
 def measured(measure: Measure, model: nn.Module, batches: Iterable[MeasureBatch]) -> list[Value]:
-    """The values of a measure on these batches."""
     results, sizes = zip(*((measure(model, batch), len(batch)) for batch in batches), strict=True)
     return measure.values(results, sizes)
 
@@ -153,12 +149,10 @@ def over_batches(
     name: str,
     numbers: Sequence[float | None],
     sizes: Sequence[int],
-    missing: str = "it could not be computed on every batch",
+    missing: str = Measure.missing,
 ) -> Value:
-    """The mean of a number over batches, weighted by their sizes, and its standard error over batches.
-
-    If a batch has no number, the result is None with the reason `missing`.
-    """
+    """The mean of a number over batches, weighted by their sizes, and its standard error over batches. If a
+    batch has no number, the result is None with the reason `missing`."""
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return Value(name, None, more={"reason": missing})

@@ -14,13 +14,12 @@ NORMS = nn.modules.batchnorm._BatchNorm
 
 
 def use(model: nn.Module, statistics: str) -> bool:
-    """Change the model's BatchNorm layers permanently. Returns whether the logits of an image then depend on
-    its batch.
+    """Change the statistics of the model's BatchNorm layers permanently. Returns whether the logits of an
+    image then depend on its batch.
 
-    With `statistics` "running", nothing is changed. With "batch", a layer uses the mean and variance of its
-    input batch. With "image", a layer uses the mean and variance of each image, as if the image were a
-    separate batch. The statistics "batch" and "image" compute the same as training mode, except that running
-    statistics are not updated and dropout is unchanged.
+    With "running", nothing is changed. With "batch", a layer uses the mean and variance of its input batch.
+    With "image", a layer uses the mean and variance of each image, as if the image were a separate batch.
+    Both compute the same as training mode, except that running statistics and dropout do not change.
     """
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     if statistics == "running" or not norms:

@@ -85,18 +85,19 @@ class BoundMeasure(Measure):
         check="non-negative",
     )
     lipschitz: float | None = param(
-        None, "Lipschitz constant L of the loss in the image.  [default: estimated]"
+        None, "Lipschitz constant L of the loss as a function of the image.  [default: estimated]"
     )
     lipschitz_theta: float | None = param(
-        None,
-        "Lipschitz constant L_theta of the loss in the weights.  [default: estimated]",
+        None, "Lipschitz constant L_theta of the loss as a function of the weights.  [default: estimated]"
     )
     smooth: float | None = param(
-        None, "Lipschitz constant beta in the image of the weights' gradient.  [default: estimated]"
+        None,
+        "Lipschitz constant beta of the weights' gradient, as a function of the image.  [default: estimated]",
     )
     smooth_theta: float | None = param(
         None,
-        "Lipschitz constant beta_theta in the weights of the weights' gradient.  [default: estimated]",
+        "Lipschitz constant beta_theta of the weights' gradient, as a function of the weights.  [default:"
+        " estimated]",
     )
     gamma: float | None = param(
         None,
@@ -129,9 +130,7 @@ class BoundMeasure(Measure):
     probes: int = param(20, "For wci: number of random vectors for the trace.", check="positive")
     largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
     failure: float = param(
-        0.05,
-        "For wci's lemma 1: the probability epsilon that the bound does not hold.",
-        check="share",
+        0.05, "For wci's lemma 1: the probability epsilon that the bound does not hold.", check="share"
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1
     kappa: int = 0  # the largest filter of networks of the space rescnn
@@ -290,10 +289,8 @@ class BoundMeasure(Measure):
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> BatchResult:
     """The largest ratios on these images, on their attacked images, and in the direction of the gradients.
-
     The keys are the names of the constants; gamma, the largest L2 distance of an attacked image; softmax; and
-    smooth_theta_local, the list of smooth_theta for each attacked image.
-    """
+    smooth_theta_local, the list of smooth_theta for each attacked image."""
     largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
     local = []
 

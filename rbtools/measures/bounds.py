@@ -1,8 +1,7 @@
 """The numeric bounds of the papers as functions of numbers, without a model and without torch.
 
-Each function returns a `Bound` with its value, formula and inputs. A bound is vacuous if it is not smaller
-than the trivial bound. RobBench is NAS-RobBench-201 (Wu et al., ICLR 2024), and WCI is the paper of the
-Weight-Curvature Index. Theorems are numbered as in the papers.
+RobBench is NAS-RobBench-201 (Wu et al., ICLR 2024), and WCI is the paper of the Weight-Curvature Index.
+Theorems are numbered as in the papers.
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound with its `value`, its `formula` as text, and its `inputs` by name.
-
-    `vacuous` is true if the bound is not smaller than the trivial bound. If the formula has no value, `value`
-    is None and `reason` explains why.
-    """
+    """A bound with its `value`, its `formula` as text, and its `inputs` by name. `vacuous` is true if it is
+    not smaller than the trivial bound. `value` is None if the formula has no value, for the `reason`."""
 
     formula: str
     value: float | None
@@ -73,9 +69,8 @@ def robbench2(
     The bound is 2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), where mu_r is the
     r-th coefficient of the first activation s_1 in normalised Hermite polynomials. `images` are (N, d) and
     are scaled to norm 1. `rho` is the L2 radius on this scale, 0 for the clean kernel. `order` is r; if it is
-    None, the order with the largest bound is selected from the orders 1 to 200 whose coefficient is not 0.
-    The bound is vacuous if it is 0 or less. Raises RbError if an image is black or if there are fewer than
-    two images.
+    None, the order from 1 to 200 with the largest bound. The bound is vacuous if it is 0 or less. Raises
+    RbError if an image is black or if there are fewer than two images.
     """
     count, closest = len(images), _closest(images)
     function = ACTIVATIONS[activation] if isinstance(activation, str) else activation
@@ -97,13 +92,11 @@ def robbench2(
 
 
 def separation(images: Array, rho: float) -> Bound:
-    """The condition of RobBench's theorem 2 on the images: s = max_(i != j) |<x_i, x_j>| + 2 rho + rho^2 is
-    below 1.
+    """The condition of RobBench's theorem 2: s = max_(i != j) |<x_i, x_j>| + 2 rho + rho^2 is below 1.
 
-    The bound uses the condition in this form; the paper's assumption 3 is about the distribution of images.
     `order` is the smallest r with (N-1) s^r < 1. From this r on, the bound is positive for each activation
-    whose mu_r is not 0. The condition is vacuous if s is 1 or more, because no order r then gives a positive
-    bound. `images`, `rho` and the errors are those of `robbench2`.
+    whose mu_r is not 0. The condition is vacuous if s is 1 or more. `images`, `rho` and the errors are those
+    of `robbench2`. The paper's assumption 3 is about the distribution of images instead.
     """
     count, closest = len(images), _closest(images)
     value = closest + 2 * rho + rho * rho
@@ -115,8 +108,7 @@ def separation(images: Array, rho: float) -> Bound:
 
 
 def _closest(images: Array) -> float:
-    """The largest |<x_i, x_j>| of two different images scaled to norm 1. Raises RbError in the same cases as
-    `robbench2`."""
+    """The largest |<x_i, x_j>| of two different images scaled to norm 1, with the errors of `robbench2`."""
     rows = np.asarray(images, np.float64).reshape(len(images), -1)
     norms = np.linalg.norm(rows, axis=1)
     if len(rows) < 2 or not (norms > 0).all():
@@ -132,17 +124,14 @@ def _closest(images: Array) -> float:
 
 @functools.cache
 def _quadrature() -> tuple[Array, Array]:
-    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
     return np.polynomial.legendre.leggauss(200)
 
 
 @functools.lru_cache(1024)
 def hermite(function: Callable[[Array], Array], order: int) -> float:
-    """The coefficient E[f(z) h_r(z)] of the normalised Hermite polynomial h_r, where z is standard normal.
-
-    The coefficient is computed by Gauss-Legendre quadrature on each side of 0, where activations may have a
-    kink. The error is at most 1e-10.
-    """
+    """The coefficient E[f(z) h_r(z)] of the normalised Hermite polynomial h_r, where z is standard normal, by
+    Gauss-Legendre quadrature on each side of 0, where activations may have a kink. The error is at most
+    1e-10."""
     nodes, weights = _quadrature()
     total = 0.0
     for low, high in ((-14.0, 0.0), (0.0, 14.0)):
@@ -187,17 +176,15 @@ def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | 
     same.
 
     The bound is the minimum over t0 = 1, ..., T of t0/n + (2 phi^2 + n phi chi) (T/t0)^(c psi) / (psi (n-1)),
-    after Hardt, Recht and Singer (2016), theorem 3.12. At t0 = 1 it equals `prbench1`, so the minimum is
-    never larger than `prbench1`. If c is None, the power is 1, as in the text. The appendix's theorem 4 (eq.
-    150) also uses the best t0, but in closed form; this function computes the minimum. The arguments and
-    `vacuous` are those of `prbench1`.
+    after Hardt, Recht and Singer (2016), theorem 3.12. At t0 = 1 it equals `prbench1`. If c is None, the
+    power is 1, as in the text. The appendix's theorem 4 (eq. 150) also uses the best t0, but in closed form.
+    The arguments and `vacuous` are those of `prbench1`.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c, best=True)
 
 
 def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -> Bound:
-    """PRBench's proposition 1 with theorem 5: a bound on E(R - R_S) for training on random points
-    (corruption, CVaR).
+    """PRBench's proposition 1 with theorem 5: a bound on E(R - R_S) for training on random points.
 
     The bound is 1/n + 2 phi^2 T / (psi (n-1)), where phi = 2 L_theta and psi = max(phi, 2 beta_theta +
     L_theta^2). This training objective is phi-Lipschitz and psi-smooth (lemma 3 states phi and psi of the
@@ -214,7 +201,6 @@ def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -
 
 
 def _of_worst_point(k: Constants, gamma: float) -> tuple[float, float, float]:
-    """The values of phi, chi and psi for training on the worst point of a ball."""
     phi = 2 * k.lipschitz_theta
     return phi, 4 * k.smooth * gamma + phi, 2 * k.smooth_theta + k.lipschitz_theta**2
 
@@ -230,8 +216,7 @@ def prbench2(
     c: float | None = None,
     form: str = "text",
 ) -> Bound:
-    """PRBench's theorem 2: `prbench1` for training with an additional term, `weight` (lambda) times the
-    distance of outputs.
+    """PRBench's theorem 2: `prbench1` for a loss with `weight` (lambda) times the distance of outputs.
 
     phi~ = phi + 2 lambda (nu beta gamma + 3 nu^2 L_theta), psi~ = psi + 6 lambda (nu^2 beta_theta + 4 nu
     L_theta^2), chi~ = 4 beta gamma + 2 nu L_theta + 2 lambda gamma (nu^2 beta + 2 nu L L_theta). In the
@@ -280,7 +265,6 @@ def _stability(
 
 
 def _at_start(first: int, scale: float, power: float, n: int, steps: int) -> float:
-    """The bound first/n + scale (steps/first)^power."""
     if not steps:
         return first / n
     exponent = power * math.log(steps / first)
@@ -325,9 +309,8 @@ def wci2(
     """WCI's lemma 2: the sum over layers of |W_l|^2 / (2 sigma_l^2).
 
     This sum is the KL divergence (in nats) of a posterior N(W_l, sigma_l^2 I) from a prior N(0, sigma_l^2 I).
-    `norms` are squared Frobenius norms. `variances` are sigma_l^2, each above 0; the variance is infinite for
-    a layer without curvature, which adds nothing to the sum. The bound is vacuous if KL / lambda is at least
-    the largest loss C in `wci1`.
+    `norms` are squared Frobenius norms. `variances` are sigma_l^2, each above 0, or infinite for a layer
+    without curvature. The bound is vacuous if KL / lambda is at least the largest loss C in `wci1`.
     """
     value = math.fsum(norm / (2 * variance) for norm, variance in zip(norms, variances, strict=True))
     inputs = {"layers": len(norms), "lambda": temperature, "C": largest}
@@ -335,11 +318,9 @@ def wci2(
 
 
 def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: float) -> list[float]:
-    """The variances sigma_l^2 that minimise |W_l|^2 / (2 lambda sigma_l^2) + sigma_l^2 Tr H_l; the minimum,
-    summed over the layers, is theorem 4.
-
-    Each variance is sqrt(|W_l|^2 / (2 lambda Tr H_l)), or infinite for a layer whose trace is 0 or less.
-    """
+    """The variances sigma_l^2 that minimise |W_l|^2 / (2 lambda sigma_l^2) + sigma_l^2 Tr H_l: sqrt(|W_l|^2 /
+    (2 lambda Tr H_l)), or infinite for a layer whose trace is 0 or less. The minimum, summed over the layers,
+    is theorem 4."""
     return [
         math.sqrt(norm / (2 * temperature * trace)) if trace > 0 and norm > 0 else math.inf
         for norm, trace in zip(norms, traces, strict=True)
@@ -348,21 +329,15 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
 
 def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
     """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds the increase of the loss if noise N(0,
-    sigma_l^2 I) is added to the weights.
-
-    `traces` and `variances` have one number per layer. A layer of infinite variance has no curvature and adds
-    nothing to the sum. The bound is vacuous from the largest loss C on.
-    """
+    sigma_l^2 I) is added to the weights. A layer of infinite variance has no curvature and adds nothing. The
+    bound is vacuous from the largest loss C on."""
     value = math.fsum(t * v for t, v in zip(traces, variances, strict=True) if math.isfinite(v))
     return Bound("sum_l Tr(H_l) sigma_l^2", value, {"layers": len(traces), "C": largest}, value >= largest)
 
 
 def wci4(wci: float, temperature: float) -> Bound:
-    """WCI's theorem 4: sqrt(2 / lambda) * WCI bounds the robust generalisation gap.
-
-    `temperature` is the lambda of the PAC-Bayesian argument; it is above 0. Losses are in [0, 1], so the
-    bound is vacuous from 1 on. Raises RbError if lambda is 0 or less.
-    """
+    """WCI's theorem 4: sqrt(2 / lambda) * WCI bounds the robust generalisation gap, for losses in [0, 1].
+    `temperature` is lambda. The bound is vacuous from 1 on. Raises RbError if lambda is 0 or less."""
     if not temperature > 0:
         raise RbError(f"lambda of WCI's theorem 4 is {temperature:g}. It must be above 0.")
     value = math.sqrt(2 / temperature) * wci

@@ -1,8 +1,7 @@
 """Derivatives of a model's loss with torch.func. Weights are arguments of functions, and Hessians are
 represented by their products with vectors.
 
-All functions split images into chunks and accumulate in the model's dtype; in eval mode the loss of several
-images is the mean of the images' losses.
+All functions split images into chunks and accumulate in the model's dtype.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ def differentiating() -> Iterator[None]:
 
 
 def weights_of(model: nn.Module, names: Sequence[str] | None = None) -> Weights:
-    """The model's parameters, or only the parameters with these names, as plain tensors.
-
-    Raises RbError if the model has no parameters.
-    """
+    """The model's parameters, or only those with these names. Raises RbError if the model has none."""
     weights = {name: value.detach() for name, value in model.named_parameters()}
     if not weights:
         raise RbError("The model has no parameters, so nothing depends on its weights. Use another model.")
@@ -37,10 +33,8 @@ def weights_of(model: nn.Module, names: Sequence[str] | None = None) -> Weights:
 
 
 def layers(model: nn.Module) -> dict[str, str]:
-    """Maps the name of each convolution and linear layer to the name of its weight.
-
-    Raises RbError if the model has no such layers.
-    """
+    """Maps the name of each convolution and linear layer to the name of its weight. Raises RbError if the
+    model has no such layers."""
     kinds = (nn.modules.conv._ConvNd, nn.Linear)
     weight_names = {
         name: f"{name}.weight" if name else "weight"
@@ -56,7 +50,6 @@ def layers(model: nn.Module) -> dict[str, str]:
 
 
 def flat(weights: Weights) -> Tensor:
-    """All weights, flattened into one row (size,)."""
     return torch.cat([value.flatten() for value in weights.values()])
 
 
@@ -67,8 +60,7 @@ def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
 
 
 def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Weights], Tensor]:
-    """The function that maps weights to the summed cross-entropy of images (N, C, H, W), at least in
-    float32."""
+    """The function from weights to the summed cross-entropy of images, in float32 or float64."""
     logits_at = logits_of(model, images)
 
     def loss(weights: Weights) -> Tensor:
@@ -108,10 +100,8 @@ def mean_loss(model: nn.Module, weights: Weights, images: Tensor, labels: Tensor
 
 
 class WeightHessian:
-    """The Hessian of the mean cross-entropy of some images, with respect to some weights of the model.
-
-    Shape: images (N, C, H, W), labels (N,); vectors and products are dictionaries of weights by name.
-    """
+    """The Hessian of the mean cross-entropy of images (N, C, H, W) with respect to some weights of the model.
+    Vectors and products are dictionaries of weights by name."""
 
     def __init__(
         self, model: nn.Module, images: Tensor, labels: Tensor, chunk: int, names: Sequence[str] | None = None
@@ -131,12 +121,9 @@ class WeightHessian:
         return total
 
     def traces(self, probes: Draws, count: int) -> list[list[float]]:
-        """Hutchinson's estimates of the trace of each weight's diagonal block of H, a row for each random
-        vector.
-
-        An estimate is v_l . (H v)_l, where v has random signs for all weights at once. The estimate is
-        unbiased for each weight. All estimates together cost as much as one estimate of the trace of H.
-        """
+        """Hutchinson's estimates v_l . (H v)_l of the trace of each weight's diagonal block of H, a row for
+        each random vector v, which has random signs for all weights at once. The estimate is unbiased for
+        each weight. All estimates together cost as much as one estimate of the trace of H."""
         signs, names = probes.child("trace"), list(self.weights)
         estimates = []
         with differentiating():
@@ -161,7 +148,6 @@ class WeightHessian:
         return flat(self.product(self.shaped(vector[0])))[None]
 
     def shaped(self, flat: Tensor) -> Weights:
-        """The weights by name, made from a vector with `size` numbers."""
         sizes = [value.numel() for value in self.weights.values()]
         parts = zip(self.weights.items(), flat.split(sizes), strict=True)
         return {name: part.view(value.shape) for (name, value), part in parts}
@@ -184,11 +170,7 @@ class WeightHessian:
 
 
 class InputHessian:
-    """The Hessian of each image's cross-entropy with respect to the image. The first dimension is that of the
-    images.
-
-    Shape: images (N, C, H, W), labels (N,); vectors and products (N, C*H*W).
-    """
+    """The Hessian of each image's cross-entropy with respect to the image. Vectors are (N, C*H*W)."""
 
     def __init__(self, model: nn.Module, images: Tensor, labels: Tensor) -> None:
         self.images = images

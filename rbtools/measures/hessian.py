@@ -41,9 +41,7 @@ class Hessian(Measure):
         100, "Maximal number of Hessian-vector products per eigenvalue.", check="positive"
     )
     tolerance: float = param(
-        1e-3,
-        "Error tolerance of eigenvalues, relative to the largest.",
-        check="positive",
+        1e-3, "Error tolerance of eigenvalues, relative to the largest.", check="positive"
     )
     probes: int = param(20, "Number of random vectors for a trace.", check="positive")
 
@@ -74,22 +72,17 @@ class Hessian(Measure):
         return self.wrt == "input"
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """With one batch, the standard error is over random vectors or images; with several, it is over
-        batches."""
-        names = [name for name in results[0] if not name.endswith(".probes")]
-        means = {
-            name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
-            for name in names
-        }
-        values = [over_batches(name, [float(mean) for mean in means[name]], sizes) for name in names]
-        if len(results) > 1:
-            return values
-        for index, name in enumerate(names):
+        """Standard errors are over batches or, for a single batch, over random vectors or images."""
+        values = []
+        for name in (name for name in results[0] if not name.endswith(".probes")):
+            means = [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
+            value = over_batches(name, [float(mean) for mean in means], sizes)
             probes, numbers = results[0].get(f"{name}.probes"), results[0][name]
-            if probes is not None:
-                values[index] = replace(values[index], se=standard_error(probes), over="probes")
-            elif isinstance(numbers, list) and len(numbers) > 1:
-                values[index] = replace(values[index], se=standard_error(numbers), over="examples")
+            if len(results) == 1 and probes is not None:
+                value = replace(value, se=standard_error(probes), over="probes")
+            elif len(results) == 1 and isinstance(numbers, list) and len(numbers) > 1:
+                value = replace(value, se=standard_error(numbers), over="examples")
+            values.append(value)
         return values
 
     def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
@@ -133,14 +126,13 @@ class Hessian(Measure):
 
 
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:
-    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN if the operator has fewer.
+    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN if the operator has fewer
+    or if an eigenvalue is not finite.
 
     The method is Lanczos (1950) with full reorthogonalisation. A row is finished when the residuals of its
     `top` largest Ritz values are at most `tolerance` times its largest absolute Ritz value, or after
     `iterations` products. If the Krylov space of a row is exhausted, its Ritz values are exact eigenvalues.
-    Eigenvalues that are not finite are set to NaN.
-
-    Shape: start float (R, d), not zero.
+    `start` is float (R, d), not zero.
     """
     rows = len(start)
     basis: list[Tensor] = []
@@ -193,10 +185,8 @@ def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Te
 def power(product: Product, start: Tensor, *, iterations: int, tolerance: float) -> Tensor:
     """The eigenvalue of largest absolute value of each row's operator, with its sign: float64 (R,).
 
-    The method is power iteration. Power iteration ends when the relative change of every row's estimate is at
-    most `tolerance`, or after `iterations` products.
-
-    Shape: start float (R, d), not zero.
+    Power iteration ends when the relative change of every row's estimate is at most `tolerance`, or after
+    `iterations` products. `start` is float (R, d), not zero.
     """
     current = start / start.norm(dim=1, keepdim=True)
     value: Tensor | None = None

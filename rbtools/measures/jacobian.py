@@ -70,7 +70,6 @@ class Jacobian(Measure):
         return {"": torch.cat(squares).tolist()}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The root of the mean square, for each batch."""
         means = [torch.tensor(result[""], dtype=torch.float64).mean() for result in results]
         return [over_batches("", [math.sqrt(float(mean)) for mean in means], sizes)]
 

@@ -1,9 +1,8 @@
-"""The empirical neural tangent kernel: inner products of the images' gradients. The gradients are not stored.
+"""The empirical neural tangent kernel: inner products of the images' gradients, which are not stored.
 
 In eval mode, an image's gradient with respect to a layer's weight is computed from the layer's input and the
 gradient at its output. One forward and one backward pass for all images compute all inputs and output
-gradients. The kernel is summed layer by layer, and the gradients of a layer are freed before those of the
-next layer are computed.
+gradients. The kernel is summed layer by layer.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _ROWS = 1 << 28
 
 
 def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tensor:
-    """The kernel of the sum of the logits: K_ij = <d f(x_i)/d theta, d f(x_j)/d theta>, float64 (N, N).
+    """The kernel of the sum of the logits: K_ij = <d f(x_i)/d theta, d f(x_j)/d theta>, float64 (N, N), for
+    images (N, C, H, W).
 
     With `each_logit`, the result is the sum over logits of the kernel of each logit, which is the trace over
     outputs. Gradients are in float32 and their products in float64, so the kernel is positive semidefinite up
     to the rounding of float64. The error of its small eigenvalues is about 1e-6 * sqrt(largest * smallest).
-
-    Shape: images (N, C, H, W). Raises RbError if the model has no parameters.
+    Raises RbError if the model has no parameters.
     """
     weights_of(model)  # raises RbError if there are none
     total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
@@ -57,10 +56,8 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
     statistics): f(x_i) is the output for image i in its batch, differentiated through all images.
 
     For each image (and logit), a backward pass through the complete batch is needed. At most 1 GiB of
-    gradients is in memory at once; if the model has more parameters, the passes are repeated.
-
-    Shape: each batch (N, C, H, W); the rows of the kernel are the images of all batches, in order. Raises
-    RbError if the model has no parameters.
+    gradients is in memory at once; if the model has more parameters, the passes are repeated. The rows of the
+    kernel are the images of all batches, in order. Raises RbError if the model has no parameters.
     """
     weights = weights_of(model)
     count = sum(map(len, batches))
@@ -93,10 +90,8 @@ def _add_products(total: Tensor, block: Tensor) -> None:
 
 
 def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The images' gradients with respect to a layer's own parameters, from its input and output gradient.
-
-    Yields nothing for layers that this module does not support.
-    """
+    """The images' gradients with respect to a layer's own parameters, from its input and output gradient;
+    nothing for layers that this module does not support."""
     if isinstance(module, nn.Conv2d):
         if module.groups == 1 and not isinstance(module.padding, str) and module.padding_mode == "zeros":
             yield from _convolution(module, inside, gradient)
@@ -105,9 +100,8 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
         yield from _linear(module, inside, gradient)
     elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
         yield from _batch_norm(module, inside, gradient)
-    elif (
-        isinstance(module, nn.modules.batchnorm._BatchNorm) and inside.ndim > 2
-    ):  # the statistics of each image
+    elif isinstance(module, nn.modules.batchnorm._BatchNorm) and inside.ndim > 2:
+        # the statistics of each image
         normal = F.instance_norm(inside, eps=module.eps)
         yield "weight", (gradient * normal).flatten(2).sum(2)
         yield "bias", gradient.flatten(2).sum(2)
@@ -118,9 +112,8 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
 
 
 def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The gradients of all images are computed as the weight gradient of one convolution with a group for
-    each image. (50 images of 16 channels and 32x32 pixels take 3.7 ms on one core, and 16.7 ms by unfolding.)
-    """
+    """Compute the gradients of all images as the weight gradient of one convolution with a group for each
+    image. (50 images of 16 channels and 32x32 pixels take 3.7 ms on one core, and 16.7 ms by unfolding.)"""
     count, channels = gradient.shape[:2]
     if conv.kernel_size == (1, 1) and conv.padding == (0, 0):
         seen = inside[:, :, :: conv.stride[0], :: conv.stride[1]].flatten(2)
@@ -150,8 +143,7 @@ def _middle_sum(gradient: Tensor) -> Tensor:
 
 
 def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient: Tensor) -> Blocks:
-    """The gradients come from the backward pass of one BatchNorm with a channel for each channel of each
-    image."""
+    """Use the backward pass of one BatchNorm with a channel for each channel of each image."""
     assert norm.running_mean is not None and norm.running_var is not None
     count = len(inside)
     left, right = (x.reshape(1, -1, *x.shape[2:]) for x in (gradient, inside))
@@ -163,11 +155,8 @@ def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient:
 
 
 def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], list[str]]:
-    """Returns the parameters whose gradients `_blocks` computes, and the names of the other parameters.
-
-    A parameter is in the first result only if `_blocks` reproduces autograd's gradient for one image.
-    Parameters on which the logits do not depend are in neither result.
-    """
+    """The parameters for which `_blocks` reproduces autograd's gradient for one image, and the names of the
+    other parameters on which the logits depend."""
     blocks: dict[Tensor, list[Tensor]] = {}
     places: dict[Tensor, tuple[nn.Module, str]] = {}
 
@@ -202,7 +191,7 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
-    """Whether each computed gradient is close to the exact gradient, relative to the largest value. All
+    """Whether each computed gradient is close to the exact gradient, relative to the largest value. The
     results are read from the device in two reads."""
     alike = [computed.shape == exact.shape for computed, exact in pairs]
     comparable = [pair for pair, fits in zip(pairs, alike, strict=True) if fits]
@@ -231,8 +220,7 @@ def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 
 def _backward(model: nn.Module, images: Tensor, modules: set[nn.Module], add: Add, each_logit: bool) -> None:
-    """For every call of these modules, call `add` with the module, its input and the gradient at its
-    output."""
+    """Call `add` with the input and the output gradient of each call of these modules."""
     with _watched(modules, add), torch.enable_grad():
         points = images.detach().requires_grad_()
         logits = model(points)
@@ -276,8 +264,7 @@ def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tenso
 
 
 def _groups(weights: Weights, names: list[str], most: int) -> Iterator[Weights]:
-    """Yields these parameters in groups with at most `most` numbers; a larger parameter is a separate
-    group."""
+    """Yields these parameters in groups with at most `most` numbers or with a single parameter."""
     group: Weights = {}
     for name in names:
         if group and sum(map(torch.Tensor.numel, (*group.values(), weights[name]))) > most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rbtools.attacks.losses import best_other, of_class
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 
@@ -29,16 +30,12 @@ class Margin(Measure):
         }
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """Standard errors are over examples."""
         clean, robust = ([n for result in results for n in result[name]] for name in ("clean", "robust"))
         return [over_images("clean", clean, clean=True), over_images("robust", robust)]
 
 
 def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:
-    """The margin of each image."""
     with torch.no_grad():
         logits = torch.cat([model(part).double() for part in images.split(chunk)])
-    label = logits.gather(1, labels[:, None])
-    others = logits.scatter(1, labels[:, None], -torch.inf)
-    margins: list[float] = (label[:, 0] - others.amax(1)).tolist()
+    margins: list[float] = (of_class(logits, labels) - best_other(logits, labels)).tolist()
     return margins

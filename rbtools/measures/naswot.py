@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.lazy import F, Tensor, nn, torch
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +26,7 @@ class NASWOT(Measure):
     weights = "init"
     size = 1, 128
     batchnorm = "batch"
+    missing = "K is singular: images of a batch have the same code"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         kernel = agreement(model, batch.images)
@@ -35,18 +35,10 @@ class NASWOT(Measure):
         apart = len(torch.unique(kernel, dim=0)) == len(kernel)
         return {"": float(log) if apart and float(sign) > 0 and bool(log.isfinite()) else None}
 
-    def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        numbers = [result[""] for result in results]
-        return [
-            over_batches("", numbers, sizes, missing="K is singular: images of a batch have the same code")
-        ]
-
 
 def agreement(model: nn.Module, images: Tensor) -> Tensor:
-    """The matrix K: the number of ReLU units in the same state for each pair of images, float64 (N, N).
-
-    A ReLU counts if a gradient of the logits reaches it. Raises RbError if the model has no ReLU.
-    """
+    """The matrix K: the number of ReLU units in the same state for each pair of images, float64 (N, N). A
+    ReLU counts if a gradient of the logits reaches it. Raises RbError if the model has no ReLU."""
     from torch.overrides import TorchFunctionMode
 
     relus = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}

@@ -46,6 +46,7 @@ class NTK(Measure):
     weights = "init"
     size = 1, 50
     batchnorm = "batch"
+    missing = "the kernel is singular: two images have the same gradient, or all have none"
 
     kernel: str = param(
         "robust",
@@ -107,18 +108,12 @@ class NTK(Measure):
         return result
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        values = []
-        for value in super().values(results, sizes):
-            more = {}
-            if value.value is None:
-                more["reason"] = "the kernel is singular: two images have the same gradient, or all have none"
-            values.append(replace(value, more=more, clean=value.name.startswith("clean.")))
-        return values
+        values = super().values(results, sizes)
+        return [replace(value, clean=value.name.startswith("clean.")) for value in values]
 
 
 def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
-    """A network whose single output is the difference of the two logits of another network. Raises RbError if
-    there are more than two classes."""
+    """A network that returns the difference of the two logits. Raises RbError for more than two classes."""
     from rbtools.measures.scalar import Difference
 
     with torch.no_grad():
@@ -132,7 +127,6 @@ def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
 
 
 def _norms(name: str, kernel: Tensor) -> BatchResult:
-    """The scores of a kernel, which may be asymmetric."""
     return {f"{name}.fro": float(kernel.norm()), f"{name}.trace": float(kernel.trace())}
 
 
@@ -146,7 +140,7 @@ def _scores(name: str, kernel: Tensor) -> BatchResult:
 
 
 def _bound(kernel: Tensor, labels: Tensor) -> float | None:
-    """The mean over the classes of y'K^-1 y. Returns None if K is singular."""
+    """The mean over the classes of y'K^-1 y, or None if K is singular."""
     if not kernel.isfinite().all():
         return torch.nan
     values, vectors = torch.linalg.eigh((kernel + kernel.T) / 2)

@@ -45,7 +45,6 @@ class Nu(Measure):
         return {"": each}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The standard error is over images."""
         each = [distance for result in results for distance in result[""]]
         largest = max(each) if all(map(math.isfinite, each)) else math.nan
         return [over_images("", each), Value("max", largest)]

@@ -42,8 +42,8 @@ class WCI(Measure):
     probes: int = param(20, "Number of random vectors for a trace.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        """Returns `layers`, their names; `norms`, the squared Frobenius norms of their weights; and `traces`,
-        a row for each random vector with one number per layer."""
+        """Returns the names of the layers, the squared Frobenius norms of their weights, and `traces`, a row
+        for each random vector with one number per layer."""
         layers = derivatives.layers(model)
         names = list(layers.values())
         weights = derivatives.weights_of(model, names)
@@ -52,12 +52,11 @@ class WCI(Measure):
         return {"layers": list(layers), "norms": norms, "traces": rows}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        """The index, and the sum of the traces of all layers. The standard errors are over random vectors;
-        that of the index is computed by the jackknife.
+        """The index, and the sum of the traces of all layers, with standard errors over random vectors (that
+        of the index by the jackknife).
 
-        A layer's trace belongs to the loss on all batches: it is the mean of the batches' traces, weighted by
-        their sizes. For a layer that counts as 0, the standard error of the index includes its contribution
-        if its trace were one standard error.
+        A layer's trace is the mean of the batches' traces, weighted by their sizes. For a layer that counts
+        as 0, the standard error of the index includes its contribution if its trace were one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
@@ -112,10 +111,8 @@ def _index_error(without: Sequence[float], hidden: float) -> float | None:
 def traces(
     model: nn.Module, images: Tensor, batch: MeasureBatch, names: Sequence[str], count: int
 ) -> list[list[float]]:
-    """Unbiased estimates of the trace of each weight's block of the Hessian of the mean cross-entropy.
-
-    Returns `count` independent rows with one number for each of `names`. The loss is computed on `images` (N,
-    C, H, W), with the labels and the random numbers of `batch`.
+    """Unbiased estimates of the trace of each weight's block of the Hessian of the mean cross-entropy on
+    `images` (N, C, H, W). Returns `count` independent rows with one number for each of `names`.
 
     The logits may be piecewise linear in a weight, as with ReLU, pooling and BatchNorm's running statistics.
     The trace of its block is then the mean over images of the trace of J' C J, where J is the Jacobian of an
@@ -138,11 +135,8 @@ def traces(
 
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
     """The weights for which the logits of these few images are not piecewise linear in the weight, or not
-    finite.
-
-    If the logits are piecewise linear in a weight tensor, all their second derivatives are 0 up to rounding.
-    A random combination of the logits and a random direction of the tensor are tested.
-    """
+    finite. If they are piecewise linear in a weight tensor, all their second derivatives are 0 up to
+    rounding. A random combination of the logits and a random direction of the tensor are tested."""
     logits = derivatives.logits_of(model, images)
     straight = []
     with derivatives.differentiating():
@@ -167,8 +161,7 @@ def _linear_traces(
     """Estimates of the traces for piecewise linear logits: `count` rows with a number for each weight.
 
     An estimate is the sum over groups of |sum over a group's images of J' S u|^2 / N, where u are independent
-    random signs (N, K), and S = diag(sqrt p) - p sqrt(p)', so that S S' = C. The groups of images do not
-    depend on the chunk size.
+    random signs (N, K), and S = diag(sqrt p) - p sqrt(p)', so that S S' = C.
     """
     weights = derivatives.weights_of(model, names)
     size = sum(value.numel() for value in weights.values())
@@ -201,8 +194,7 @@ def _linear_traces(
 
 
 def _times_root(root: Tensor, vectors: Tensor) -> Tensor:
-    """The product S u for each image, where S S' = C. The product is computed as diag(r) u - r^2 (r . u),
-    with r = sqrt p. All arrays are (N, K)."""
+    """The product S u (N, K) for each image, diag(r) u - r^2 (r . u) with r = sqrt p, where S S' = C."""
     product: Tensor = root * (vectors - root * (root * vectors).sum(1, keepdim=True))
     return product
 
@@ -213,8 +205,7 @@ def of_batch(model: nn.Module, logits: Tensor, signs: Tensor) -> Tensor:
     The result is the sum over layers of |W| |J' S u| / sqrt(N), because |J' S u|^2 / N estimates a layer's
     trace (see `traces`). Since it is the root of an estimate, its mean is below the index. `logits` are (N,
     K) with their graph; in training mode, J includes the statistics of the batch. `signs` are the random
-    signs u, (N, K). If the logits are not piecewise linear in a weight, only the trace of J' C J counts,
-    without the second derivatives of the logits.
+    signs u, (N, K). If the logits are not piecewise linear in a weight, their second derivatives are ignored.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     named = dict(model.named_parameters())

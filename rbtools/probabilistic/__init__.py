@@ -1,7 +1,6 @@
 """Probabilistic robustness: noise distributions, and statistics of noisy copies.
 
-`distributions` contains the noise, and `splitting` estimates the probabilities of rare failures. `estimate`,
-`mixing`, `intervals` and `sequential` compute statistics of counts and use neither models nor tensors.
+`estimate`, `mixing`, `intervals` and `sequential` use neither models nor tensors.
 """
 
 from __future__ import annotations

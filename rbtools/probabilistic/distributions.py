@@ -1,9 +1,8 @@
 """Noise around an image, computed as a sample of radius 1 (the unit sample) times a radius.
 
 All radii use the same unit sample. Estimates over a range of radii are therefore smooth, and a further radius
-costs only one multiplication and addition. Every noise is also a function of independent standard normal
-numbers (`shaped`). Splitting samples rare events in the space of these numbers. A noise is called as
-`noise(images, gamma, seed=0)`.
+costs only one multiplication and addition. Every noise is also a function of standard normal numbers
+(`shaped`), in whose space splitting samples rare events.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class Noise(Registered):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of a record's entry that describe the noise."""
         return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
 
     def __call__(
@@ -93,7 +91,6 @@ class Noise(Registered):
 
     @property
     def shaped_version(self) -> int:
-        """The version of `shaped`, which is part of the keys of rare failures."""
         return 1
 
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -101,10 +98,7 @@ class Noise(Registered):
         raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
-        """Noisy images at radius `gamma` (in pixel units of [0, 1]), with the shape of `images`.
-
-        The result has the precision of `unit` if `unit` is more precise than `images`.
-        """
+        """Noisy images at radius `gamma` (in pixel units of [0, 1]), in the higher of both precisions."""
         noisy = images.add(unit, alpha=gamma)
         return noisy.clamp_(0, 1) if self.clip else noisy
 
@@ -159,11 +153,8 @@ class Uniform(Noise):
         return low.add_(high.sub_(low).mul_(unit.add(1).div_(2))).clamp_(0, 1)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """Sample number `draw` of each example at radius 1: float32 (N, *shape).
-
-        In the L-infinity ball, the 2^24 possible values are the odd multiples of 2^-24. The values are exact
-        in float32 and symmetric about 0. Values 2 u - 1 with u in [0, 1) would not be symmetric.
-        """
+        """In the L-infinity ball, the 2^24 possible values are the odd multiples of 2^-24. The values are
+        exact in float32 and, unlike 2 u - 1 with u in [0, 1), symmetric about 0."""
         if self.norm == "linf":
             return signed_uniform(draws, shape, draw)
         return super().unit(draws, shape, draw)
@@ -221,7 +212,6 @@ class Laplace(Noise):
     }
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """Sample number `draw` of each example at radius 1, from uniform numbers: float32 (N, *shape)."""
         uniform = signed_uniform(draws, shape, draw)
         z = uniform.abs().neg_().log1p_().mul_(uniform.sign().neg_())
         return _projected(z.flatten(1), self.norm, math.sqrt(2)).view(-1, *shape)

@@ -1,8 +1,8 @@
-"""Estimates from counts: proportions, PR_D(gamma) and ProbAcc(rho).
+"""Estimates from counts: PR_D(gamma) and ProbAcc(rho).
 
 The input is a count for each image: the number of its N noisy copies that were classified correctly, or -1 if
-the image is excluded. PRBench (Probabilistic Robustness for Free?) averages over the images that are correct
-without noise; advbench counts every image.
+the image is excluded. PRBench averages over the images that are correct without noise; advbench counts every
+image.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from rbtools.lazy import special
 from rbtools.probabilistic import mixing, sequential
-from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval, wilson
+from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval
 
 # The quantiles of the images' PR in an entry, with more detail at the low end.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5)
@@ -24,11 +24,9 @@ INTERVALS = 3  # version of the intervals of PR_D, quantiles, ProbAcc and pfail,
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator:
-    """Settings of the estimates: tolerated failure rates, counted images, criterion and confidence.
-
-    `denominator` is "correct" (images classified correctly without noise) or "all". `passes` is "at-least"
-    for PR >= 1 - rho (PRBench's text), or "above" for PR > 1 - rho (its code, and advbench).
-    """
+    """Settings of the estimates. `denominator` is "correct" (images classified correctly without noise) or
+    "all". `passes` is "at-least" for PR >= 1 - rho (PRBench's text), or "above" for PR > 1 - rho (its
+    code)."""
 
     rho: tuple[float, ...] = (0.1, 0.05, 0.01)
     denominator: str = "correct"
@@ -41,16 +39,13 @@ class Estimator:
         return {"at-least": "PR >= 1 - rho", "above": "PR > 1 - rho"}[self.passes]
 
     def allowed(self, samples: int, rho: float) -> int:
-        """The number of `samples` noisy copies that may fail."""
         return sequential.allowed(samples, rho, self.passes == "above")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its confidence interval, or the reason why there is no number.
-
-    `n` is the number of counted images. `interval` is None if and only if `value` is None.
-    """
+    """A number of `n` images with its confidence interval, or the reason why there is no number. `interval`
+    is None if and only if `value` is None."""
 
     value: float | None
     interval: Interval | None
@@ -68,21 +63,13 @@ class Estimate:
         return fields
 
 
-def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
-    """A proportion of images, such as an accuracy, with Wilson's interval. `value` is None without images."""
-    if n == 0:
-        return Estimate(None, None, 0, confidence, "there are no images to count")
-    return Estimate(successes / n, wilson(successes, n, confidence), n, confidence)
-
-
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
     """PR_D: the fraction of `samples` noisy copies that are classified correctly, averaged over images.
 
-    The interval is for the mean over the distribution from which the images are drawn independently. The
-    fractions are random variables in [0, 1] with this mean, for any number of copies (`mean_interval`). An
-    interval that treats the images * samples copies as independent would be too narrow. An interval from the
-    deviation between images would also be too narrow if most kinds of failing images are missing from the
-    sample.
+    The interval is for the mean over the distribution from which the images are drawn independently
+    (`mean_interval`). An interval that treats the images * samples copies as independent would be too narrow.
+    An interval from the deviation between images would also be too narrow if most kinds of failing images are
+    missing from the sample.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -127,9 +114,8 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
     """Quantiles of PR over these images, one for each value in SHARES. A quantile is the smallest PR that at
     least the given fraction of the images does not exceed.
 
-    `pr` is the quantile of the observed fractions of correct copies. The interval is for the quantile of the
-    true PR of these images, and not of the distribution of images: the copies are random, but the images are
-    fixed (`_quantile_interval`).
+    `pr` is the quantile of the observed fractions. The interval is for the quantile of the true PR of these
+    images, and not of the distribution of images.
     """
     counts = sorted(_counted(correct, samples))
     entries = []
@@ -144,12 +130,12 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
 def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidence: float) -> Interval:
     """The interval of the rank-th smallest PR, from the numbers of correct copies in ascending order.
 
-    The lowest counts are low partly by chance. The interval of a single count would therefore be too low. If
-    the rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank +
-    more)-th smallest count is at most k, then `more` + 1 of these images have at most k correct copies. For
-    each image, the probability of at most k correct copies is at most P[Bin(samples, q) <= k]. The upper end
-    is the q for which the probability of `more` + 1 such images is half of the error probability. The lower
-    end is computed in the same way. The coverage of both ends is valid for any PR of the images.
+    The lowest counts are low partly by chance, so the interval of a single count would be too low. If the
+    rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. If the (rank + more)-th
+    smallest count is at most k, then `more` + 1 of these images have at most k correct copies, each with
+    probability at most P[Bin(samples, q) <= k]. The upper end is the q for which the probability of `more` +
+    1 such images is half of the error probability. The lower end is computed in the same way. The coverage of
+    both ends is valid for any PR of the images.
     """
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
@@ -167,11 +153,9 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
 def findings(
     outcomes: Iterable[int], estimator: Estimator, samples: int, rho: float | None = None
 ) -> dict[str, Any]:
-    """The results in the `evals` entry of one radius: PR_D, or ProbAcc(rho).
-
-    `outcomes` contains for each image the number of correctly classified noisy copies, or -1 if the image is
-    excluded. A number that cannot be computed has the value None and a reason.
-    """
+    """The results in the `evals` entry of one radius: PR_D, or ProbAcc(rho). `outcomes` contains for each
+    image the number of correctly classified noisy copies, or -1 if the image is excluded. A number that
+    cannot be computed has the value None and a reason."""
     outcomes, sure = [int(k) for k in outcomes], estimator.confidence
     if rho is None:
         entry = pr_d(outcomes, samples, sure).entry()
@@ -202,11 +186,13 @@ def stopped_findings(
     A row contains the number of correct copies (-1 if the image is excluded), the number of samples, and for
     each rho 1 (passed), 0 (failed) or -1 (undecided after `samples` samples). An undecided image passes or
     fails by its estimated PR. PR_D is not computed, because the fraction of correct copies is biased if
-    sampling stops early. The intervals are for the true fraction. Decisions are the same as with all
-    `samples` samples, or, with `adaptive`, are wrong with probability at most 1 - confidence.
+    sampling stops early. Decisions are the same as with all `samples` samples, or, with `adaptive`, are wrong
+    with probability at most 1 - confidence.
     """
     images = [[int(value) for value in row] for row in rows]
     included = [row for row in images if row[0] >= 0]
+    if not included:
+        return [_nothing_counted(images, estimator.confidence).entry() for _ in estimator.rho]
     spent = sum(row[1] for row in included)
     draws = {"draws_spent": spent, "draws_saved": samples * len(included) - spent}
     entries = []
@@ -220,14 +206,11 @@ def stopped_findings(
             row[1] - row[0] <= estimator.allowed(row[1], rho) if decision < 0 else decision == 1
             for row, decision in zip(included, decisions, strict=True)
         )
-        if included and adaptive:
+        if adaptive:
             result = _of_decisions(passed, decisions, estimator.confidence)
-        elif included:
-            result = _of_share(passed, len(included), sorted(seen), rho, estimator.confidence)
-        if included:
-            more = {"estimator": plug_in(samples), "undecided": decisions.count(-1), **draws}
         else:
-            result, more = _nothing_counted([row[0] for row in images], estimator.confidence), {}
+            result = _of_share(passed, len(included), sorted(seen), rho, estimator.confidence)
+        more = {"estimator": plug_in(samples), "undecided": decisions.count(-1), **draws}
         entries.append({**result.entry(), **more})
     return entries
 
@@ -236,8 +219,7 @@ def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> E
     """ProbAcc from a test that is wrong for an image with probability at most 1 - confidence.
 
     In expectation, at least a fraction `confidence` of the images that truly pass are not decided as failed,
-    and at least the same fraction of the images that truly fail are not decided as passed. Both fractions are
-    proportions of images and are bounded by the exact interval.
+    and vice versa. Both fractions are proportions of images and are bounded by the exact interval.
     """
     n = len(decisions)
     high = clopper_pearson(n - decisions.count(0), n, confidence)[1] / confidence
@@ -258,8 +240,6 @@ def _counted(correct: Sequence[int], samples: int) -> list[int]:
     return [k for k in counts if k >= 0]
 
 
-def _nothing_counted(correct: Sequence[int], confidence: float) -> Estimate:
-    if len(correct) == 0:
-        return proportion(0, 0, confidence)
+def _nothing_counted(images: Sequence[Any], confidence: float) -> Estimate:
     reason = "no image is classified correctly without noise, so there is nothing to average over"
-    return Estimate(None, None, 0, confidence, reason)
+    return Estimate(None, None, 0, confidence, reason if len(images) else "there are no images to count")

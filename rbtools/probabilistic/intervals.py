@@ -1,8 +1,5 @@
-"""Confidence intervals for proportions, means and differences.
-
-Every accuracy uses these intervals, so this module imports no slow packages. Wilson and MOVER need only a
-square root, Clopper-Pearson imports scipy, and the interval of a mean imports numpy.
-"""
+"""Confidence intervals for proportions, means and differences. This module imports scipy and numpy only when
+they are needed, because every accuracy uses it."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
     """The exact interval of a proportion by Clopper and Pearson (Biometrika 26, 1934).
 
     The coverage is at least the confidence. The interval is [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)] with
-    a = 1 - confidence. The lower end is 0 for k = 0, and the upper end is 1 for k = n. `successes` may be
-    fractional, as a sum of values in [0, 1].
+    a = 1 - confidence. `successes` may be fractional, as a sum of values in [0, 1].
     """
     check_counts(successes, trials)
     normal_quantile(confidence)  # refuses a confidence out of range
@@ -35,8 +31,7 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
-    """The quantile t with P(|T| <= t) = confidence for Student's T. For 0.95 and 2 degrees of freedom, t is
-    4.30."""
+    """The quantile t with P(|T| <= t) = confidence for Student's T, such as 4.30 for 0.95 and 2."""
     normal_quantile(confidence)  # refuses a confidence out of range
     x = float(special.betaincinv(freedom / 2, 0.5, 1 - confidence))
     return math.sqrt(freedom * (1 - x) / x)
@@ -47,19 +42,19 @@ def mean_interval(
     counts: Sequence[float] | np.ndarray | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """The interval of the mean of a distribution on [0, 1], from independent samples `values` (N,).
+    """The interval of the mean of a distribution on [0, 1], from independent samples `values` (N,), each
+    sampled `counts` (N,) times (once by default).
 
-    `counts` (N,) is the number of times that each value was sampled (once by default). The interval makes no
-    assumption on the distribution. The interval is also valid if rare values matter, such as images that
-    always fail and of which the sample contains one or none. Each end is Gaffke's bound at half the error
-    ("Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable",
-    Math. Methods Stat. 14, 2005). The lower end is a quantile of the mean of the samples and an additional 0,
-    under uniform Dirichlet weights. For the upper end, the additional value is 1. If all values are 0 or 1,
-    the result is the Clopper-Pearson interval, whose coverage is at least the confidence level. For other
-    values, this coverage is a conjecture (see also Learned-Miller and Thomas, arXiv:1905.06208; Phan, Thomas
-    and Learned-Miller, ICML 2021), and `tests/probabilistic/test_intervals.py` searches for exceptions.
-    Intervals by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proven coverage. For
-    many values, intervals by betting are sqrt(2 log 40) / 1.96 = 1.39 times as long.
+    The interval makes no assumption on the distribution, so it is also valid if rare values matter, such as
+    images that always fail and of which the sample contains one or none. Each end is Gaffke's bound at half
+    the error ("Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+    variable", Math. Methods Stat. 14, 2005). The lower end is a quantile of the mean of the samples and an
+    additional 0, under uniform Dirichlet weights. For the upper end, the additional value is 1. If all values
+    are 0 or 1, the result is the Clopper-Pearson interval, whose coverage is at least the confidence level.
+    For other values, this coverage is a conjecture (see also Learned-Miller and Thomas, arXiv:1905.06208;
+    Phan, Thomas and Learned-Miller, ICML 2021), and `tests/probabilistic/test_intervals.py` searches for
+    exceptions. Intervals by betting (Waudby-Smith and Ramdas, J. R. Stat. Soc. B 86, 2024) have a proven
+    coverage, and for many values are sqrt(2 log 40) / 1.96 = 1.39 times as long.
 
     If there are more than 256 different values, neighbouring values are replaced by their mean. Raises
     ValueError if there are no values, and for values outside [0, 1].
@@ -151,10 +146,9 @@ def skewed_interval(
     """The interval of the mean of `count` values of any range, such as losses with a long tail.
 
     The interval is Student's, with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54,
-    1992). The transformation corrects the skewness of the t statistic: if the values are mostly small and
-    sometimes large, the mean is more often too low than too high. `deviation` is the standard deviation with
-    divisor count - 1. `skewness` is the third central moment divided by the cube of the deviation with
-    divisor count. At least two values are necessary.
+    1992), which corrects the skewness of the t statistic. `deviation` is the standard deviation with divisor
+    count - 1. `skewness` is the third central moment divided by the cube of the deviation with divisor count.
+    At least two values are necessary.
     """
     if count < 2:
         raise ValueError(f"the mean of {count} values has no interval")
@@ -180,10 +174,9 @@ def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -
 
     Each end is the outer end of Student's and Hall's intervals. Up to 3/N of all images may be unlike the N
     images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). The numbers of such
-    images are assumed to be as extreme as the most extreme number in the sample. Each end is therefore moved
-    outwards by 3/N of the distance from the mean to the most extreme number. The interval does not cover the
-    effect of images that are rarer than about 3/N and far more extreme. For unbounded numbers, no finite
-    interval can cover this effect.
+    images are assumed to be as extreme as the most extreme number in the sample, so each end is moved
+    outwards by 3/N of the distance from the mean to the most extreme number. No finite interval can cover the
+    effect of rarer images with unbounded numbers.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())
@@ -198,8 +191,7 @@ def square_and_add(first: float, of_first: Interval, second: float, of_second: I
     """The interval of `first - second`, from independent intervals of the two numbers.
 
     The method is Zou and Donner's MOVER (Stat. Med. 27, 2008): the distance of each end from the difference
-    is the root of a sum of two squared distances, one from each interval. Unlike a normal interval, the
-    result keeps the asymmetry of the two intervals.
+    is the root of a sum of two squared distances, one from each interval.
     """
     difference = first - second
     below = math.hypot(first - of_first[0], of_second[1] - second)

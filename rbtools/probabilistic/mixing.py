@@ -43,8 +43,7 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
     their intervals. The method is F-localization (Ignatiadis and Wager, "Confidence intervals for
     nonparametric empirical Bayes analysis", JASA 117, 2022, section 2), with the exact intervals of the
     events at a simultaneous level, which are also valid for few images. If many images have rates near rho,
-    the interval remains wide for any number of images. Only more samples per image can make the interval
-    narrower.
+    only more samples per image can make the interval narrower.
     """
     from scipy.optimize import linprog
 
@@ -76,9 +75,9 @@ def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
     passing and as failing.
 
     On the scale of angles, every proportion among M samples has the standard deviation 1 / (2 sqrt(M)).
-    Within 12 standard deviations of rho, the steps of the grid are a 16th of a standard deviation; beyond,
-    the events are practically certain or impossible. A mixture of two of these grid points can replace any
-    rate between the two points. Larger steps are not sufficient for the narrow intervals of 10,000 images.
+    Within 12 standard deviations of rho, the steps of the grid are a 16th of a standard deviation, which is
+    needed for the narrow intervals of 10,000 images; beyond, the events are practically certain or
+    impossible.
     """
     deviation = 0.5 / math.sqrt(max(event.draws for event in seen))
     angles = math.asin(math.sqrt(rho)) + deviation * np.arange(-12, 12.01, 1 / 16)
@@ -88,10 +87,8 @@ def _rates(seen: Sequence[Event], rho: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _together(counts: Sequence[int], images: int, confidence: float) -> float:
-    """The number of deviations for which the intervals of all nested events are valid simultaneously.
-
-    The result is a quantile of the maximum of a standardised Brownian bridge at the events' probabilities.
-    """
+    """The number of deviations for which the intervals of all nested events are valid simultaneously: a
+    quantile of the maximum of a standardised Brownian bridge at the events' probabilities."""
     probability = np.unique((np.array(counts) + 0.5) / (images + 1))
     widths = np.diff(np.concatenate([[0.0], probability, [1.0]]))
     steps = _normals()[:, : len(widths)] * np.sqrt(widths)
@@ -108,8 +105,8 @@ def _normals() -> np.ndarray:
 def share_estimate(failures: Sequence[int], samples: int, rhos: Sequence[float]) -> list[float]:
     """Estimates G([0, rho]) for each rho from the failures of `samples` samples; 0 if there are no images.
 
-    The method is expectation maximisation on a grid of rates, which approximates maximum likelihood. The
-    iteration starts from a uniform G and stops early, so that G remains smooth.
+    The method is expectation maximisation on a grid of rates, from a uniform G. The iteration stops before it
+    reaches the maximum likelihood, so that G remains smooth.
     """
     if not len(failures):
         return [0.0] * len(rhos)

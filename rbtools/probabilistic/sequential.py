@@ -23,8 +23,7 @@ COUNT_SLACK = 1e-9
 
 
 class Rule(NamedTuple):
-    """The tables `passes` and `fails` are int64 (S,), for f = 0 ... S - 1 failures. Larger numbers of
-    failures are treated as S - 1."""
+    """The tables `passes` and `fails` are int64 (S,), for 0 to S - 1 failures (or more) so far."""
 
     passes: np.ndarray
     fails: np.ndarray
@@ -32,22 +31,20 @@ class Rule(NamedTuple):
 
 def allowed(samples: int, rho: float, above: bool = False) -> int:
     """The number of `samples` copies that may fail if PR must be at least 1 - rho or, with `above`, larger
-    than 1 - rho. Returns -1 if even 0 failures are too many."""
+    than 1 - rho, or -1 if even 0 failures are too many."""
     if above:
         return math.ceil(rho * samples - COUNT_SLACK) - 1
     return math.floor(rho * samples + COUNT_SLACK)
 
 
 def needed(rho: float, confidence: float = 0.95) -> int | None:
-    """The smallest number n of correct samples that shows a failure rate below rho: (1 - rho)^n <= 1 -
-    confidence. For rho .01 and 95 %, the smallest number is 299. Returns None for rho 0, because no number of
-    samples is sufficient."""
+    """The smallest number n of correct samples that shows a failure rate below rho, (1 - rho)^n <= 1 -
+    confidence, such as 299 for rho .01 and 95 %. Returns None for rho 0, which no number of samples shows."""
     return math.ceil(math.log(1 - confidence) / math.log1p(-rho) - COUNT_SLACK) if rho > 0 else None
 
 
 def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> str | None:
-    """The reason why `samples` samples cannot decide every rho at this confidence, or None if all can be
-    decided."""
+    """The reason why `samples` samples cannot decide every rho at this confidence, or None if they can."""
     for rho in rhos:
         least = needed(rho, confidence)
         if least is None:
@@ -61,11 +58,8 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
 
 
 def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
-    """The smallest and largest number of failures in `samples` that do not decide if the rate is below rho.
-
-    Fewer failures show a rate below rho, and more failures show a rate above rho, by the exact binomial test
-    at level 1 - confidence. The smallest number is 0 if even 0 failures do not show a rate below rho.
-    """
+    """The smallest and largest number of failures in `samples` (0 or more) that do not decide if the rate is
+    below rho, by the exact binomial test at level 1 - confidence."""
     counts = np.arange(samples + 1, dtype=float)
     level = 1 - confidence
     low = int((special.bdtr(counts, samples, rho) <= level).sum()) if rho > 0 else 0
@@ -90,14 +84,13 @@ def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
     rho fails at any time with at most the same probability (Ville's inequality). Each decision corresponds to
     a bet against p = rho and is made when the wealth of the bet has grown by the factor 1 / (1 - confidence).
     The bet on passing puts 99 % of its stake on p = 0 and distributes 1 % evenly over (0, rho). The bet on
-    failing is distributed evenly over (rho, 1). The argument `rho` must be in (0, 1).
+    failing is distributed evenly over (rho, 1). `rho` must be in (0, 1).
     """
     need = -math.log(1 - confidence)
     failures = np.arange(samples + 1)
 
     def first(wins: object, low: int) -> np.ndarray:
-        """For each f, the smallest n in [f, samples + 1] for which the monotone function `wins(f, n)` is
-        true."""
+        """For each f, the smallest n in [f, samples + 1] for which the monotone `wins(f, n)` is true."""
         lower, upper = np.maximum(failures, low), np.full_like(failures, samples + 1)
         for _ in range(samples.bit_length() + 1):
             middle = (lower + upper) // 2

@@ -16,23 +16,20 @@ from typing import NamedTuple
 from rbtools.lazy import np, special
 
 BLOCK = 128
-"""The number of draws of an image that are made together. The plan has looks at multiples of it."""
+"""The number of copies of an image that are sampled together. Checks are made at multiples of this number."""
 
-_GROWTH = 1.1  # factor between two looks; 1.25 needs 4 % more draws
-# Shares of the error for the first look that can certify, which decides most images because they have no
-# failure, and for the last look, which decides images near a limit. The looks between share the remainder.
+_GROWTH = 1.1  # factor between two checks; 1.25 needs 4 % more samples
+# Shares of the error for the first check that can certify, which decides most images because they have no
+# failure, and for the last check, which decides images near a limit. The other checks share the remainder.
 _FIRST, _LAST = 0.4, 0.3
-# A radius is given up if the image would pass at the end with less than this probability. This loses some
-# certificates, but makes none of them wrong; .01 needs 4 % more draws.
+# A radius is given up if the image would pass at the end with less than this probability. Giving up loses
+# some certificates, but makes none of them wrong; .01 needs 4 % more samples.
 _HOPE = 0.015
 
 
 def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray:
     """The exact lower confidence bound (N,) of a probability (Clopper and Pearson, Biometrika 26, 1934).
-
-    The bound is one-sided: with probability at most alpha, the bound is above the true probability. `hits`
-    and `draws` are numbers of copies (N,).
-    """
+    `hits` and `draws` are numbers of copies (N,), and alpha is the one-sided error probability."""
     hits, draws = np.asarray(hits, float), np.asarray(draws, float)
     bound: np.ndarray = np.where(
         hits > 0, special.betaincinv(np.maximum(hits, 1), draws - hits + 1, alpha), 0.0
@@ -41,11 +38,9 @@ def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray
 
 
 def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: float) -> np.ndarray:
-    """The certified L2 radius (N,) of each image, in the unit of sigma, or NaN if CERTIFY abstains.
-
-    `hits` (N,) is the number of the `draws` copies that the network classifies as the selected class. Each
-    radius is too large with a probability of at most alpha.
-    """
+    """The certified L2 radius (N,) of each image, in the unit of sigma, or NaN if CERTIFY abstains. `hits`
+    (N,) is the number of the `draws` copies that the network classifies as the selected class. Each radius is
+    too large with a probability of at most alpha."""
     share = lower_bound(hits, draws, alpha)
     radii: np.ndarray = np.where(share > 0.5, sigma * special.ndtri(share), np.nan)
     return radii
@@ -78,13 +73,13 @@ def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) ->
 class StoppingPlan(NamedTuple):
     """A table for deciding images from the number of failures at certain numbers of samples.
 
-    `looks`, int64 (L,), are the numbers of samples at which an image is checked, and the last check is after
+    `checks`, int64 (L,), are the numbers of samples at which an image is checked, and the last check is after
     all samples. For each radius and check, `certify` (R, L) is the largest number of failures that certifies
     the radius (-1 if none does), and `give_up` (R, L) is the smallest number for which the radius is given
     up.
     """
 
-    looks: np.ndarray
+    checks: np.ndarray
     certify: np.ndarray
     give_up: np.ndarray
 
@@ -99,47 +94,46 @@ def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: flo
     the exact distribution of the failures of images that are still undecided. An image has a radius only if
     it also has all smaller radii. If any radius of an image is wrong, the smallest radius with p >= rho is
     also wrong. The probability of a wrong radius is therefore at most alpha for all radii of an image
-    together (a fixed sequence of tests: Maurer, Hothorn and Lehmacher, 1995). Giving up a radius certifies
-    nothing and therefore cannot be an error.
+    together (a fixed sequence of tests: Maurer, Hothorn and Lehmacher, 1995).
     """
     rates = [failure_rate(radius, sigma) for radius in radii]
-    starts = [_first_look(rate, draws, alpha) for rate in rates]
-    numbers, blocks = {draws, *starts}, 1  # of draws: a growing sequence, and the first look of each radius
+    starts = [_first_check(rate, draws, alpha) for rate in rates]
+    numbers, blocks = {draws, *starts}, 1  # a growing sequence, and the first check of each radius
     while blocks * BLOCK < draws:
         numbers.add(blocks * BLOCK)
         blocks = max(blocks + 1, round(blocks * _GROWTH))
-    looks = np.array(sorted(numbers))
-    certify = np.array([_boundary(looks, rate, alpha, at) for rate, at in zip(rates, starts, strict=True)])
-    give_up = np.array([_hopeless(looks, int(bounds[-1])) for bounds in certify])
-    return StoppingPlan(looks, certify, give_up)
+    checks = np.array(sorted(numbers))
+    certify = np.array([_boundary(checks, rate, alpha, at) for rate, at in zip(rates, starts, strict=True)])
+    give_up = np.array([_hopeless(checks, int(bounds[-1])) for bounds in certify])
+    return StoppingPlan(checks, certify, give_up)
 
 
-def _first_look(rate: float, draws: int, alpha: float) -> int:
+def _first_check(rate: float, draws: int, alpha: float) -> int:
     """The number of samples at the first check that can certify an image without failures."""
     need = math.log(_FIRST * alpha) / math.log1p(-rate) if rate > 0 else math.inf
     return draws if need > draws else min(math.ceil(math.ceil(need) / BLOCK) * BLOCK, draws)
 
 
-def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.ndarray:
+def _boundary(checks: np.ndarray, rate: float, alpha: float, start: int) -> np.ndarray:
     """The largest number of failures (L,) that certifies the radius at each check, or -1 if none does."""
-    boundary = np.full(len(looks), -1)
+    boundary = np.full(len(checks), -1)
     # probabilities of undecided runs with low, low + 1 ... failures, at p = rate
     open_share, low = np.ones(1), 0
     spent, before = 0.0, 0
-    for look, draws in enumerate(looks.tolist()):
+    for check, draws in enumerate(checks.tolist()):
         first, chances = _binomial(draws - before, rate)
         open_share, low, before = np.convolve(open_share, chances), low + first, draws
         if draws < start:
             continue
-        progress = 1.0 if draws == looks[-1] else math.log(draws / start) / math.log(looks[-1] / start)
-        share = _FIRST + (1 - _FIRST - _LAST) * progress + (_LAST if draws == looks[-1] else 0)
+        progress = 1.0 if draws == checks[-1] else math.log(draws / start) / math.log(checks[-1] / start)
+        share = _FIRST + (1 - _FIRST - _LAST) * progress + (_LAST if draws == checks[-1] else 0)
         left = alpha * share - spent
         cumulated = np.cumsum(open_share)
         count = int((cumulated <= left).sum())
         if count:
             spent += float(cumulated[count - 1])
             open_share, low = open_share[count:], low + count
-            boundary[look] = low - 1
+            boundary[check] = low - 1
     return boundary
 
 
@@ -153,19 +147,16 @@ def _binomial(draws: int, rate: float) -> tuple[int, np.ndarray]:
     return low, chances
 
 
-def _hopeless(looks: np.ndarray, most: int) -> np.ndarray:
-    """The smallest number of failures (L,) at each check for which a radius is given up.
-
-    From this number on, the failure rate is at most most / draws with a probability below _HOPE, under
-    Jeffreys' prior.
-    """
+def _hopeless(checks: np.ndarray, most: int) -> np.ndarray:
+    """The smallest number of failures (L,) at each check for which a radius is given up: the failure rate is
+    at most most / draws with a probability below _HOPE, under Jeffreys' prior."""
     if most < 0:
-        return np.zeros(len(looks), np.int64)
-    rate = (most + 0.5) / float(looks[-1])
-    low: np.ndarray = np.zeros(len(looks), np.int64)
-    high: np.ndarray = np.minimum(most + 1, looks + 1)
+        return np.zeros(len(checks), np.int64)
+    rate = (most + 0.5) / float(checks[-1])
+    low: np.ndarray = np.zeros(len(checks), np.int64)
+    high: np.ndarray = np.minimum(most + 1, checks + 1)
     while (low < high).any():
         middle = (low + high) // 2
-        hopeless = special.betainc(middle + 0.5, np.maximum(looks - middle, 0) + 0.5, rate) < _HOPE
+        hopeless = special.betainc(middle + 0.5, np.maximum(checks - middle, 0) + 0.5, rate) < _HOPE
         low, high = np.where(hopeless, low, np.minimum(middle + 1, high)), np.where(hopeless, middle, high)
     return high

@@ -38,8 +38,8 @@ class Splitting:
     Particles are independent standard normal numbers that a noise maps to its distribution, so splitting and
     plain sampling have the same distribution. Webb's distribution is uniform on the ball within [0, 1],
     without the probability mass that clipping puts on the border. The move is preconditioned Crank-Nicolson,
-    z' = sqrt(1 - b^2) z + b w with standard normal w. The move preserves the normal distribution in any
-    dimension and is accepted if z' is above the level. All populations use the same b, which is tuned.
+    z' = sqrt(1 - b^2) z + b w with standard normal w, which preserves the normal distribution, and is
+    accepted if z' is above the level. All populations use the same b, which is tuned.
     """
 
     version: ClassVar[int] = 2
@@ -51,16 +51,13 @@ class Splitting:
     floor: float = 1e-12
 
     def config(self) -> dict[str, Any]:
-        """The settings as fields of the record."""
         law = "standard normal latent, Crank-Nicolson moves, survivors strictly above the level"
         names = ("particles", "moves", "runs", "keep", "floor")
         return {"splitting": law, **{name: getattr(self, name) for name in names}}
 
     def log_probabilities(self, score: Callable[[Tensor], Tensor], width: int, draws: Draws) -> Tensor:
         """The logarithm of each run's estimate of P[score(z) >= 0]: float64 (runs,), or -inf below `floor`.
-
-        `score` maps standard normal numbers (M, width) to scores (M,).
-        """
+        `score` maps standard normal numbers (M, width) to scores (M,)."""
         shape = (self.runs, self.particles)
 
         def scored(points: Tensor) -> Tensor:
@@ -99,9 +96,9 @@ class Splitting:
     def _split(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The level (R,) of each run's scores (R, P), and a mask (R, P) of the particles above the level.
 
-        All particles except the best fraction `keep` are killed. Particles with the same score as a killed
-        particle are also killed, so fewer particles or none may survive. If the level is inside the event, it
-        is the last level, and the survivors are the particles in the event (score >= 0).
+        Particles with the same score as a killed particle are also killed, so fewer than the fraction `keep`
+        or none may survive. If the level is inside the event, it is the last level, and the survivors are the
+        particles in the event (score >= 0).
         """
         killed = int((1 - self.keep) * self.particles + 1e-9)  # (1 - .9) * 200 is 19.999999999999996
         level = scores.kthvalue(max(killed, 1), dim=1).values
@@ -119,16 +116,12 @@ def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
 
 
 def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
-    """The results in an `evals` entry: the mean failure probability 1 - PR over images.
-
-    The interval is for the mean over the distribution from which the images are drawn (`mean_interval`). If
-    none of n images fails often, the upper end is near 3.7 / n, because up to this fraction of all images may
-    fail often.
+    """The results in an `evals` entry: the mean failure probability 1 - PR over images, with the interval of
+    the mean over the distribution from which the images are drawn (`mean_interval`).
 
     A row contains the example's id and the logarithm of its failure probability in each run (-inf below the
-    floor). The logarithms are NaN if the example is excluded because it is misclassified without noise.
-    `images` contains for each image the logarithm of the mean over runs and the standard deviation of the
-    runs' logarithms.
+    floor), or NaN if the example is excluded because it is misclassified without noise. `images` contains for
+    each image the logarithm of the mean over runs and the standard deviation of the runs' logarithms.
     """
     rows = [list(map(float, row)) for row in rows]
     included = [row for row in rows if not math.isnan(row[1])]
@@ -146,8 +139,8 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
 
 
 def _of_image(row: Sequence[float], share: float) -> dict[str, Any]:
-    """The fields of an image in the record. The logarithm is None if no run is above the floor. The deviation
-    is None if fewer than two runs are above the floor."""
+    """The fields of an image. `log_p` is None if no run is above the floor, `spread` if only one or none
+    is."""
     logs = [value for value in row[1:] if value > -math.inf]
     spread = None
     if len(logs) > 1:

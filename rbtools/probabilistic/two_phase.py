@@ -45,8 +45,7 @@ class Stratum(NamedTuple):
 
 
 class TwoPhaseEstimate(NamedTuple):
-    """`robust` is the estimated number of unbroken images among n images, and `interval` is the confidence
-    interval of this number. `exact` is true if all survivors were sampled."""
+    """The estimated number of unbroken images, with its interval. If `exact`, all survivors were sampled."""
 
     robust: float
     interval: tuple[float, float]
@@ -54,11 +53,11 @@ class TwoPhaseEstimate(NamedTuple):
 
 
 def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order for sampling survivors: positions (S,), and the stratum of each position (S,).
+    """The order for sampling survivors: positions (S,), and the stratum of each position (S,). It begins with
+    one image of each stratum.
 
     `margins` (S,) are smaller for images nearer to the boundary, and `keys` (S,) are independent uniform
-    numbers. A sample of size N consists of the first N positions. The order begins with one image of each
-    stratum.
+    numbers. A sample of size N consists of the first N positions.
     """
     by_margin = np.lexsort((keys, margins))
     stratum = np.empty(len(margins), np.int64)
@@ -78,15 +77,13 @@ def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def sizes(survivors: int) -> list[int]:
-    """The number of survivors in each stratum."""
     ends = np.cumsum([share for share, _ in _STRATA])
     edges = [0, *(math.ceil(round(end * survivors, 6)) for end in ends[:-1]), survivors]
     return [stop - start for start, stop in itertools.pairwise(edges)]
 
 
 def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stratum]:
-    """The strata after a sample, from the stratum (N,) of each sampled image and `stands` (N,), 1 if
-    unbroken."""
+    """The strata after a sample. `stands` (N,) is 1 for each sampled image that is unbroken."""
     count = len(_STRATA)
     sampled = np.bincount(stratum, minlength=count)
     broken = np.bincount(stratum, weights=1 - stands, minlength=count)
@@ -101,10 +98,10 @@ def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEsti
 
     The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
     independent priors: Beta(1/2, 1/2) for the lower end and Beta(0, 1/2) for the upper end. With the second
-    prior, a stratum without a broken image in its sample may contain no broken image. If fewer images than
-    strata were sampled, some strata have no sampled image. For such a stratum, the estimate uses the fraction
-    of broken images among all sampled images, and the interval assumes that none or all images of the stratum
-    are broken. Raises ValueError if there are survivors but no sampled image.
+    prior, a stratum without a broken image in its sample may contain no broken image. For a stratum without a
+    sampled image, the estimate uses the fraction of broken images among all sampled images, and the interval
+    assumes that none or all images of the stratum are broken. Raises ValueError if there are survivors but no
+    sampled image.
     """
     survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
     sampled = sum(part.sampled for part in parts)
@@ -146,12 +143,10 @@ def _unsampled(part: Stratum, prior: float) -> np.ndarray:
 
 
 def population_interval(robust: float, interval: tuple[float, float], n: int) -> tuple[float, float]:
-    """The 95 % interval of the accuracy on the population from which the n images are a sample.
-
-    `robust` and `interval` are for the number of unbroken images among the n images. Wilson's interval for n
-    images and the interval of the count itself are independent. The distances of the limits from the estimate
-    are combined as the root of the sum of squares (Zou and Donner, Stat. Med. 27, 2008).
-    """
+    """The 95 % interval of the accuracy on the population from which the n images are a sample. `robust` and
+    `interval` are for the number of unbroken images among the n images. The distances of the limits of this
+    interval and of Wilson's interval from the estimate are combined as the root of the sum of squares (Zou
+    and Donner, Stat. Med. 27, 2008)."""
     value = robust / n
     low, high = intervals.wilson(robust, n)
     low = value - math.hypot(value - low, value - interval[0] / n)
@@ -169,9 +164,7 @@ def looks(survivors: int) -> list[int]:
     return [*schedule, survivors]
 
 
-def confidence_of_look(survivors: int, confidence: float = 0.95) -> float:
-    """The confidence of each check so that all checks are valid with `confidence` (Bonferroni's inequality).
-
-    The check of all survivors cannot be wrong and is not counted.
-    """
-    return 1 - (1 - confidence) / max(len(looks(survivors)) - 1, 1)
+def confidence_of_look(survivors: int) -> float:
+    """The confidence of each check, with which all checks are valid at 95 % (Bonferroni's inequality). The
+    check of all survivors cannot be wrong and is not counted."""
+    return 1 - (1 - 0.95) / max(len(looks(survivors)) - 1, 1)

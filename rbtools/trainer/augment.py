@@ -18,21 +18,21 @@ def pixels(images: Tensor) -> Tensor:
     return images.float().div(255) if images.dtype == torch.uint8 else images.float()
 
 
-def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> Tensor:
-    """Crop and flip a batch (N, C, H, W). The choices for an image depend only on (example, epoch).
+def augment(images: Tensor, kinds: Sequence[str], draws: Draws) -> Tensor:
+    """Crop and flip a batch (N, C, H, W). The choices for an image depend only on its random numbers.
 
     `crop` pads each edge with zeros, an eighth of the side wide, and selects a window at a random place.
     `crop-reflect` does the same with padding by reflection. `flip` mirrors half of the examples.
     """
     if "crop" in kinds or "crop-reflect" in kinds:
-        images = _crop(images, draws.child("crop"), epoch, reflect="crop-reflect" in kinds)
+        images = _crop(images, draws.child("crop"), reflect="crop-reflect" in kinds)
     if "flip" in kinds:
-        flip = _integers(draws.child("flip"), 2, (1, 1, 1), epoch).bool()
+        flip = _integers(draws.child("flip"), 2, (1, 1, 1)).bool()
         images = torch.where(flip, images.flip(3), images)
     return images
 
 
-def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
+def _crop(images: Tensor, draws: Draws, *, reflect: bool) -> Tensor:
     count, channels, height, width = images.shape
     pad = max(height // 8, 1)
     edges = (pad, pad, pad, pad)
@@ -40,7 +40,7 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
         padded = F.pad(images.float(), edges, mode="reflect").to(images.dtype)
     else:
         padded = F.pad(images, edges)
-    corner = _integers(draws, 2 * pad + 1, (2,), epoch)
+    corner = _integers(draws, 2 * pad + 1, (2,))
     rows = corner[:, :1] + torch.arange(height, device=images.device)
     columns = corner[:, 1:] + torch.arange(width, device=images.device)
     batch = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
@@ -48,14 +48,12 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
     return padded[batch, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> Tensor:
-    """Random integers from `draws`. If the indices of the examples are on the CPU, the numbers are generated
-    there, because generating a few numbers takes a hundred kernels on a GPU. The numbers are the same on both
-    devices.
-    """
+def _integers(draws: Draws, high: int, shape: Sequence[int]) -> Tensor:
+    """Random integers from `draws`, generated on the CPU if the indices of the examples are there, because a
+    few numbers take a hundred kernels on a GPU. The numbers are the same on both devices."""
     if draws.device.type == "cpu" or draws.host is None:
-        return draws.integers(high, shape, draw)
-    return uploaded(draws.on_host().integers(high, shape, draw), draws.device)
+        return draws.integers(high, shape)
+    return uploaded(draws.on_host().integers(high, shape), draws.device)
 
 
 def cutout(images: Tensor, length: int, draws: Draws) -> Tensor:

@@ -24,7 +24,7 @@ from rbtools.trainer import (
     tracking,
     validation,
 )
-from rbtools.trainer.optim import batches, drawn_step, schedule
+from rbtools.trainer.optim import batches, schedule
 from rbtools.trainer.recipe import Recipe, held_out
 from rbtools.trainer.state import TrainState, allocate_carried
 from rbtools.training.chen_lee import ChenLee
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainExamples:
-    """Images and labels on the device, and two lists of indices on the CPU: the examples to train on, in
-    order, and the held-out examples.
-    """
+    """Images and labels on the device; on the CPU, indices of training (in order) and held-out examples."""
 
     images: Tensor | Streamed
     labels: Tensor
@@ -55,7 +53,7 @@ class TrainExamples:
 
     @classmethod
     def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
-        """The examples of a split (`inputs.data.Data`). Raises RbError if all belong to one class."""
+        """The examples of a split. Raises RbError if all belong to one class."""
         dataset = data.load()
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
             raise RbError(
@@ -71,11 +69,9 @@ class TrainExamples:
 
 @dataclass(frozen=True, eq=False)
 class TrainSetup:
-    """The inputs of a training run. `arch` is the architecture in the record, for its name and facts.
-    `method` is the method as the user specified it. `recipe` contains the learning rate of theorem 1 if that
-    rule is used. `networks` are the networks that a step uses, and `checks` are made after each epoch.
-    `tracker` is None without --track.
-    """
+    """The inputs of a training run. `arch` is the architecture in the record. `method` does not include the
+    filter of --filter. `recipe` contains the learning rate of theorem 1 if that rule is used. `checks` are
+    made after each epoch. `tracker` is None without --track."""
 
     arch: dict[str, Any]
     method: Method[Any]
@@ -90,7 +86,6 @@ class TrainSetup:
 
     @property
     def name(self) -> str:
-        """The architecture's name for messages."""
         return str(self.arch.get("name", "The network"))
 
     @cached_property
@@ -105,17 +100,18 @@ class TrainSetup:
 
     @cached_property
     def drawn(self) -> int | None:
-        """The step before which the weights are copied (--output random)."""
-        return drawn_step(self.recipe, self.steps, self.settings.seed)
+        """With --output random, the random step before which the returned weights are copied."""
+        if self.recipe.output != "random" or not self.steps:
+            return None
+        numbers = torch.Generator().manual_seed(init.mixed_seed(self.settings.seed, "output"))
+        return int(torch.randint(self.steps, (), generator=numbers))
 
     def tell(self, message: str) -> None:
-        """Notify the user of a message about this training run."""
         self.report.notify(f"{self.name} {self.method.name}: {message}")
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """Returns the method of the training steps: with the filter of --filter, or with the tensors `kept`,
-    which have one entry for each example."""
+    """The method that training steps use: with the filter of --filter, or with its tensors `kept`."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)
@@ -157,8 +153,7 @@ def _network(
     model: nn.Module, task: TrainingTask, examples: TrainExamples, device: torch.device
 ) -> nn.Module:
     """The model on the device, with synchronised BatchNorm if several GPUs share a batch. Raises RbError if
-    the method cannot train the model.
-    """
+    the method cannot train the model."""
     model = model.to(device)
     if not any(weight.requires_grad for weight in model.parameters()):
         raise RbError(
@@ -170,7 +165,8 @@ def _network(
     if distributed.count() > 1 and device.type == "cuda" and distributed.has_batchnorm(model):
         sizes = [len(part) for part in batches(examples.ids, task.recipe.batch_size)]
         division.check_pieces(sizes, task.recipe.micro_batch, distributed.count())
-        model = distributed.synchronised(model)
+        synchronised: nn.Module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return synchronised
     return model
 
 
@@ -192,7 +188,7 @@ def start(
         run.report.notify(
             f"{task.name}: its training continues after epoch {state.epoch} of {setup.recipe.epochs}."
         )
-    except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
+    except Exception as wrong:  # torch raises many errors for damaged files; starting again is correct
         why = f"its stored state does not fit ({folding.reason(wrong)})"
         run.report.notify(f"{task.name}: its training starts again; {why}.")
         return anew()  # the failed load may have changed the first state

@@ -1,6 +1,7 @@
 """One training run in several processes started by torchrun; each process computes a share of every batch.
-Process 0 reads records, uses the store and writes the output. Process 0 broadcasts each training run that
-must be computed to the other processes. Importing this module does not import torch.
+
+Process 0 reads records, uses the store, writes the output, and broadcasts each training run that must be
+computed. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ def here() -> int:
 
 
 def rank() -> int:
-    """The rank of this process among all processes."""
     return int(os.environ["RANK"]) if count() > 1 else 0
 
 
@@ -49,8 +49,7 @@ def local_rank() -> int:
 
 @contextlib.contextmanager
 def process_group(run: Run) -> Iterator[bool]:
-    """Join the process group. Yields whether this process is process 0. When it leaves the block, the other
-    processes end."""
+    """Join the process group. Yields true in process 0; the other processes end when it leaves the block."""
     if count() == 1:
         yield True
         return
@@ -68,7 +67,6 @@ def process_group(run: Run) -> Iterator[bool]:
 
 
 def broadcast(order: Order) -> None:
-    """Send a training run to the other processes, if there are any."""
     if count() > 1:
         _send(order)
 
@@ -115,13 +113,6 @@ def share_buffers(model: nn.Module) -> None:
     if count() > 1:
         for buffer in model.buffers():
             distributed.broadcast(buffer, src=0)
-
-
-def synchronised(model: nn.Module) -> nn.Module:
-    """On GPUs, the network with BatchNorm over the complete batch. On CPUs, the network itself, because
-    torch's SyncBatchNorm needs a GPU."""
-    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return converted
 
 
 def has_batchnorm(model: nn.Module) -> bool:

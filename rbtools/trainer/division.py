@@ -1,4 +1,4 @@
-"""Batches divided among processes or into micro-batches: how results differ, and what is an error."""
+"""Batches divided among processes or into micro-batches: differences of the results, and errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def notices(
     recipe: Recipe, method: Method[Any], model: nn.Module, name: str, device: torch.device
 ) -> Iterator[str]:
-    """A sentence for each way in which the result differs from undivided batches in one process.
-
-    `name` is the network's name.
-    """
+    """A sentence for each way in which the result differs from undivided batches in one process."""
     processes, size, piece = distributed.count(), recipe.batch_size, recipe.micro_batch
     whole = method.of_whole_batches or "wci" in recipe.regularize
     if processes > 1 and whole:
@@ -70,8 +67,7 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
 
 
 def _pieces(share: int, micro_batch: int | None) -> int:
-    """The number of pieces into which `optim.batches` divides a share. If the last piece would be a single
-    image, it joins the piece before it."""
+    """The number of pieces of a share. A last piece of a single image joins the piece before it."""
     if micro_batch is None or share == 0:
         return min(share, 1)
     whole, remainder = divmod(share, micro_batch)

@@ -48,8 +48,7 @@ class Fit:
     entry per epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ...,
     "lr", "seconds". `best_epoch` is counted from 1, and None without validation. `passes` is the number of
     passes per image and step. `notices` are messages for the user, such as that the training ended at the
-    accuracy of guessing.
-    """
+    accuracy of guessing."""
 
     model: nn.Module = field(repr=False)
     history: dict[str, list[float]]
@@ -139,8 +138,6 @@ def fit(
 
 
 def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.device) -> dict[str, Any]:
-    """Train the model on its device, load the weights that the recipe selects, and return the result's
-    fields."""
     weights: list[dict[str, Tensor]] = []
 
     def keep(network: nn.Module) -> str:
@@ -209,9 +206,8 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 @contextlib.contextmanager
 def _borrowed(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> Iterator[torch.device]:
-    """Inside the block, the model is on the device. If the model changes its input images (C, H, W) in place,
-    the model is given copies of the images. Afterwards its device, its modes and the random state are
-    restored."""
+    """Inside the block, the model is on the device, and receives copies of the images if it changes its input
+    (C, H, W) in place. Afterwards its device, its modes and the random state are restored."""
     home = next(model.parameters()).device
     cards = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=cards)
@@ -238,7 +234,6 @@ class FitData:
     labels: Tensor
 
     def load(self) -> FitData:
-        """Returns the data set; the method has the interface of `inputs.data.Data`."""
         return self
 
 
@@ -250,9 +245,8 @@ def batch_size_of(data: Any) -> int | None:
 
 
 def read_data(data: Any) -> FitData:
-    """The training split of `data`, which is the name of a data set, a pair (images, labels) of tensors or
-    arrays, or a torch Dataset or DataLoader of such pairs, which is read once. Anything else raises RbError.
-    """
+    """The training split of `data`: the name of a data set, a pair (images, labels) of tensors or arrays, or
+    a torch Dataset or DataLoader of such pairs, which is read once. Raises RbError for anything else."""
     if isinstance(data, str):
         about, split = datasets.describe(data), datasets.load(data, "train")
         return FitData(data, about, split.images, split.labels)

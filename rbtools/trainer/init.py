@@ -29,10 +29,9 @@ def mixed_seed(seed: int, purpose: str) -> int:
 
 
 def network(task: TrainingTask, run: Run) -> nn.Module:
-    """The network on the CPU; its first layer is the normalisation, if there is one. If the weights are from
-    a checkpoint, the normalisation of the checkpoint is kept. Raises RbError if a checkpoint has another
-    architecture, or other classes or another image shape than the data set.
-    """
+    """The network on the CPU, with the normalisation, if there is one, as its first layer. A checkpoint keeps
+    its own normalisation. Raises RbError if a checkpoint has another architecture, or other classes or
+    another image shape than the data set."""
     arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     if recipe.init == "checkpoint":
         _, file = resolve.checkpoint_of(task.former, run)
@@ -47,9 +46,7 @@ def network(task: TrainingTask, run: Run) -> nn.Module:
 
 
 def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False) -> nn.Module:
-    """The network with which training with this seed starts, on the CPU; its first layer is the
-    normalisation, if there is one.
-    """
+    """The initial network of a training run, on the CPU, with the normalisation as its first layer."""
     with seeded(seed):
         built = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
     if arch.get("space") in models.RUNS_CODE:

@@ -33,15 +33,13 @@ READ_EVERY = 32
 _SHORT = 1.0
 """If writing the state took at most so many seconds, the next epoch writes it again."""
 _TIMES_AS_LONG = 10
-"""After a longer writing, the next one waits at least this multiple of the seconds that it took."""
+"""After a longer writing, the next writing waits at least this multiple of its duration."""
 
 
 def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: bytes | None) -> dict[str, Any]:
-    """Train from the beginning, or from the last state that an interrupted run of `key` stored.
-
-    Returns the fields for the record (see `result`), with names of checkpoints in the store. Processes other
-    than process 0 return an empty dictionary. Raises RbError if the training diverges or memory runs out.
-    """
+    """Train from the beginning, or from the last state that an interrupted run of `key` stored. Returns the
+    fields for the record (see `result`), with names of checkpoints in the store. Processes other than process
+    0 return nothing. Raises RbError if the training diverges or memory runs out."""
     setup, state = begin.start(task, run, device, stored)
     train(setup, state, lambda state: run.store.keep_state(key, state.to_bytes()))
     if distributed.rank() != 0:
@@ -65,8 +63,7 @@ def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: by
 def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], None] | None = None) -> None:
     """Train to the end. In process 0, `keep` is called with the state after each epoch except the last. If a
     call took more than a second, the next call waits ten times as long. (FGSM-PGI's state of CIFAR-10 has 0.7
-    GB. On an H200, writing this state took 3.4 s, and training an epoch took 2.7 s.)
-    """
+    GB. On an H200, writing this state took 3.4 s, and training an epoch took 2.7 s.)"""
     recipe = setup.recipe
     size = setup.batches * recipe.batch_size
     pace = Pace(recipe.epochs * size, state.epoch * size)
@@ -93,7 +90,6 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
 
 
 def goes_on(setup: TrainSetup, state: TrainState) -> bool:
-    """Whether another epoch has to be trained."""
     if state.epoch >= setup.recipe.epochs or state.stopped:
         return False
     waited = 0 if state.best is None else state.epoch - state.best["epoch"]
@@ -180,11 +176,8 @@ def _end_epoch(
 
 
 def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str]) -> dict[str, Any]:
-    """The fields of a finished training run for the record: checkpoint names, history (maps a quantity to a
-    list with an entry per epoch), seconds per epoch, passes, device, threads and normalisation.
-
-    `keep` is called with each network and returns the name of its checkpoint.
-    """
+    """The fields of a finished training run for the record. `keep` is called with each network and returns
+    the name of its checkpoint. The history maps a quantity to a list with an entry per epoch."""
     recipe, kept, place = setup.recipe, state.kept, setup.device.type
     seconds = state.history.get("seconds", [])
     steady = seconds[1:] or seconds  # the first epoch warms up caches and kernels

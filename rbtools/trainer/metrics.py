@@ -25,11 +25,9 @@ class Passes:
         self.watch(model)
 
     def watch(self, model: nn.Module) -> None:
-        """Also count the images that pass through this model."""
         self._hooks.append(model.register_forward_hook(self._count))
 
     def forget(self) -> None:
-        """Remove the hooks from the models."""
         for hook in self._hooks:
             hook.remove()
 
@@ -97,8 +95,7 @@ DIVERGED = 1e5
 
 
 def check_loss(loss: float, epoch: int) -> None:
-    """Raise RbError if a loss shows that the weights have diverged in this epoch. The epoch is counted from
-    0."""
+    """Raise RbError if the weights have diverged in this epoch, counted from 0."""
     if not math.isfinite(loss):
         raise diverged(f"the loss is {loss}", epoch)
     if loss > DIVERGED:
@@ -106,7 +103,7 @@ def check_loss(loss: float, epoch: int) -> None:
 
 
 def diverged(why: str, epoch: int) -> RbError:
-    """The error for a training run that diverged in this epoch. The epoch is counted from 0."""
+    """The error for a training run that diverged in this epoch, counted from 0."""
     return RbError(
         f"The training diverged: {why} in epoch {epoch + 1}."
         " Lower the learning rate (--lr), or try another --seed."

@@ -1,8 +1,8 @@
 """Batches, optimiser and learning rate of a recipe.
 
 The optimisers are those of torch, without the compiler guards around their methods. When a guard is first
-called, it imports torch's compiler, which has 800 modules including sympy. Importing the compiler takes 1.3 s
-even if nothing is compiled. The arithmetic and the stored state are those of torch.
+called, it imports torch's compiler (800 modules, including sympy), which takes 1.3 s even if nothing is
+compiled. The arithmetic and the stored state are those of torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rbtools.measures import MEASURES
 from rbtools.measures.base import MeasureBatch
 from rbtools.rng.draws import Draws
 from rbtools.trainer.augment import pixels
-from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.recipe import CYCLED_MOMENTUM, Recipe
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
 
 
 def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, for weights or groups of weights. `fused`: one kernel updates all
-    weights."""
+    """The optimiser of a recipe. With `fused`, one kernel updates all weights or groups of weights."""
     options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": fused or None}
     if recipe.optimizer == "adam":
         return Adam(weights, lr=recipe.lr, betas=(recipe.momentum, 0.999), **options)
@@ -83,7 +81,6 @@ def schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, batches: int) -> 
 
 @contextlib.contextmanager
 def deterministic(wanted: bool) -> Any:
-    """Use only deterministic algorithms if `wanted` is true."""
     if not wanted:
         yield
         return
@@ -98,22 +95,12 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. The last batch may be smaller. If it is a single image, it joins the
-    batch before it, because BatchNorm needs more than one image for a variance. If all batches have one
-    image, this is not done.
-    """
+    """The batches of an epoch. If the last batch is a single image and others are not, it joins the batch
+    before it, because BatchNorm needs more than one image for a variance."""
     pieces = list(order.split(batch_size))
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
         pieces[-2:] = [torch.cat(pieces[-2:])]
     return pieces
-
-
-def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """With --output random, the random step before which the returned weights are copied, otherwise None."""
-    if recipe.output != "random" or not steps:
-        return None
-    numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
-    return int(torch.randint(steps, (), generator=numbers))
 
 
 def step_size(
@@ -159,7 +146,7 @@ def step_size(
 def theorem_rate(
     arch: dict[str, Any], method: Mixed, model: nn.Module, examples: TrainExamples, seed: int
 ) -> float:
-    """The step size for a constant C of 1, computed on at most 50 evenly spaced training images."""
+    """The step size of theorem 1 without its constants, on at most 50 evenly spaced training images."""
     ids = examples.ids
     few = ids[torch.linspace(0, len(ids) - 1, min(KERNEL_IMAGES, len(ids))).round().long()]
     few = few.to(examples.labels.device)

@@ -19,12 +19,10 @@ _SMALL_LAMBDA = ("svhn", "mnist", "imagenet50", "tinyimagenet")
 
 @dataclass(frozen=True)
 class TrainingPreset:
-    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if the recipe specifies
-    one. `params` apply to all methods that have these parameters. `methods` maps methods to further
-    parameters. `single_step` contains the parameters of methods whose inner attack has one step. `on` maps a
-    data set to the fields of the recipe and the parameters that differ on this data set. `weights` contains
-    the weight lambda of methods on some data sets.
-    """
+    """A paper's recipe: the method, if the recipe specifies one, fields of `Recipe`, and parameters of
+    methods. `params` apply to all methods that have these parameters, and `methods` to single methods.
+    `single_step` applies to methods whose inner attack has one step. `on` maps a data set to the fields and
+    parameters that differ on it. `weights` contains the weight lambda of methods on some data sets."""
 
     method: str
     recipe: Mapping[str, Any]
@@ -46,8 +44,7 @@ def named(name: str) -> TrainingPreset:
 
 def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
     """The recipe with these options. A preset provides the options that are not in `given`. Lists and
-    normalisations may be strings as typed on the command line. Raises UsageError if a string is invalid.
-    """
+    normalisations may be strings. Raises UsageError if a string is invalid."""
     fields = _read(options)
     if fields.get("preset") is not None:
         preset = named(fields["preset"])
@@ -59,13 +56,14 @@ def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Itera
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options, as typed on the command line or as passed in Python, to fields of a recipe."""
     fields = dict(options)
     for name in ("augment", "regularize", "track"):
         if name in fields:
             fields[name] = None if fields[name] == "auto" and name == "augment" else _listed(fields[name])
     if "milestones" in fields:
-        fields["milestones"] = _epochs(fields["milestones"])
+        epochs = fields["milestones"]
+        text = isinstance(epochs, str)
+        fields["milestones"] = units.whole_numbers(epochs, "--milestones") if text else tuple(epochs)
     if fields.get("normalize") == "auto":
         fields["normalize"] = None
     elif isinstance(fields.get("normalize"), str):
@@ -83,14 +81,9 @@ def _listed(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
     return () if value == "none" else tuple(filter(None, (part.strip() for part in value.split(","))))
 
 
-def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
-    return units.whole_numbers(value, "--milestones") if isinstance(value, str) else tuple(value)
-
-
 def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """The method's parameters; the given parameters replace those of the preset. A published step size
-    applies only to its radius. With another radius, the method's default step size is used.
-    """
+    applies only to its radius; for another radius, it is left out."""
     own = {one.name for one in registry.options(cls)}
     values = {key: value for key, value in preset.params.items() if key in own}
     name = getattr(cls, "name", "")

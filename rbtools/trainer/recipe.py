@@ -65,17 +65,9 @@ class Recipe:
         optional=True,
     )
     micro_batch: int | None = param(
-        None,
-        "Split each batch into parts of this size, to save memory.",
-        bounds="[1, inf)",
-        optional=True,
+        None, "Split each batch into parts of this size, to save memory.", bounds="[1, inf)", optional=True
     )
-    optimizer: str = param(
-        "sgd",
-        "Optimiser: sgd or adam.",
-        choices=("sgd", "adam"),
-        optional=True,
-    )
+    optimizer: str = param("sgd", "Optimiser: sgd or adam.", choices=("sgd", "adam"), optional=True)
     momentum: float = param(
         0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)"
     )
@@ -123,9 +115,7 @@ class Recipe:
         optional=True,
     )
     cutout_length: int | None = param(
-        None,
-        "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]",
-        check="count",
+        None, "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]", check="count"
     )
     mixup_alpha: float = param(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
     awp_gamma: float | None = param(
@@ -136,16 +126,9 @@ class Recipe:
     )
     awp_warmup: int = param(0, "Number of epochs before awp starts.", check="non-negative")
     l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
-    wci_weight: float = param(
-        0.001,
-        "Weight of wci in the loss.",
-        check="non-negative",
-    )
+    wci_weight: float = param(0.001, "Weight of wci in the loss.", check="non-negative")
     label_smoothing: float = param(
-        0.0,
-        "Fraction of each label that is spread over all classes.",
-        check="below one",
-        optional=True,
+        0.0, "Fraction of each label that is spread over all classes.", check="below one", optional=True
     )
     filter: str | None = param(
         None,
@@ -283,12 +266,12 @@ class Recipe:
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name of the weights for the record's checkpoint, among those that a training run returns."""
+        """The name of the record's checkpoint, among the `names` of a training run."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names of the weights to store, among those that a training run returns."""
+        """The names of the weights to store, among the `names` of a training run."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}
@@ -310,9 +293,7 @@ class Recipe:
 
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
-    """Raise RbError if a value of the recipe is invalid. The message contains the value and the expected
-    values. The batch size is checked only if the number of images is given.
-    """
+    """Raise RbError for an invalid value. The batch size is checked only if `training_images` is given."""
     _check_fields(recipe)
     if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
         raise RbError(
@@ -337,7 +318,6 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
 
 def held_out(recipe: Recipe, training_images: int) -> int:
-    """The number of training images that are held out."""
     return round(recipe.val * training_images)
 
 

@@ -23,9 +23,7 @@ def distribution(labels: Tensor, classes: int, smoothing: float) -> Tensor:
 
 def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Tensor, Tensor]:
     """Images (N, C, H, W) and targets (N, K), each mixed with another pair of the batch (Zhang et al. 2018).
-
-    There is one lambda ~ Beta(alpha, alpha) per batch, as in mixup's code and in the paper that WCI follows.
-    """
+    There is one lambda ~ Beta(alpha, alpha) per batch, as in mixup's code."""
     share = random.Random(seed).betavariate(alpha, alpha)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     order = uploaded(order, images.device)
@@ -39,7 +37,7 @@ class AWPAscent:
     |g|.
 
     Biases and BatchNorm's weights do not move. The optimiser makes its step, with weight decay, at the
-    perturbed weights. The perturbation is subtracted afterwards. BatchNorm's statistics are those of the
+    perturbed weights, and the perturbation is subtracted afterwards. BatchNorm's statistics are those of the
     second pass.
     """
 
@@ -47,11 +45,9 @@ class AWPAscent:
     step_inside: ClassVar[bool] = True
 
     def moves(self, weight: Tensor) -> bool:
-        """Whether a parameter is perturbed."""
         return weight.ndim > 1
 
     def lengths(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The step length of each weight tensor."""
         return [self.gamma * weight.norm() for weight in weights]
 
 
@@ -67,11 +63,10 @@ class SAMAscent:
     step_inside: ClassVar[bool] = False
 
     def moves(self, weight: Tensor) -> bool:
-        """Whether a parameter is perturbed."""
         return True
 
     def lengths(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The step length of each weight tensor, which is its part of rho."""
+        """The step length of each weight tensor. The squares of the lengths sum to rho^2."""
         each = torch.stack([gradient.norm() for gradient in gradients])
         whole = each.norm().clamp_min(torch.finfo(each.dtype).tiny)
         return list(self.rho * each / whole)
@@ -91,9 +86,8 @@ def perturbed_weights(
     """Inside the block, the weights are perturbed along the gradient g of the loss.
 
     With `ascent.step_inside`, a step that the optimiser makes inside the block is kept, and only the
-    perturbation is subtracted afterwards. Otherwise the weights from before the block are restored. If
-    several processes share a batch, `total` sums their gradients in place. In a process without a share,
-    `loss` is None.
+    perturbation is subtracted afterwards. Otherwise the weights from before the block are restored. `total`
+    sums the gradients of several processes in place. In a process without images, `loss` is None.
     """
     weights = [value for value in model.parameters() if value.requires_grad and ascent.moves(value)]
     statistics = _copies(model.buffers())
@@ -131,7 +125,6 @@ def perturbed_weights(
 
 
 def _copies(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Each tensor, paired with a copy."""
     return [(tensor, tensor.detach().clone()) for tensor in tensors]
 
 
@@ -141,9 +134,7 @@ def _restore(copies: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of a model's weights, which starts with the current weights. Buffers are
-    those of the model.
-    """
+    """An exponential moving average of a model's weights, with the buffers of the model."""
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
     average.n_averaged.fill_(1)  # at 0 the first update would replace the weights
     return average

@@ -27,16 +27,15 @@ class TrainState:
     """The state after an epoch. The order and the random numbers of the next epoch are determined by the seed
     and the number of the epoch.
 
-    `model` is the network that is trained, and `averaged` contains its averaged weights (--ema). `carried`
-    maps names to the method's tensors, which have an entry for each example. `epoch` is the number of
-    finished epochs. `history` and `tracked` map each quantity to a list with an entry per epoch; in
+    `carried` maps names to the method's tensors, which have an entry for each example. `epoch` is the number
+    of finished epochs. `history` and `tracked` map each quantity to a list with an entry per epoch; in
     `tracked`, epochs without a measurement are None. `best` contains "epoch", "rank" and "state" of the best
     validation. `drawn` contains the weights before the random step (--output random). `passes` contains the
     number of images that were trained on, and of their passes. `places` lists the processors on which epochs
     ran, because rounding depends on them. `stopped` is true if --stop-on has ended the training.
 
-    If a stored state lacks a field, the state is not used and training starts from the beginning. To keep
-    older states usable, give a new field a default in `load`.
+    If a stored state lacks a field, training starts from the beginning. To keep older states usable, give a
+    new field a default in `load`.
     """
 
     model: nn.Module
@@ -60,12 +59,10 @@ class TrainState:
 
     @property
     def _parts(self) -> dict[str, Any]:
-        """The fields that have their own `state_dict`."""
         averaged = {} if self.averaged is None else {"averaged": self.averaged.module}
         return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, **averaged}
 
     def to_bytes(self) -> bytes:
-        """The state as bytes, which `load` and `unpickle.torch_file` can read."""
         on_cpu = next(self.model.parameters()).device.type == "cpu"
         fields = vars(self) | {name: part.state_dict() for name, part in self._parts.items()}
         buffer = io.BytesIO()
@@ -73,11 +70,8 @@ class TrainState:
         return buffer.getvalue()
 
     def load(self, data: bytes) -> None:
-        """Load the state from stored bytes. The tensors of the model and of `carried`, and the counters of
-        `passes`, are changed in place.
-
-        May raise any exception if the bytes do not match; a part may then already be loaded.
-        """
+        """Load the state from stored bytes, into the existing tensors of the model, `carried` and `passes`.
+        May raise any exception if the bytes do not match; a part may then already be loaded."""
         stored = unpickle.torch_file(io.BytesIO(data))
         for name, part in self._parts.items():
             part.load_state_dict(stored[name])
@@ -94,11 +88,10 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def threads(data: bytes | None) -> int | None:
-    """The number of CPU threads of each process of a stored training run. Returns None if the state lacks
-    this number."""
+    """The number of CPU threads of each process of a stored training run, or None if it is not known."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
-    except Exception:  # torch raises many kinds for damaged files; loading the state reports them
+    except Exception:  # torch raises many errors for damaged files; loading the state reports them
         return None
     return number if type(number) is int and number > 0 else None
 
@@ -106,10 +99,8 @@ def threads(data: bytes | None) -> int | None:
 def allocate_carried(
     method: Method, examples: int, shape: Sequence[int], device: torch.device
 ) -> dict[str, Tensor]:
-    """Zeros, float16 (examples, C, H, W), for each name in `method.carried`. The tensors are on the device if
-    they need at most half of its free memory, otherwise in the machine's memory. Raises RbError if there is
-    too little memory.
-    """
+    """Zeros, float16 (examples, C, H, W), for each name in `method.carried`, on the device if they need at
+    most half of its free memory, otherwise in the machine's memory. Raises RbError if that is too small."""
     if not method.carried:
         return {}
     size = len(method.carried) * examples * math.prod(shape) * 2  # bytes of float16 values
@@ -127,8 +118,7 @@ def allocate_carried(
 
 
 def share_carried(state: Mapping[str, Tensor], batches: Iterable[Tensor]) -> None:
-    """After an epoch with these batches, copy to every process what the other processes wrote for their
-    examples."""
+    """After an epoch with these batches, copy each example's tensors to all processes."""
     if distributed.count() == 1 or not state:
         return
     share = torch.cat([distributed.share(ids) for ids in batches])

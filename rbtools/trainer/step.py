@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 def train_step(
     setup: TrainSetup, state: TrainState, ids: Tensor, method: Method[Any], totals: Totals
 ) -> Tensor:
-    """Make one step of the optimiser on the examples `ids` (on the CPU) with the method of this step.
-
-    Returns the loss of the batch (float64, on the device), and adds the loss and the accuracies to `totals`.
-    """
+    """Make one step of the optimiser on the examples `ids` (on the CPU). Returns the loss of the batch
+    (float64, on the device), and adds the loss and the accuracies to `totals`."""
     recipe, networks, seed = setup.recipe, setup.networks, setup.settings.seed
     state.optimizer.zero_grad(set_to_none=True)
     batch, host = len(ids), distributed.share(ids)
@@ -52,8 +50,7 @@ def train_step(
     with contextlib.ExitStack() as perturbed:
 
         def ascend(loss: Callable[[], Loss] | None) -> None:
-            """Perturb the weights for the remaining part of the step, using the loss of this process's
-            images, if there are any."""
+            """Perturb the weights, until `perturbed` is closed, by the loss of this process's images."""
             assert ascent is not None
             weighted = None if loss is None else lambda: loss().value * (len(share) / batch)
             sums = distributed.sum_all if distributed.count() > 1 else None
@@ -62,8 +59,7 @@ def train_step(
         for part in parts:
             own = (draws if len(parts) == 1 else draws.take(part)).child("method")
             loss = loss_of(setup, method, images[part], targets[part], own, ascend if ascent else None)
-            # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
-            # batch's.
+            # With this weight, the gradients of the pieces add up to the gradient of the batch.
             weight = len(part) / batch
             (loss.value * weight).backward()
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
@@ -88,8 +84,7 @@ def train_step(
 
 
 def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascent | None:
-    """How the weights are perturbed in the steps of an epoch. Returns None if the weights are not
-    perturbed."""
+    """How the weights are perturbed in the steps of an epoch, or None if they are not perturbed."""
     if method.weight_radius is not None:
         return regularize.SAMAscent(method.weight_radius)
     if "awp" not in recipe.regularize or epoch < recipe.awp_warmup:
@@ -99,15 +94,12 @@ def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascen
 
 
 def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple[Tensor, Tensor]:
-    """A batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).
-
-    `mixing` is the seed of mixup.
-    """
+    """A batch's images in [0, 1], and labels (N,) or distributions (N, K). `mixing` is the seed of mixup."""
     recipe, examples = setup.recipe, setup.examples
     labels = examples.labels[ids]
     streamed = isinstance(examples.images, streaming.Streamed)
     at = draws.host if streamed and draws.host is not None else ids
-    images = augment(examples.images[at], recipe.augment or (), draws, 0)
+    images = augment(examples.images[at], recipe.augment or (), draws)
     if "cutout" in recipe.regularize:
         assert recipe.cutout_length is not None
         images = cutout(images, recipe.cutout_length, draws)
@@ -131,8 +123,7 @@ def loss_of(
     ascend: Callable[[Callable[[], Loss]], None] | None,
 ) -> Loss:
     """The method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K). If `ascend` is
-    given, it is first called with this loss and perturbs the weights.
-    """
+    given, it is first called with this loss and perturbs the weights."""
     networks = setup.networks
     index_weight = setup.recipe.wci_weight if "wci" in setup.recipe.regularize else 0.0
     if networks.copy is None and ascend is None and not index_weight:

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
 class EvalCopy(nn.Module):
     """A copy, in eval mode, of the network that is trained. BatchNorm is folded into the convolution before
-    it, and the copy is channels last, in float32 or bfloat16. The module evaluation/fast_model.py makes such
-    copies of networks with constant weights.
+    it, and the copy is channels last, in float32 or bfloat16. Call `update` after each training step.
 
     Maps images float32 (N, C, H, W) in [0, 1] to logits (N, K). Normalisation stays in float32, because
-    bfloat16 cannot represent steps of 1/255. Call `update` after each training step.
+    bfloat16 cannot represent steps of 1/255.
     """
 
     def __init__(self, model: nn.Module, network: nn.Module, folded: dict[str, str], *, bf16: bool) -> None:
@@ -35,7 +34,7 @@ class EvalCopy(nn.Module):
         # In a dict and a tuple, so that they do not become submodules of this module.
         self._live = dict(own.named_modules())
         self._outer = (model,)
-        self._folded = folded
+        self._folded, self.folds = folded, bool(folded)
         self.dtype = torch.bfloat16 if bf16 else None
         self.network = network
         self.eval().requires_grad_(False)
@@ -47,14 +46,8 @@ class EvalCopy(nn.Module):
         logits: Tensor = self.network(inputs)
         return logits.float()
 
-    @property
-    def folds(self) -> bool:
-        """Whether any BatchNorm is folded."""
-        return bool(self._folded)
-
     @torch.no_grad()
     def update(self) -> None:
-        """Copy the weights of the network that is trained."""
         for name, module in self.network.named_modules():
             source = self._live.get(name)
             if source is None:
@@ -73,10 +66,8 @@ class EvalCopy(nn.Module):
 
 
 def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
-    """The evaluation copy of a model. Returns None if the model has no parameters.
-
-    Raises ValueError if the logits of the copy differ, and any error that tracing the network raises.
-    """
+    """The evaluation copy of a model, or None if the model has no parameters. Raises ValueError if the logits
+    of the copy differ, and any error that tracing the network raises."""
     own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)
     if parameter is None:
@@ -95,11 +86,9 @@ def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> E
 
 @dataclass(frozen=True, eq=False)
 class StepNetworks:
-    """The networks of training steps. `model` is the network that is trained. `inner` is what inner attacks
-    call: the copy, its CUDA graphs, or `model`. `copy` is the copy of the network in eval mode, which is
-    updated before each attack. `passes` counts the passes of `model` and `inner`. `half` is true if passes
-    are autocast to bfloat16.
-    """
+    """The networks of training steps. `model` is trained. `inner` is called by inner attacks: the copy, its
+    CUDA graphs, or `model`. `copy` is the copy of the network in eval mode, which is updated before each
+    attack. `passes` counts the passes of `model` and `inner`. `half` is true for bfloat16 autocast."""
 
     device: torch.device
     model: nn.Module

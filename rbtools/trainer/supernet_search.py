@@ -30,11 +30,8 @@ SCATTER = 1e-3
 
 
 def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
-    """The cell that a differentiable search derives under `seed`: `ops`, `alphas` (6, 5), `history`.
-
-    The cell is read from the store or computed. Raises RbError if the data set is too small or the loss
-    diverges.
-    """
+    """The cell that a differentiable search derives: `ops`, `alphas` (6, 5), `history`. Raises RbError if the
+    data set is too small or the loss diverges."""
     data = data_of({}, run, "train")
     what = {
         "kind": "supernet",
@@ -75,8 +72,6 @@ def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> d
 
 
 class _Work:
-    """A supernet with its training images."""
-
     def __init__(
         self, method: Any, run: Run, data: Data, device: torch.device, channels: int, cells: int
     ) -> None:
@@ -109,12 +104,8 @@ class _Work:
         host, ids = ids, uploaded(ids, self.device)
         draws = Draws(self.run.settings.seed, "supernet", ids, epoch, host=host)
         at = host if isinstance(self.images, streaming.Streamed) else ids
-        images = augment(self.images[at], self.data.about.augment, draws, 0)
+        images = augment(self.images[at], self.data.about.augment, draws)
         return images.float() / 255, self.labels[ids]
-
-    def reads_losses(self, step: int, steps: int) -> bool:
-        """Whether to read the losses after this step of an epoch of `steps` steps; it is counted from 0."""
-        return self.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == steps
 
 
 def _alternating(work: _Work) -> dict[str, list[float]]:
@@ -157,7 +148,8 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
             torch.nn.utils.clip_grad_norm_(weights, method.clip)
             optimizer.step()
             unread.append(torch.stack([own_loss.detach(), loss.detach()]))
-            if work.reads_losses(step, len(pairs)):
+            # Reading the losses means waiting for a GPU.
+            if work.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == len(pairs):
                 for both in torch.stack(unread).tolist():
                     sums = [total + value for total, value in zip(sums, both, strict=True)]
                 unread.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ _TILE = 500
 @dataclass(frozen=True)
 class Tracking:
     """The measured quantities, the number of epochs between measurements, and the number of images. `test` is
-    the test split if it is needed."""
+    None if the test split is not needed."""
 
     names: tuple[str, ...]
     every: int
@@ -45,12 +45,7 @@ class Tracking:
     test: Data | None
 
     def measures(self) -> dict[str, Any]:
-        """The requested measures of rb-measure by name, with their default settings."""
         return {name: MEASURES.build(name) for name in self.names if name != ROBUST}
-
-    def key_fields(self, training: str) -> dict[str, Any]:
-        """Everything that determines the result. `training` is the key of the training run."""
-        return {"kind": "tracking", "training": training, **self.fields()}
 
     def fields(self) -> dict[str, Any]:
         """Everything that determines the result for the same weights."""
@@ -74,25 +69,19 @@ def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
 
 
 def stops(recipe: Recipe, state: TrainState, device: torch.device) -> bool:
-    """Whether the measure of --stop-on has risen often enough to stop. Only process 0 measures; all processes
-    return the answer of process 0."""
+    """Whether the measure of --stop-on has risen often enough, according to process 0, which measures."""
     assert recipe.stop_on is not None
-    risen = has_risen(state.tracked.get(recipe.stop_on, ()), recipe.stop_patience)
+    count = recipe.stop_patience
+    last = [value for value in state.tracked.get(recipe.stop_on, ()) if value is not None][-count - 1 :]
+    risen = len(last) > count and all(before < after for before, after in itertools.pairwise(last))
     return bool(distributed.sum_of(torch.tensor(int(risen), device=device)))
-
-
-def has_risen(values: Sequence[float | None], count: int) -> bool:
-    """Whether each of the last `count` measurements is above the previous one; None values are left out."""
-    last = [value for value in values if value is not None][-count - 1 :]
-    return len(last) > count and all(before < after for before, after in itertools.pairwise(last))
 
 
 class Tracker:
     """Measures a model in eval mode, in float32, and restores its state.
 
     The random numbers depend on the examples and do not change those of the training, so the weights are the
-    same with and without a tracker. Images are not augmented. The attack is the same as in the validation:
-    PGD with ten steps of a quarter of the method's radius.
+    same with and without a tracker. Images are not augmented. The attack is that of the validation.
     """
 
     def __init__(
@@ -116,7 +105,6 @@ class Tracker:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the measurements for the record."""
         description: dict[str, Any] = {"every": self.tracking.every, **validation.settings(self.method)}
         if "test" in self.splits:
             most = len(self.splits["train"][2])
@@ -127,8 +115,7 @@ class Tracker:
         return description
 
     def after(self, state: TrainState, *, last: bool) -> None:
-        """Measure after every `every`-th epoch (counted from 1) and after the last; extend
-        `state.tracked`."""
+        """Measure after every `every`-th epoch (counted from 1) and the last; extend `state.tracked`."""
         due = last or state.epoch % self.tracking.every == 0
         numbers = self.measure(state.kept) if due else {}
         for name in dict.fromkeys((*state.tracked, *numbers)):

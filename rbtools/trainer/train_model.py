@@ -33,12 +33,9 @@ VERSION = 2
 
 
 class TrainingTask(NamedTuple):
-    """One training run.
-
-    `record` contains the architecture that is trained. `former` is the record as given; training may start
-    from its checkpoint. `precision` is "bf16" or "fp32". `prepare` is true if inner attacks run on a fast
-    copy. `track` describes what is measured during the training run.
-    """
+    """One training run. `former` is the record as given, from whose checkpoint training may start, and
+    `record` contains the architecture that is trained. `precision` is "bf16" or "fp32". `prepare` is true if
+    inner attacks run on a fast copy."""
 
     record: dict[str, Any]
     former: dict[str, Any]
@@ -51,20 +48,16 @@ class TrainingTask(NamedTuple):
 
     @property
     def arch(self) -> dict[str, Any]:
-        """The record's architecture."""
         arch: dict[str, Any] = self.record["arch"]
         return arch
 
     @property
     def name(self) -> str:
-        """The architecture's name for messages."""
         return str(self.arch.get("name", "The network"))
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainJob(JobFunction):
-    """Train the record's architecture with one method and seed."""
-
     method: Any
     recipe: Recipe
     seed: int
@@ -77,11 +70,8 @@ class TrainJob(JobFunction):
 
 
 def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> dict[str, Any]:
-    """Returns the record with a trained checkpoint, its history and `seconds_per_epoch`.
-
-    Results of the earlier weights are removed from the record. Raises RbError if the recipe cannot work, the
-    architecture cannot be built, or the loss diverges.
-    """
+    """Returns the record with a trained checkpoint, its history and `seconds_per_epoch`, without results of
+    the earlier weights. Raises RbError if the recipe cannot work or the loss diverges."""
     with run.report.clock.stage("data"):
         data = data_of(record, run, "train")
     method, recipe = presets.on_data(method, recipe, data.about)
@@ -139,13 +129,12 @@ def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> d
 
 
 class _StoredTraining:
-    """A training result in the store. The weights are stored under one key, and the tracking history under a
-    second key.
+    """A training result in the store: the weights under one key, and the tracking history under a second key.
 
     The key of the weights does not depend on tracking, so a training run without tracking finds the weights
-    of a run with tracking. A run with tracking is found only if its history is also stored. Otherwise the run
-    is trained again, because weights of earlier epochs are not stored; it ends with the same weights. The
-    work is done under `key`, which is the key of the history or, without tracking, the key of the weights.
+    of a run with tracking. A run with tracking is found only if its history is also stored. Otherwise the
+    network is trained again, because weights of earlier epochs are not stored. The work is done under `key`,
+    which is the key of the history or, without tracking, the key of the weights.
     """
 
     def __init__(self, task: TrainingTask, what: dict[str, Any], store: Store) -> None:
@@ -153,11 +142,12 @@ class _StoredTraining:
         self.names = resolve.names({"arch": task.arch}, task.data)
         self.lacks_weights = False
         self.weights_key = digest(what)
-        self.tracking = None if task.track is None else task.track.key_fields(self.weights_key)
-        self.key = self.weights_key if self.tracking is None else digest(self.tracking)
+        self.key, self.tracking = self.weights_key, None
+        if task.track is not None:
+            self.tracking = {"kind": "tracking", "training": self.weights_key, **task.track.fields()}
+            self.key = digest(self.tracking)
 
     def look_up(self) -> dict[str, Any] | None:
-        """The stored result, or None if it is not complete."""
         plain = self.store.result(self.weights_key)
         if not isinstance(plain, dict) or "checkpoint" not in plain:
             return None  # another user's store may contain anything
@@ -173,7 +163,6 @@ class _StoredTraining:
         return _joined(plain, tracked)
 
     def keep(self, done: dict[str, Any]) -> dict[str, Any]:
-        """Store the two parts of the result of a training run."""
         plain = {name: value for name, value in done.items() if name not in ("tracked", "tracking")}
         self.store.keep_result(self.weights_key, self.what, plain, self.names)
         if self.tracking is None:
@@ -190,8 +179,7 @@ def _joined(plain: dict[str, Any], tracked: dict[str, Any]) -> dict[str, Any]:
 
 def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
     """The data with the recipe's normalisation, and the recipe with the defaults that depend on the data set
-    or the method. Raises RbError if the normalisation or the recipe does not match the images.
-    """
+    or the method. Raises RbError if the normalisation or the recipe does not match the images."""
     about = data.about
     changes: dict[str, Any] = {}
     if recipe.normalize is not None:
@@ -230,9 +218,8 @@ def _mean_and_std(
 
 
 def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
-    """The description, for the key, of the weights with which training starts. Returns None for a fresh
-    network. Raises RbError if the record does not have such weights.
-    """
+    """The description, for the key, of the weights with which training starts, or None for a fresh network.
+    Raises RbError if the record does not have such weights."""
     if recipe.init == "random":
         return None
     if recipe.init == "timm":
@@ -270,9 +257,7 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """The number of CPU threads of each training process on this machine: the user's number, otherwise the
-    number with which the training began (because another number rounds differently), otherwise
-    `resources.training_threads`.
-    """
+    number with which the training began (because another number rounds differently), otherwise a default."""
     from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
     here = distributed.here()
@@ -286,7 +271,6 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
 def _trained(
     task: TrainingTask, what: dict[str, Any], done: dict[str, Any], command: str | None
 ) -> dict[str, Any]:
-    """The record after its training, without the results of the earlier weights."""
     recipe = task.recipe
     section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
     if command is not None:

@@ -1,5 +1,4 @@
-"""Accuracy under PGD during training: on held-out images, to find the best epoch, and on some training
-images, to detect catastrophic overfitting of single-step training."""
+"""Accuracy under PGD during training, to find the best epoch and to detect catastrophic overfitting."""
 
 from __future__ import annotations
 
@@ -53,10 +52,8 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The training images without those that `--val` held out. Returns None if all images were used, if
-    nothing is known about the training, or if the run uses other data. Raises RbError if the record contains
-    an invalid description of the training.
-    """
+    """The training images that `--val` did not hold out. Returns None if all images were used, if nothing is
+    known about the training, or if the run uses other data. Raises RbError for an invalid record."""
     share = trained.held_out_share(record)
     data = data_of(record, run, "train")
     if not share or named_data(record, data.name) != data.name:
@@ -73,22 +70,19 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
 
 
 def attack_of(method: Method) -> Any:
-    """PGD in L-infinity with ten steps of a quarter of the radius, which is the method's if it has one."""
+    """PGD in L-infinity with ten steps of a quarter of the radius, which is the method's or 8/255."""
     eps = min(getattr(method, "eps", 8 / 255), 1.0)  # on the sphere it may be larger
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
 
 def settings(method: Method) -> dict[str, Any]:
-    """The settings of this attack for the record."""
     attack = attack_of(method)
     return {"attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 
 
 class Checks:
-    """Accuracies under PGD after each epoch, always with the same random numbers. The accuracies are measured
-    on the held-out images, if there are any. For single-step training, they are also measured on training
-    images if too few images are held out.
-    """
+    """Accuracies under PGD after each epoch, always with the same random numbers, on the held-out images, if
+    there are any. For single-step training, also on training images if too few images are held out."""
 
     def __init__(self, examples: TrainExamples, method: Method, seed: int) -> None:
         self.examples, self.method, self.seed = examples, method, seed
@@ -99,11 +93,12 @@ class Checks:
         """The examples on which single-step training is attacked."""
         if len(self.examples.held) >= ENOUGH:
             return self.examples.held
-        return few(self.examples.labels.cpu(), self.examples.ids)
+        ids = self.examples.ids
+        count = min(max(len(ids) // _SHARE, _LEAST), _MOST, len(ids))
+        return ids[datasets.subset(self.examples.labels.cpu()[ids], count, seed=0)].sort().values
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the finished epoch. Remembers the best epoch; of equal epochs, the one with the
-        lower loss."""
+        """The numbers of the finished epoch. Stores the best epoch (by accuracy, then loss) in `state`."""
         held, numbers = self.examples.held, {}
         if len(held):
             numbers = self.measure(state.kept, held)
@@ -132,12 +127,6 @@ class Checks:
         return {"val_acc": acc, "val_robust_acc": robust_acc, "val_robust_loss": loss}
 
 
-def few(labels: Tensor, ids: Tensor) -> Tensor:
-    """Some of the training examples `ids`, which are attacked after each epoch of single-step training."""
-    count = min(max(len(ids) // _SHARE, _LEAST), _MOST, len(ids))
-    return ids[datasets.subset(labels[ids].cpu(), count, seed=0)].sort().values
-
-
 def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
     """The first epoch (from 1) with catastrophic overfitting (Wong et al. 2020, arXiv:2001.03994), or None.
 
@@ -154,7 +143,6 @@ def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
 
 
 def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
-    """The message after an epoch with catastrophic overfitting, which is the last epoch of the history."""
     pgd, own = (history[name][-1] for name in ("pgd_acc", "robust_acc"))
     return (
         f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy"
@@ -184,12 +172,8 @@ def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
 def ended_at_chance(
     model: nn.Module, images: Tensor | Streamed, labels: Tensor, ids: Tensor, classes: int
 ) -> float | None:
-    """The clean accuracy on some of the training examples `ids`, or None if the accuracy is better than
-    guessing.
-
-    The accuracy is better than guessing if it is at least two standard errors above 1 / classes, on at most
-    512 images with equal numbers of each class.
-    """
+    """The clean accuracy on at most 512 of the training examples `ids`, with equal numbers of each class, or
+    None if it is better than guessing (at least two standard errors above 1 / classes)."""
     chosen = ids[datasets.subset(labels[ids].cpu(), min(_MOST, len(ids)), seed=0)]
     right = []
     with torch.no_grad(), mode(model, train=False):

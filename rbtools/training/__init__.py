@@ -1,7 +1,4 @@
-"""Training methods. Each method defines its inner problem and the loss of a batch.
-
-To add a method, write one file and add one line here. The trainer does everything else.
-"""
+"""Training methods. Each method defines its inner problem and the loss of a batch."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ _CLOSE = 4  # decimals when depths of equal steps are compared, because they dif
 
 
 class CandidateSettings(NamedTuple):
-    """The settings of one candidate: step size and radius, each (N, 1, 1, 1), and number of steps, (N,) on
-    the CPU."""
+    """Step size and radius, each (N, 1, 1, 1), and number of steps, (N,) on the CPU, of a candidate."""
 
     step_size: Tensor
     eps: Tensor
@@ -28,11 +27,8 @@ class CandidateSettings(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The result of one walk: the depth and cross-entropy of each candidate, (N,), and the point before the
-    last step, shaped as the images.
-
-    The depth of a candidate that made no step is -inf. `last` is None if no candidate made a step.
-    """
+    """The depth (-inf without a step) and the cross-entropy of each candidate (N,), and the points before the
+    last step of the walk (N, C, H, W), or None if no candidate made a step."""
 
     depth: Tensor
     loss: Tensor
@@ -122,8 +118,8 @@ class ATPR(Method[Solution]):
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: drawn (PRBench's text), which are random, or plain (PRBench's"
-        " code), which are --plain-step and --plain-steps.",
+        "Settings of the first candidate: random, drawn (PRBench's text), or --plain-step and --plain-steps,"
+        " plain (PRBench's code).",
         choices=("drawn", "plain"),
         optional=True,
     )
@@ -177,7 +173,7 @@ class ATPR(Method[Solution]):
     @property
     def reach(self) -> float:
         """The largest sum of step lengths of the random attack, or the sum of the plain attack if this attack
-        is used and its sum is smaller, on [0, 1]."""
+        is used and its sum is smaller, in pixel units of [0, 1]."""
         drawn = self.steps_max * self.step_max
         return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
 
@@ -203,8 +199,7 @@ class ATPR(Method[Solution]):
         return self.settings == "batch" or self.walk_rest > 0
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
-        """The chosen candidates, shaped as the images. With `walk_gradient="keep"`, a pair of these
-        candidates and `Walk.last`."""
+        """The chosen candidates, shaped as the images, or with `walk_gradient="keep"` also `Walk.last`."""
         candidates, step_sizes = [], []
         with torch.no_grad(), mode(model, train=self._in_train):
             # All attacks come before the first walk; the reference code updates BatchNorm in this order.
@@ -223,8 +218,7 @@ class ATPR(Method[Solution]):
         return chosen, next((walk.last for walk in reversed(walks) if walk.last is not None), None)
 
     def choice(self, walks: list[Walk]) -> Tensor:
-        """The index of each image's candidate (N,): the deepest candidate, or the first of equally deep
-        candidates."""
+        """The index (N,) of each image's candidate: the first of the deepest candidates."""
         depth = torch.stack([walk.depth for walk in walks])
         if self.walk_size == "plain":
             depth = depth.round(decimals=_CLOSE)
@@ -234,7 +228,6 @@ class ATPR(Method[Solution]):
         return torch.where(depth.amax(0) > -torch.inf, depth.argmax(0), loss.argmax(0))
 
     def drawn(self, images: Tensor, draws: Draws, number: int) -> CandidateSettings:
-        """The settings of candidate `number`, with one entry per image."""
         n, eps = len(images), images.new_full((), self.eps)
         if number == 0 and self.first == "plain":
             step_size, count = images.new_full((), self.plain_step), torch.tensor(self.plain_steps)
@@ -253,33 +246,25 @@ class ATPR(Method[Solution]):
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, settings: CandidateSettings
     ) -> Tensor:
-        """The last iterate of each image's attack. An image whose steps are finished keeps its last iterate.
-        In train mode, such an image still goes through the network, because BatchNorm uses the complete
-        batch. In eval mode, it is removed from the batch.
-        """
+        """The last iterate of each image's attack. In train mode, an image whose steps are finished still
+        goes through the network, because BatchNorm uses the complete batch."""
         perturbed = steps.uniform_start(images, draws, settings.eps)
         for done in range(int(settings.steps.max())):
             moving = uploaded((settings.steps > done).nonzero()[:, 0], images.device)
             rows = slice(None) if self._in_train else moving
-            stepped, _ = steps.pgd_step(
-                model,
-                perturbed[rows],
-                images[rows],
-                steps.cross_entropy(labels[rows]),
-                eps=settings.eps[rows],
-                step_size=settings.step_size[rows],
-            )
+            gradient, _ = steps.input_gradient(model, perturbed[rows], steps.cross_entropy(labels[rows]))
+            size, eps = settings.step_size[rows], settings.eps[rows]
+            stepped = steps.step(perturbed[rows], gradient, images[rows], eps=eps, step_size=size)
             perturbed[moving] = stepped[moving] if self._in_train else stepped
         return perturbed
 
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, step_size: Tensor) -> Walk:
         """The walk of each misclassified candidate, in steps of `step_size` (N, 1, 1, 1).
 
-        In eval mode, an image that is classified correctly is removed from the batch. On a GPU, removing it
-        would need a synchronisation, so it goes through the network at each of `walk_steps` steps and does
-        not move. In train mode, all images go through the network at each step, and once more after the last
-        step, as in PRBench's code (for BatchNorm). An image whose walk has ended continues if the other
-        images of the batch make it misclassified again.
+        In eval mode, an image that is classified correctly is removed from the batch, except on a GPU, where
+        removing it would need a synchronisation. In train mode, all images go through the network at each
+        step, and once more after the last step, as in PRBench's code (for BatchNorm). An image whose walk has
+        ended continues if the other images of the batch make it misclassified again.
         """
         waits = not candidate.is_cuda or self._in_train or self.walk_gradient == "keep"
         classes, walked, last = truth(labels), candidate.clone(), None

@@ -25,10 +25,10 @@ PRBench)."""
 
 
 class Loss(NamedTuple):
-    """The loss of a batch, and the logits that were computed for it.
+    """The loss of a batch, a scalar with a graph to the parameters, and the logits that were computed for it.
 
-    `value` is a scalar with a graph to the parameters. `clean_logits` and `adversarial_logits` are detached
-    (N, K), computed in training mode before the update. Logits are None if the method does not compute them.
+    The logits are detached (N, K), computed in training mode before the update. Logits are None if the method
+    does not compute them.
     """
 
     value: Tensor
@@ -53,7 +53,6 @@ class LossTerms(NamedTuple):
 
 
 def step_mode_param() -> Any:
-    """The field `inner_mode` for methods that make a single attack step of their own."""
     help = "Mode of the model for the gradient of the step: eval, or train (the authors' code)."
     return param("eval", help, choices=("eval", "train"))
 
@@ -79,8 +78,7 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
-        """The options that determine `reach`: step size and number of steps. Returns None if the method makes
-        no steps."""
+        """The options for step size and number of steps, or None if the method makes no steps."""
         return None
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> InnerResult:
@@ -88,23 +86,19 @@ class Method(Registered, Generic[InnerResult]):
         return cast(InnerResult, None)  # without an inner problem
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
-        """The loss of each example, given the result of `inner_attack`. By default, it is CE(x') for images
-        x'."""
+        """The loss of each example at the result of `inner_attack`; by default, CE(x') at images x'."""
         logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
-        """The method for one training run, which reads and writes `state`. `state` maps each name in
-        `carried` to a float16 tensor (examples of the split, C, H, W), which is initially zero. The trainer
-        stores the tensors with its own state, so that an interrupted training run resumes with the same
-        numbers.
-        """
+        """The method for one training run, which reads and writes `state`: a float16 tensor (examples of the
+        split, C, H, W), initially zero, for each name in `carried`. The trainer stores the tensors with its
+        own state, so an interrupted training run resumes with the same numbers."""
         return self
 
     @property
     def weight_radius(self) -> float | None:
-        """The distance by which the weights are moved to increase the loss before the gradient of a step is
-        computed (SAM's rho), or None."""
+        """SAM's rho, the distance by which weights are moved before the gradient of a step, or None."""
         return None
 
     @property
@@ -119,14 +113,12 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def of_whole_batches(self) -> bool:
-        """Whether the loss of an example depends on other examples of its batch, other than through
-        BatchNorm."""
+        """Whether the loss of an example depends on its batch in another way than through BatchNorm."""
         return False
 
     @property
     def unused(self) -> dict[str, str]:
-        """Maps each field that has no effect, given the other fields, to the reason, in terms of the command
-        line."""
+        """Maps each field that has no effect to the reason, in terms of the command line."""
         return {}
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Loss:
@@ -140,10 +132,9 @@ class Adversarial(Method[Tensor]):
     The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), with x' detached.
     `inner` is the objective of this attack: "ce", the cross-entropy with the labels, or "kl", the divergence
     KL(p(x) || p(x')) with p(x) held constant. `start` is "uniform", a uniform point in the ball, or "noise",
-    x + 0.001 * N(0, 1), because the divergence has no gradient at x itself. If `step_size` is not given, it
-    is 2/255, or 2.5 * eps / attack_steps if steps of 2/255 would end inside the ball. If `inner_mode` is
-    "eval", BatchNorm uses its running statistics during the attack without updating them, and dropout is off.
-    If `inner_mode` is "train", every iterate updates the statistics.
+    x + 0.001 * N(0, 1), because the divergence has no gradient at x itself. If `inner_mode` is "eval",
+    BatchNorm uses its running statistics during the attack without updating them, and dropout is off. If
+    `inner_mode` is "train", every iterate updates the statistics.
     """
 
     start: ClassVar[str]
@@ -190,10 +181,8 @@ class Adversarial(Method[Tensor]):
         return self.perturb(model, images, labels, draws)
 
     def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-        """Solve the inner problem. Returns detached images (N, C, H, W) in the ball and in [0, 1].
-
-        Afterwards the mode of each module is restored, and no parameter has a gradient.
-        """
+        """Solve the inner problem. Returns detached images (N, C, H, W) in the ball and in [0, 1]. Afterwards
+        the mode of each module is restored, and no parameter has a gradient."""
         with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
             objective = self.objective(model, images, labels)
             return self.climb(model, images, self.begin(images, draws), objective, self.attack_steps)
@@ -218,8 +207,7 @@ class Adversarial(Method[Tensor]):
     def objective(
         self, model: nn.Module, images: Tensor, labels: Tensor, clean: Tensor | None = None
     ) -> Objective:
-        """The attack's objective, in the model's current mode. `clean` are the logits of the images, if
-        known."""
+        """The attack's objective. `clean` are the logits of the images, if they are already computed."""
         if self.inner == "kl":
             constant = model(images) if clean is None else clean
             return lambda logits: divergence(constant, logits)
@@ -237,10 +225,9 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
     """Returns clip[0,1](x + delta), with one random delta per example; eps is in pixel units.
 
     The random numbers are those of the stream `name`. With uniform, delta ~ U(-eps, eps). With gaussian and
-    laplace, delta = clamp(s * z, -eps, eps), where z ~ N(0, 1) or Laplace(1). `scale` determines s. The
-    choice "eps" is the scale of PRBench's evaluation noise. The choice "unit" is 1, as in the training of
-    PRBench's code (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace); for eps 8/255, 97 % of
-    its values are then -eps or eps.
+    laplace, delta = clamp(s * z, -eps, eps), where z ~ N(0, 1) or Laplace(1). With `scale` "eps", s is eps,
+    as in PRBench's evaluation. With "unit", s is 1, as in the training of PRBench's code
+    (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace).
     """
     stream, shape = draws.child(name), tuple(images.shape[1:])
     if noise == "gaussian":
@@ -257,10 +244,11 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
 
 
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
-    """The divergence KL(p(x) || p(x')) from logits, summed over classes: one value per example (N,).
+    """The divergence KL(p(x) || p(x')) from logits, summed over classes (N,), differentiable in both
+    arguments.
 
-    The divergence is differentiable in both arguments and computed at least in float32. Only
-    log-probabilities are used, since the derivative of p log p is NaN if a probability has underflowed to 0.
+    Only log-probabilities are used, because the derivative of p log p is NaN if a probability has underflowed
+    to 0.
     """
     log_clean = F.log_softmax(widen(clean), dim=1)
     log_perturbed = F.log_softmax(widen(perturbed), dim=1)
@@ -280,8 +268,7 @@ def truth(labels: Tensor) -> Tensor:
 @contextmanager
 def mode(model: nn.Module, *, train: bool) -> Iterator[None]:
     """Inside the block, the model is in eval mode or, with `train`, in its current mode. Afterwards the mode
-    of each module is restored, so a BatchNorm that the user froze stays frozen.
-    """
+    of each module is restored, so a BatchNorm that the user froze stays frozen."""
     before = [(module, module.training) for module in model.modules()]
     if not train:
         model.eval()

@@ -13,10 +13,9 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
 
     After `warm_steps` steps of the attack, the cross-entropy at x' is compared with the cross-entropy at x,
     in the mode of the attack. With `rule="batch"`, a batch whose mean is lower at x' is not attacked further,
-    and its loss is only CE(x). The rule "batch" is PRBench's code for TRADES (wellzline/PRBenchmark at
-    0517bae, trades_loss_efficient_2, whose m is `warm_steps - 1`). With `rule="example"`, this is decided for
-    each example. The method must then attack in eval mode, because only parts of the batch go through the
-    network.
+    and its loss is only CE(x), as in PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae,
+    trades_loss_efficient_2, whose m is `warm_steps - 1`). With `rule="example"`, this is decided for each
+    example. The method must then attack in eval mode, because only parts of the batch go through the network.
     """
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
@@ -30,12 +29,8 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     def inner_attack(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the training images, whether each example is attacked further, and the logits at x' after
-        the first `warm_steps` steps.
-
-        The second value is bool (N,), on the CPU. Only examples for which the second value is true are
-        attacked further, after one synchronisation with a GPU.
-        """
+        """Returns the training images, whether each example is attacked further (N,), on the CPU, and the
+        logits at x' after the first `warm_steps` steps."""
         method = self.method
         with torch.no_grad(), mode(model, train=not self.solves_in_eval):
             clean = model(images)

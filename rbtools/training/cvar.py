@@ -97,9 +97,8 @@ class CVaR(Sampled):
 
 
 def quantile(losses: Tensor, beta: float) -> Tensor:
-    """The t (N,) that minimises t + mean(relu(losses - t)) / beta, for losses (M, N). The slope is 1 - (share
-    above t) / beta, so t is the smallest loss that is exceeded by at most a share beta of the losses.
-    """
+    """The t (N,) that minimises t + mean(relu(losses - t)) / beta, for losses (M, N): the smallest loss that
+    is exceeded by at most a share beta of the losses, because the slope is 1 - (share above t) / beta."""
     count = len(losses)
     above = min(int(beta * count + 1e-9), count - 1)
     return losses.sort(dim=0, descending=True).values[above]

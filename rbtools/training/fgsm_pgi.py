@@ -17,9 +17,8 @@ _LARGEST = 60000.0  # the largest float16 is 65504
 
 
 class Prior(NamedTuple):
-    """The tensors kept for each example, both (N, C, H, W). The tensors are the perturbation from which the
-    step starts, in pixel units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
-    """
+    """The perturbation from which the step starts, in pixel units of [0, 1], and the momentum of the
+    gradients, in multiples of their mean size, both (N, C, H, W)."""
 
     delta: Tensor
     momentum: Tensor
@@ -89,7 +88,6 @@ class FGSMPGI(Method[PriorStep]):
         return Prior(signs, torch.zeros_like(images))
 
     def step(self, model: nn.Module, images: Tensor, labels: Tensor, prior: Prior) -> PriorStep:
-        """One attack step from the prior. Afterwards the model's mode is restored."""
         start, length = images + prior.delta, self.alpha * self.eps
         with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
             gradient, _ = steps.input_gradient(model, start, steps.cross_entropy(labels))
@@ -116,10 +114,8 @@ class FGSMPGI(Method[PriorStep]):
 
 
 class CarriedPrior(Method[PriorStep]):
-    """FGSM-PGI in a training run. The method reads the prior of each example from tensors (examples, C, H,
-    W), which may be on another device, and writes the next prior to the same tensors. The offset of the draws
-    is the epoch.
-    """
+    """FGSM-PGI in a training run, which reads and writes the prior of each example in tensors (examples, C,
+    H, W), possibly on another device. The offset of the draws is the epoch."""
 
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:
         self.method, self.kept = method, kept
@@ -149,7 +145,6 @@ class CarriedPrior(Method[PriorStep]):
 
 
 def _taken(values: Tensor, places: Tensor, device: torch.device) -> Tensor:
-    """The rows of a tensor at these positions, on the device."""
     if values.device == device:
         return values[places]
     shape = (len(places), *values.shape[1:])

@@ -30,11 +30,11 @@ def setting():
     adam = torch.optim.Adam(model.parameters(), 2e-3)
     for epoch in range(6):
         order = torch.randperm(1200, generator=torch.Generator().manual_seed(epoch))
-        for index in order.split(100):
-            near, wanted = images[index], labels[index]
-            near, _ = steps.pgd_step(model, near, near, steps.cross_entropy(wanted), eps=0.12, step_size=0.12)
+        for near, wanted in zip(images[order].split(100), labels[order].split(100), strict=True):
+            slope, _ = steps.input_gradient(model, near, steps.cross_entropy(wanted))
+            moved = steps.step(near, slope, near, eps=0.12, step_size=0.12)
             adam.zero_grad()
-            nn.functional.cross_entropy(model(near), wanted).backward()
+            nn.functional.cross_entropy(model(moved), wanted).backward()
             adam.step()
     model.eval().requires_grad_(False)
     right = model(images).argmax(1) == labels

@@ -116,7 +116,7 @@ def test_losses_by_hand():
     logits = torch.tensor([[3.0, 1.0, 2.0, -1.0], [0.0, 4.0, 1.0, 2.0]])
     labels, targets = torch.tensor([0, 0]), torch.tensor([1, 3])
     assert losses.margin(logits, labels, targets).tolist() == [-1, 4]
-    assert losses.with_kappa(3.0)(logits, labels, targets).tolist() == [-1, 3]
+    assert losses.margin(logits, labels, targets, 3.0).tolist() == [-1, 3]
     assert losses.targeted_margin(logits, labels, targets).tolist() == [-2, 2]
     assert losses.dlr(logits, labels, targets).tolist() == pytest.approx([-1 / 2, 4 / 3])
     # z_(1) - (z_(3) + z_(4)) / 2: 3 - 0 = 3 and 4 - .5 = 3.5

@@ -53,6 +53,6 @@ def test_cw_ascends_the_margin_of_the_code(net: str, margin: str) -> None:
     images, labels = examples(net)
     logits = network(net).eval()(images)
     # The code's value is min(m, kappa) - kappa for the margin m: a constant less than ours.
-    values = losses.with_kappa(kappa)(logits, labels, labels) - kappa
+    values = losses.margin(logits, labels, labels, kappa) - kappa
     assert values.mean().item() == pytest.approx(case["mean"], rel=1e-6)
     assert values[:8].tolist() == pytest.approx(case["first8"], abs=5e-6)

@@ -201,7 +201,7 @@ def test_adaptive_draws_decide_the_list_as_the_distances_do() -> None:
     assert (np.nan_to_num(certified) <= np.abs(DISTANCES)).all()
     assert rows[:, 2].sum() < fixed[:, 2].sum() / 3
     # An image at .3 is decided on .25, given up at .5 and never asked for more.
-    assert set(rows[:, 2]) <= set(smoothing.stopping_plan(4000, FIXED.questions, 0.25, 0.001).looks.tolist())
+    assert set(rows[:, 2]) <= set(smoothing.stopping_plan(4000, FIXED.questions, 0.25, 0.001).checks.tolist())
 
 
 @pytest.mark.parametrize("spec", [FIXED, ADAPTIVE], ids=["fixed", "adaptive"])

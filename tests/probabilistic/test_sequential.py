@@ -193,7 +193,7 @@ def test_the_chance_of_a_wrong_certificate_is_exactly_below_alpha(place: int, al
     most = int(plan.certify[place].max())
     open_share, wrong = np.zeros(most + 2), 0.0  # the last place: more failures than ever certify
     open_share[0] = 1.0
-    at = dict(zip(plan.looks.tolist(), plan.certify[place].tolist(), strict=True))
+    at = dict(zip(plan.checks.tolist(), plan.certify[place].tolist(), strict=True))
     for draw in range(1, draws + 1):
         moved = open_share[:-1] * rate
         open_share[:-1] -= moved
@@ -213,7 +213,7 @@ def test_the_error_of_a_whole_list_is_below_alpha_wherever_the_truth_lies() -> N
     rates = np.array([smoothing.failure_rate(radius, 0.25) for radius in RADII])
     generator = np.random.default_rng(1)
     for true in (*rates, 0.3, 0.1, 0.01):
-        steps = np.diff(plan.looks, prepend=0)
+        steps = np.diff(plan.checks, prepend=0)
         failures = generator.binomial(steps, true, size=(runs, len(steps))).cumsum(1)
         crossed = (failures[:, None, :] <= plan.certify[None]).any(2)
         certified = crossed.cumprod(1).astype(bool)
@@ -225,4 +225,4 @@ def test_a_radius_out_of_reach_is_given_up_without_draws() -> None:
     plan = smoothing.stopping_plan(1000, (0.0, 1.0), 0.25, 0.001)
     assert (plan.certify[1] == -1).all() and (plan.give_up[1] == 0).all()
     few = smoothing.stopping_plan(100, (0.0, 0.25), 0.25, 0.001)
-    assert few.looks.tolist() == [100] and few.certify[0, 0] == stats.binom.ppf(0.001, 100, 0.5) - 1
+    assert few.checks.tolist() == [100] and few.certify[0, 0] == stats.binom.ppf(0.001, 100, 0.5) - 1

@@ -41,7 +41,7 @@ def test_a_crop_is_a_window_of_the_padded_image(
     size: tuple[int, int, int], pad: int, kind: str, mode: str
 ) -> None:
     images = images_of(60, size)
-    cropped = augment(images, [kind], draws_for(60), 0)
+    cropped = augment(images, [kind], draws_for(60))
     assert cropped.shape == images.shape and cropped.dtype == torch.uint8
     places = [place_of(window, image, pad, mode) for window, image in zip(cropped, images, strict=True)]
     assert None not in places
@@ -52,7 +52,7 @@ def test_a_crop_is_a_window_of_the_padded_image(
 
 def test_half_of_the_images_are_mirrored() -> None:
     images = images_of(1000, (3, 8, 8))
-    flipped = augment(images, ["flip"], draws_for(1000), 0)
+    flipped = augment(images, ["flip"], draws_for(1000))
     mirrored = (flipped == images.flip(3)).flatten(1).all(1)
     same = (flipped == images).flatten(1).all(1)
     assert bool((mirrored ^ same).all())
@@ -61,19 +61,19 @@ def test_half_of_the_images_are_mirrored() -> None:
 
 def test_choices_belong_to_example_epoch_and_seed() -> None:
     images, kinds = images_of(40, (1, 8, 8)), ["crop", "flip"]
-    assert augment(images, [], draws_for(40), 0) is images
-    whole = augment(images, kinds, draws_for(40), 0)
+    assert augment(images, [], draws_for(40)) is images
+    whole = augment(images, kinds, draws_for(40))
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
     for part in order.split(7):
         draws = Draws(0, "train", part)
-        assert torch.equal(augment(images[part], kinds, draws, 0), whole[part])
-    assert not torch.equal(augment(images, kinds, draws_for(40, epoch=1), 0), whole)
-    assert not torch.equal(augment(images, kinds, draws_for(40, seed=1), 0), whole)
+        assert torch.equal(augment(images[part], kinds, draws), whole[part])
+    assert not torch.equal(augment(images, kinds, draws_for(40, epoch=1)), whole)
+    assert not torch.equal(augment(images, kinds, draws_for(40, seed=1)), whole)
 
 
 def test_crop_and_flip_do_not_choose_together() -> None:
     images = images_of(1, (1, 8, 8)).expand(4000, 1, 8, 8)
-    both = augment(images, ["crop", "flip"], draws_for(4000), 0)
+    both = augment(images, ["crop", "flip"], draws_for(4000))
     _, found = torch.unique(both.flatten(1), dim=0, return_counts=True)
     assert len(found) == 18
     assert float(((found - 4000 / 18) ** 2 / (4000 / 18)).sum()) < 40.8  # 17 degrees of freedom, .001
@@ -81,13 +81,13 @@ def test_crop_and_flip_do_not_choose_together() -> None:
 
 def test_a_gpu_gets_the_choices_of_the_cpu_and_launches_few_kernels() -> None:
     images, ids, kinds = images_of(5, (3, 16, 16)), torch.arange(5), ["crop", "flip"]
-    wanted = cutout(augment(images, kinds, draws_for(5), 0), 4, draws_for(5))
+    wanted = cutout(augment(images, kinds, draws_for(5)), 4, draws_for(5))
     with PretendDevice() as device:
         there, launches = images.to("cuda"), []
         for host in (None, ids):  # in a training the examples are known on the host
             draws = Draws(0, "train", ids.pin_memory().to("cuda", non_blocking=True), host=host)
             device.reset()
-            found = cutout(augment(there, kinds, draws, 0), 4, draws)
+            found = cutout(augment(there, kinds, draws), 4, draws)
             assert host is None or not device.waits
             launches.append(device.launches.total())
             assert torch.equal(found.cpu(), wanted)
