@@ -276,14 +276,14 @@ def _slowness() -> float:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a case that takes long and is not marked `slow`: `make test` is to end in minutes.
 
-    The case in which a process imports torch is not judged: the import takes longer than most cases.
+    A case in which a process imports a large package (torch, its compiler) is not judged.
     """
-    begin, had_torch = time.process_time(), "torch" in sys.modules
+    begin, modules = time.process_time(), len(sys.modules)
     result = yield
     seconds = time.process_time() - begin
     most = LONGEST_SECONDS * (TIMES_LONGER if _in_the_long_profile() else 1)
     marked = any(map(item.get_closest_marker, ("slow", "smoke", "processes")))
-    judged = not marked and had_torch == ("torch" in sys.modules)
+    judged = not marked and len(sys.modules) < modules + 300
     if judged and seconds > most and seconds > most * _slowness():
         pytest.fail(f"took {seconds:.1f} s of the processor; mark it with @pytest.mark.slow or shorten it")
     return result
