@@ -18,8 +18,7 @@ from rbtools.lazy import np
 
 @dataclass(frozen=True, kw_only=True)
 class Pickles(Arrays):
-    """The base class of data sets in pickles with labels and `data`, N x (C H W) bytes. A pickle is loaded
-    after its MD5 has been checked, as in torchvision."""
+    """Data sets in pickles with labels and `data`, N x (C H W) bytes, loaded after their MD5 was checked."""
 
     sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
@@ -66,9 +65,7 @@ class ImageNet16(Pickles):
     """The first 120 classes of ImageNet at 16x16, as NAS-Bench-201 uses them.
 
     Labels in the files are 1 to 1000. Examples with labels above 120 are left out, and 1 is subtracted from
-    the other labels.
-
-    The published classes have no names, so the class names are numbers in the order of the files.
+    the other labels. The published classes have no names, so the class names are numbers.
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 16, 16)

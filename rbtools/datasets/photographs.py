@@ -20,13 +20,11 @@ from rbtools.plain_files import read_text
 
 @dataclass(frozen=True, kw_only=True)
 class Photographs(PublishedDataset, TreeDataset):
-    """The base class of published data sets whose images are files."""
-
     any_number: ClassVar[bool] = False  # whether the number of images may differ from the published one
 
     @abstractmethod
     def find(self, split: str) -> Tree:
-        """The files of a split. Raises NotHere if no files are found."""
+        """Raises NotHere if no files are found."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
         return {self.find(split).root: None}
@@ -35,7 +33,7 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError if files are missing or the classes differ."""
+        """Raises RbError if files are missing or the classes differ."""
         self.known(split)
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
@@ -93,7 +91,7 @@ class ImageNet50(Photographs):
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The usual description, with the sizes and class names of the user's folder if there is one."""
+        """The sizes and class names are those of the user's folder if there is one."""
         about = super().describe()
         trees = {split: scan(folder) for split, folder in self._split_folders().items()}
         if not trees:
@@ -109,8 +107,6 @@ class ImageNet50(Photographs):
         return scan(folders[split])
 
     def _split_folders(self) -> dict[str, Path]:
-        """Maps each split to its folder. If there is no `test`, `val` is used. The result is empty if the
-        user's folder does not exist."""
         roots = [self.home / name for name in self.folders if (self.home / name).is_dir()]
         return split_folders(str(roots[0])) if roots else {}
 
@@ -145,8 +141,7 @@ class TinyImageNet(Photographs):
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images that are named <class>/<file> in every folder layout, so that all layouts have the same
-    fingerprint.
+    """Images that are named <class>/<file> in every folder layout, so that the fingerprint is the same.
 
     `paths` contains the path of each image in `root`.
     """
@@ -161,7 +156,7 @@ def _tiny_imagenet(root: Path, part: str) -> RenamedTree:
     """The images in `train` or `val`, sorted by class and then by file name.
 
     In the official archive, all validation images are in val/images, and a text file lists their classes. In
-    many copies, the validation images are sorted into class folders.
+    many copies, the validation images are in class folders.
     """
     classes = sorted(read_text(root / "wnids.txt").split())
     label_of = {wnid: label for label, wnid in enumerate(classes)}

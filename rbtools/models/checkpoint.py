@@ -15,16 +15,7 @@ from torch import Tensor, nn
 
 from rbtools import check_input, models
 from rbtools.errors import Misfit, RbError, optional
-from rbtools.models import (
-    Shape,
-    normalising,
-    programs,
-    tensor_names,
-    trial,
-    unpack,
-    variants,
-    weights_file,
-)
+from rbtools.models import Shape, normalising, programs, tensor_names, trial, unpack, variants, weights_file
 from rbtools.models.families import classes_of, in_channels_of, infer, pooled_windows, skeleton
 from rbtools.models.load_weights import load_into
 from rbtools.models.meta import meta_init
