@@ -77,7 +77,7 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
 
 
 def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> str:
-    """Returns the synonym of `key` in `wanted`, or `key`. `head` is the prefix of the last layer's tensors."""
+    """Returns the synonym of `key` in `wanted`, or `key`. `head` is the prefix of the last layer's names."""
     if key in wanted:
         return key
     words = key.split(".")
