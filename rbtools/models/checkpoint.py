@@ -400,30 +400,21 @@ def _program(
     return model.eval(), whole, {**facts, **more, "normalize": _given(whole)}
 
 
-def to_bytes(
-    network: nn.Module,
-    metadata: Mapping[str, Any],
-    mean: Sequence[float] | Tensor | None = None,
-    std: Sequence[float] | Tensor | None = None,
-) -> bytes:
-    """Returns the bytes of a safetensors file with the tensors of the bare network, with `normalize.mean` and
-    `normalize.std`, and with `metadata` as JSON.
+def to_bytes(network: nn.Module, metadata: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a safetensors file with the tensors of the bare network and `metadata` as JSON.
 
-    For a `Normalized` network, mean and standard deviation are taken from the network. Equal weights and
+    The tensors `normalize.mean` and `normalize.std` are those of a `Normalized` network. Equal weights and
     metadata give equal bytes on every device and for every memory format.
     """
     from safetensors.torch import save
 
     network = getattr(network, "_orig_mod", network)  # unwrap torch.compile's wrapper
+    bare = network.network if isinstance(network, Preprocessed) else network
+    tensors = dict(bare.state_dict())
     if isinstance(network, Normalized):
-        mean, std = network.mean, network.std
+        tensors |= {"normalize.mean": per_channel(network.mean), "normalize.std": per_channel(network.std)}
     if isinstance(network, PerImageStandardization):
         metadata = {**metadata, "normalize": PER_IMAGE}
-    if isinstance(network, Preprocessed):
-        network = network.network
-    tensors = dict(network.state_dict())
-    if mean is not None and std is not None:
-        tensors |= {"normalize.mean": per_channel(mean), "normalize.std": per_channel(std)}
     plain = {
         # Cloned, because safetensors refuses tensors that share memory or are channels-last.
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
