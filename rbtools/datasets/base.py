@@ -79,7 +79,7 @@ class HashCache(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Registered, ABC):
-    """A data set that is not loaded yet. `name` is what the user wrote, and `argument` follows its colon."""
+    """A data set that is not loaded yet. `name` is the user's text, and `argument` its part after the colon."""
 
     name: str
     argument: str | None = None
@@ -105,7 +105,7 @@ class DatasetSource(Registered, ABC):
     def described(
         self, shape: Sequence[int], class_names: Sequence[str], sizes: dict[str, int], **more: Any
     ) -> Description:
-        """A description. Colour images are cropped and flipped in training, unless `more` differs."""
+        """A description. Colour images are cropped and flipped, unless `more` contains another `augment`."""
         channels, height, width = shape
         fields = {"augment": ("crop", "flip") if channels == 3 else (), **more}
         names = list(class_names)
@@ -173,9 +173,9 @@ def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def check_labels(name: str, labels: np.ndarray, classes: int | Sequence[str]) -> None:
-    """Raise RbError if a label is not in [0, classes). The message names the first such label."""
-    count = classes if isinstance(classes, int) else len(classes)
+def check_labels(name: str, labels: np.ndarray, classes: Sequence[str]) -> None:
+    """Raise RbError if a label is no index of `classes`. The message names the first such label."""
+    count = len(classes)
     wrong = ((labels < 0) | (labels >= count)).nonzero()[0]
     if len(wrong):
         raise RbError(

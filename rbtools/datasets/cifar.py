@@ -21,8 +21,8 @@ class Pickles(Arrays):
     """Data sets in pickles with labels and `data`, N x (C H W) bytes, loaded after their MD5 was checked."""
 
     sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
-    form: ClassVar[str] = "a pickle"
+    shape = (3, 32, 32)
+    form = "a pickle"
     label_key: ClassVar[str] = "labels"
 
     def unpacked(self, data: bytes) -> Any:
@@ -34,20 +34,18 @@ class Pickles(Arrays):
 class Cifar10(Pickles):
     """CIFAR-10: ten classes."""
 
-    normalization: ClassVar[str] = "cifar10"
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar10", "cifar.python")
-    class_names: ClassVar[tuple[str, ...]] = tuple(
-        "airplane automobile bird cat deer dog frog horse ship truck".split()
-    )
+    normalization = "cifar10"
+    folders = (".", "cifar10", "cifar.python")
+    class_names = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100(Pickles):
     """CIFAR-100 with its hundred fine classes."""
 
-    normalization: ClassVar[str] = "cifar100"
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar100", "cifar.python")
-    class_names: ClassVar[tuple[str, ...]] = tuple(
+    normalization = "cifar100"
+    folders = (".", "cifar100", "cifar.python")
+    class_names = tuple(
         """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
         camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
         dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower
@@ -68,11 +66,11 @@ class ImageNet16(Pickles):
     the other labels. The published classes have no names, so the class names are numbers.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 16, 16)
+    shape = (3, 16, 16)
     sizes: ClassVar[dict[str, int]] = {"train": 151_700, "test": 6_000}
-    normalization: ClassVar[str] = "imagenet16-120"
-    class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(120))
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar.python", "imagenet16-120")
+    normalization = "imagenet16-120"
+    class_names = tuple(str(number) for number in range(120))
+    folders = (".", "cifar.python", "imagenet16-120")
 
     def unpacked(self, data: bytes) -> Any:
         images, labels = super().unpacked(data)  # all thousand classes together are 1 GB

@@ -36,7 +36,7 @@ class CifarC(PublishedDataset, ImageArrays):
     is one minus the unnormalised mean corruption error.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"test": 10_000}  # images of one corruption at one severity
 
     def __post_init__(self) -> None:
@@ -100,15 +100,15 @@ class CifarC(PublishedDataset, ImageArrays):
 class Cifar10C(CifarC):
     """CIFAR-10-C."""
 
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar10-c")
-    class_names: ClassVar[tuple[str, ...]] = cifar.Cifar10.class_names
-    normalization: ClassVar[str] = "cifar10"
+    folders = (".", "cifar10-c")
+    class_names = cifar.Cifar10.class_names
+    normalization = "cifar10"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100C(CifarC):
     """CIFAR-100-C, with the fine classes."""
 
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar100-c")
-    class_names: ClassVar[tuple[str, ...]] = cifar.Cifar100.class_names
-    normalization: ClassVar[str] = "cifar100"
+    folders = (".", "cifar100-c")
+    class_names = cifar.Cifar100.class_names
+    normalization = "cifar100"

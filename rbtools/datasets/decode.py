@@ -106,7 +106,6 @@ def evenly_spread(count: int) -> list[int]:
 
 
 def unreadable(path: str, error: Exception) -> RbError:
-    """The error for an image that cannot be read."""
     # Pillow's message ends with a file object if the image came from memory.
     reason = one_line(str(error).split(" <_io")[0]) or type(error).__name__
     return RbError(
@@ -170,7 +169,6 @@ def _centre(image: Image.Image, height: int, width: int) -> Image.Image:
 
 
 def _header(images: Encoded, index: int) -> Image.Image:
-    """An image of which only the header was read: its size and mode."""
     try:
         with images.open(index) as file:
             return _open(file)
@@ -206,7 +204,6 @@ def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: 
 
 
 def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[int, int]) -> RbError:
-    """The error for an image of another size than the first one, with the size of most images."""
     sizes = [size_of(images, number) for number in evenly_spread(len(images))]
     error = _different_sizes(images.path(0), first, images.path(index), size)
     usual = max((first, size), key=sizes.count)

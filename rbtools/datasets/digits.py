@@ -50,7 +50,6 @@ class Digits(ImageArrays):
         return FINGERPRINTS[split]
 
     def content(self, split: str) -> Content:
-        """Raises RbError if scikit-learn is missing or has other digits."""
         expected = self.fingerprint(split)
         images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
@@ -98,13 +97,13 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 class Mnist(Arrays):
     """Images are not augmented: a flipped digit may look like another one, a shifted one may be cut off."""
 
-    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    shape = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
-    normalization: ClassVar[str] = "mnist"
-    augment: ClassVar[tuple[str, ...]] = ()
-    class_names: ClassVar[tuple[str, ...]] = CLASS_NAMES
-    folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
-    form: ClassVar[str] = "an idx file"
+    normalization = "mnist"
+    augment = ()
+    class_names = CLASS_NAMES
+    folders = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
+    form = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
         """The unpacked files if they exist, otherwise the published (gzipped) files with their MD5."""
@@ -130,13 +129,13 @@ class Mnist(Arrays):
 class Svhn(Arrays):
     """The digit 0 has the label 10 in the files, and 0 here. Images are not flipped in training."""
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}
-    normalization: ClassVar[str] = "svhn"
-    augment: ClassVar[tuple[str, ...]] = ("crop",)
-    class_names: ClassVar[tuple[str, ...]] = CLASS_NAMES
-    folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
-    form: ClassVar[str] = "a file of MATLAB"
+    normalization = "svhn"
+    augment = ("crop",)
+    class_names = CLASS_NAMES
+    folders = (".", "svhn", "SVHN")
+    form = "a file of MATLAB"
 
     def unpacked(self, data: bytes) -> Any:
         from scipy.io import loadmat

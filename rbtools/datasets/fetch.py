@@ -56,7 +56,6 @@ def bring(
 def _fetch(
     remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Raises RbError if the content is not the published content."""
     total, received = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(remote.url, headers={"User-Agent": "rbtools"})
     try:

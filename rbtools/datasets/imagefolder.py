@@ -104,7 +104,6 @@ class ImageFolder(TreeDataset):
 
 
 def _left_out(path: str, skipped: Counter[str]) -> list[str]:
-    """A sentence for the user about the visible files whose extension is not an image's."""
     count = skipped.total() - skipped[HIDDEN]
     if not count:
         return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -70,18 +69,11 @@ class ImageNet(Photographs):
     `robustbench` consists of the 5,000 validation images that RobustBench uses.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
+    shape = (3, 224, 224)
     sizes: ClassVar[dict[str, int]] = {"train": 1_281_167, "test": 50_000, SUBSET: 5_000}
-    normalization: ClassVar[str] = "imagenet"
-    class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(1000))
-    folders: ClassVar[tuple[str, ...]] = (
-        "imagenet",
-        "ImageNet",
-        "imagenet-1k",
-        "ILSVRC2012",
-        "ILSVRC/Data/CLS-LOC",
-        ".",
-    )
+    normalization = "imagenet"
+    class_names = tuple(str(number) for number in range(1000))
+    folders = ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
 
     def __post_init__(self) -> None:
         scaling(self.argument or USUAL)
@@ -158,7 +150,6 @@ class ImageNet(Photographs):
 
 
 def _published_subset(tree: Tree) -> list[int]:
-    """The positions of the images that RobustBench uses."""
     wanted = set(facts().robustbench)
     numbers = (NUMBER.fullmatch(name) for _, name in tree.files)
     return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]

@@ -53,7 +53,6 @@ class Npz(ImageArrays):
         return self.described(first[1:], archive.class_names(), sizes_of)
 
     def content(self, split: str) -> Content:
-        """Raises RbError if images and labels do not match."""
         archive = self._opened()
         if split not in archive.splits:
             raise self.unknown_split(split, archive.splits)
@@ -102,8 +101,6 @@ class _Archive:
             raise damaged(self.path, expected, error) from None
 
     def header(self, name: str) -> npy.Header:
-        """Shape and type of an array, read without its data."""
-
         def work(file: Any) -> npy.Header:
             with file.zip.open(f"{name}.npy") as member:
                 return npy.header(member)

@@ -67,7 +67,6 @@ class Parquet(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        """Raises RbError if an image (named by its row) is unreadable or has another size."""
         self._known(split)
         table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
@@ -242,7 +241,6 @@ def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
 
 
 def _class_names_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
-    """The class names in the Hub's description of the columns, if the file contains one."""
     try:
         about = json.loads((schema.metadata or {})[b"huggingface"])
         names = about["info"]["features"][label]["names"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -33,7 +32,6 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """Raises RbError if files are missing or the classes differ."""
         self.known(split)
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
@@ -58,11 +56,11 @@ class Cinic10(Photographs):
     Darlow et al., "CINIC-10 is not ImageNet or CIFAR-10", 2018.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 90_000, "valid": 90_000, "test": 90_000}
-    normalization: ClassVar[str] = "cinic10"
-    class_names: ClassVar[Sequence[str]] = cifar.Cifar10.class_names
-    folders: ClassVar[tuple[str, ...]] = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
+    normalization = "cinic10"
+    class_names = cifar.Cifar10.class_names
+    folders = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
 
     def find(self, split: str) -> Tree:
         for folder in self.folders:
@@ -81,13 +79,13 @@ class ImageNet50(Photographs):
     256 pixels and its centre is cropped.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
+    shape = (3, 224, 224)
     sizes: ClassVar[dict[str, int]] = {"train": 64_000, "test": 2_500}
-    normalization: ClassVar[str] = "imagenet"
-    class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(50))
-    folders: ClassVar[tuple[str, ...]] = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
-    resize: ClassVar[Scaling | None] = Scaling(256, only_others=True)
-    kind: ClassVar[str] = "imagenet50 1"
+    normalization = "imagenet"
+    class_names = tuple(str(number) for number in range(50))
+    folders = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
+    resize = Scaling(256, only_others=True)
+    kind = "imagenet50 1"
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
@@ -119,18 +117,12 @@ class TinyImageNet(Photographs):
     class names are WordNet IDs in alphabetical order, as in torchvision's ImageFolder.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 64, 64)
+    shape = (3, 64, 64)
     sizes: ClassVar[dict[str, int]] = {"train": 100_000, "test": 10_000}
-    normalization: ClassVar[str] = "tinyimagenet"
+    normalization = "tinyimagenet"
     # The names of the classes are in the data (wnids.txt).
-    class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(200))
-    folders: ClassVar[tuple[str, ...]] = (
-        "tiny-imagenet-200",
-        "tinyimagenet/tiny-imagenet-200",
-        "tinyimagenet",
-        "tiny-imagenet",
-        ".",
-    )
+    class_names = tuple(str(number) for number in range(200))
+    folders = ("tiny-imagenet-200", "tinyimagenet/tiny-imagenet-200", "tinyimagenet", "tiny-imagenet", ".")
 
     def find(self, split: str) -> Tree:
         for root in (self.home / folder for folder in self.folders):

@@ -85,7 +85,7 @@ class PublishedDataset(DatasetSource):
         return [file for file in published() if file.dataset == word]
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """Maps each file from which a split is read to its published MD5. Raises NotHere."""
+        """Maps each file from which a split is read to its published MD5, or raises NotHere."""
         files = self.files(split)
         paths = self.all_of(split, [file.path for file in files])
         return dict(zip(paths, (file.md5 for file in files), strict=True))
@@ -146,7 +146,7 @@ class Arrays(PublishedDataset, ImageArrays):
 
     @abstractmethod
     def unpacked(self, data: bytes) -> Any:
-        """Decodes one file. It may raise any exception."""
+        """Decodes the bytes of one file. May raise any exception."""
 
     def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
         """The images uint8 (n, C, H, W) of each file, and all labels int64 (N,)."""

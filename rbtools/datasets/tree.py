@@ -20,7 +20,7 @@ from rbtools.plain_files import opened
 
 # The file extensions that torchvision's ImageFolder reads.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-HIDDEN = "hidden"  # stands in for the extension of a hidden file
+HIDDEN = "hidden"  # counts hidden files, in place of an extension
 # Folder names of each split, the preferred one first.
 SPLITS = {"train": ("train",), "test": ("test", "val")}
 HASH_AT_ONCE = 4096
@@ -62,7 +62,7 @@ class Tree:
 
 
 def split_folders(path: str) -> dict[str, Path]:
-    """Maps each split to its folder: PATH itself may be `test`. Raises RbError if there is no split."""
+    """Maps each split to its folder. PATH may itself be `test`. Raises RbError if there is no split."""
     root = Path(path).expanduser()
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
@@ -115,7 +115,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
 
 
 def _is_split(root: Path) -> bool:
-    """Whether each folder in a folder contains images. A folder called train is not a test split."""
+    """Whether a folder, which must not be called train, is a test split: its folders contain images."""
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
         return False
@@ -209,10 +209,11 @@ def some(names: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
-    """Data sets whose images are files, decoded when the split is loaded.
+    """Data sets whose images are files.
 
-    Images are decoded when they are indexed if they do not fit into memory or are all scaled. `kind` contains
-    the settings that, together with the files, determine the pixels, and is part of the fingerprint.
+    Images are decoded when the split is loaded, or when they are indexed if they do not fit into memory or
+    are all scaled. `kind` contains the settings that, together with the files, determine the pixels. `kind`
+    is part of the fingerprint.
     """
 
     kind: ClassVar[str] = "imagefolder 1"
@@ -231,7 +232,6 @@ class TreeDataset(DatasetSource):
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        """Raises RbError if an image (named by its file) is unreadable or has another size."""
         tree, resize = self.tree(split), self.resize
         names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
 

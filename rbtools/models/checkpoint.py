@@ -270,7 +270,7 @@ def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Ten
     origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
     if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
         mean, std, origin["normalisation"] = None, None, "inside the network"
-    unpack.take_normalisation(rest, checkpoint.path, {})  # the rest without its normalisation
+    unpack.take_normalisation(rest, checkpoint.path, {})  # removes the normalisation from the rest
     if beside := [key for key in rest if not key.startswith(unpack.COPIES)]:
         origin["left_out"] = counted(beside)
     state = {inside + key: value for key, value in state.items()}

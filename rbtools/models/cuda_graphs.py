@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from rbtools.graphs import Pool, no_waits
 from rbtools.models import folding
 
-CALLS = 3  # this pass is captured; the ones before it run without a graph
+CALLS = 3  # the third pass is captured, the earlier ones run without a graph
 _TOLERANCE = 0.02  # share of the largest value; larger than rounding in bfloat16
 
 
@@ -139,7 +139,6 @@ class GraphedNetwork(nn.Module):
         return logits
 
     def _record(self, images: Tensor, differentiable: bool) -> bool:
-        """Capture the passes. Returns True if their results agree with the network."""
         try:
             self.pool = self.pool or Pool(images.device)
             with torch.set_grad_enabled(differentiable):

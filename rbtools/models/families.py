@@ -48,7 +48,7 @@ State = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Inferred:
-    """The architecture record of a network that was inferred from weights, and two sizes."""
+    """A network that was inferred from weights: its architecture record and two sizes."""
 
     arch: dict[str, Any]
     classes: int
@@ -56,7 +56,7 @@ class Inferred:
 
 
 class Ambiguous(RbError):
-    """Several networks have these weights. `candidates` lists all of them, the message some."""
+    """Raised if several networks fit the weights. `candidates` contains all of them."""
 
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)
@@ -177,9 +177,7 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     classes, in_channels = state["classifier.weight"].shape[0], state["stem.0.weight"].shape[1]
     inferred = []
     for cell in candidates:
-        described = nb201.arch(
-            nb201.index_of(nb201.to_string(cell)), channels=channels, cells=cells, classes=classes
-        )
+        described = nb201.arch(nb201.index_by_ops()[cell], channels=channels, cells=cells, classes=classes)
         arch = {key: described[key] for key in ("space", "name", "index", "str", "channels", "cells")}
         inferred.append(Inferred(arch, classes, in_channels))
     if not fits(state, inferred[0].arch, classes, (in_channels, 32, 32)):

@@ -1,5 +1,3 @@
-"""Strict loading of weights into networks."""
-
 from __future__ import annotations
 
 from collections import OrderedDict

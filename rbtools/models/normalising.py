@@ -26,7 +26,7 @@ GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor ima
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """Known normalisations by name, and the number of `classes` of the data set of each.
+    """`known` maps names to normalisations, and `classes` maps them to numbers of classes.
 
     `batches` returns labelled images on which several possible normalisations are compared.
     """
@@ -62,7 +62,8 @@ def choices(
     There is exactly one if the file contains it, if the user names it, or if the training data of a published
     run determine it. Files that rbtools wrote without a normalisation, and networks of the user's own code,
     have none. Otherwise, the first known normalisation of each kind is possible. The published normalisation
-    of the network is preferred if all publishers use the same one. `named`: the user named the network.
+    of the network is preferred if all publishers use the same one. `named` is true if the user named the
+    network.
     """
     noted = checkpoint.metadata.get("arch")
     own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
@@ -88,7 +89,7 @@ def choices(
 
 
 def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channels: int) -> Choices:
-    """Returns the possible normalisations of a program: none if the program has a normaliser's buffers."""
+    """Returns the possible normalisations of a program. A program with a normaliser's buffers needs none."""
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
         return Choices({RAW: chosen(None)}, f"{GUESS}the program normalises by itself")
@@ -146,8 +147,10 @@ def preprocessing(cfg: object) -> str | None:
 
 
 def normaliser(network: nn.Module) -> str | None:
-    """Returns the name of the module that contains a mean and a standard deviation per channel, as buffers or
-    plain attributes. The name is "" for the network itself, and None if no module does."""
+    """Returns the name of a module with a mean and a standard deviation per channel, or None.
+
+    The numbers may be buffers or plain attributes. The name is "" for the network itself.
+    """
     for name, module in network.named_modules():
         own = {**vars(module), **module._buffers}
         if all(any(_a_number_a_channel(own.get(word)) for word in words) for words in (MEANS, STDS)):

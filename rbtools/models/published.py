@@ -29,7 +29,6 @@ def is_published(raw: object) -> bool:
 
 
 def _budget(raw: Mapping[str, Any]) -> str | None:
-    """Returns the key of the training run with the most epochs."""
     budgets = (budget for budget in BUDGETS if isinstance(raw.get(budget), Mapping))
     return next((budget for budget in budgets if isinstance(raw[budget].get("all_results"), Mapping)), None)
 

@@ -114,7 +114,7 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError if tensors share or expand a few bytes to more than memory may hold."""
+    """Raise RbError if tensors that share or expand a few bytes claim much more memory than the file."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())

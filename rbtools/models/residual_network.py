@@ -68,7 +68,6 @@ class ResidualNetwork(nn.Module):
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> ResidualNetwork:
-    """Raises RbError if the record does not describe a network."""
     residual_space: Any = space(arch["space"])
     sizes, layers = residual_space.of(arch)
     return ResidualNetwork(layers, sizes.width, classes=classes, shape=shape, unit=sizes.inputs == UNIT)

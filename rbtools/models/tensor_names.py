@@ -40,7 +40,7 @@ UNUSED = (
     ("aux1.", "inception5b.branch4.1.conv.weight"),
     ("aux2.", "inception5b.branch4.1.conv.weight"),
 )
-# Tensors beside the weights of a network without BatchNorm weights (CARD's binary one): edge-popup's scores.
+# The end of edge-popup's scores, which CARD's binary network does not use. It has no BatchNorm weights.
 _SCORES, _WITHOUT_WEIGHTS = ".scores", ("layer4.1.bn2.running_mean", "layer4.1.bn2.weight")
 # Microsoft's Swin transformer in timm's names: patches are merged at the beginning of the next stage; tensors
 # that are computed while the network is built are left out.

@@ -189,7 +189,7 @@ MOST = 1_000_000  # limit of characters and numbers in one value; a long trainin
 
 
 class PickleScan:
-    """Answers for the containers of one file, whose content must not change meanwhile."""
+    """Questions about the containers of one file, whose content must not change. Answers are cached."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, int], bool] = {}

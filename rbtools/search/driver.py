@@ -66,8 +66,9 @@ class Trace(NamedTuple):
 def patience(size: int) -> int:
     """The number of consecutive free proposals after which a run over `size` architectures ends.
 
-    It is a hundred per architecture: isomorphic cells are proposed in proportion to their number, and a cell
-    without isomorphic ones must still be found. A fixed limit would make long runs over small tables.
+    It is a hundred per architecture, because isomorphic cells are proposed in proportion to their number, and
+    a cell without isomorphic cells must still be found. `IDLE` would be many useless proposals for a small
+    table.
     """
     return min(IDLE, max(100, 100 * size))
 

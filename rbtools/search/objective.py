@@ -20,7 +20,7 @@ class SearchObjective(NamedTuple):
     expression: expr.Expression
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """Returns the value in a record, or None if it is not finite. Raises RbError (MissingName)."""
+        """Returns the value in a record, or None if it is not finite. Raises expr.MissingName or RbError."""
         value = self.expression(record)
         return float(value) if is_number(value) and math.isfinite(value) else None
 

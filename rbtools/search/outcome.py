@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 class Searched(NamedTuple):
-    """A finished search. Results are looked up in `tables`; "table" is the one that was searched."""
+    """A finished search. `tables` contains the searched table ("table") and those for further results."""
 
     algorithm: Algorithm
     objectives: tuple[SearchObjective, ...]
@@ -140,7 +140,6 @@ def _looked_up(done: Searched, indices: list[int]) -> Record:
 
 
 def _columns(table: ResultTable, entries: Iterable[TableEntry | None]) -> dict[str, list[float]]:
-    """Maps each metric to its values in these entries of the table."""
     known = [entry.metrics for entry in entries if entry is not None]
     columns = {name: [metrics[name] for metrics in known if name in metrics] for name in table.names}
     return {name: values for name, values in columns.items() if values}

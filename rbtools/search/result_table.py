@@ -171,7 +171,6 @@ class ResultTable:
 
     @cached_property
     def field(self) -> SearchSpace:
-        """The architectures with a value of every objective."""
         if self._space == nasbench201.NASBench201.name:
             return CellSpace(self.known, share=self.share)
         return SearchSpace([str(key) for key in self.known])
@@ -185,7 +184,6 @@ class ResultTable:
 
 
 def _kind(record: Record) -> tuple[Any, ...]:
-    """Returns the values of `_KIND`. Raises RbError for a list or an object."""
     kind = tuple(at(record, name.split(".")) for name in _KIND)
     for name, value in zip(_KIND, kind, strict=True):
         if isinstance(value, list | dict):

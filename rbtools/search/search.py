@@ -142,7 +142,6 @@ class SearchCommand:
         self.rules = Rules(1, seed=seed) if algorithm.supernet else charged
 
     def __call__(self) -> int:
-        """Returns the exit status of the command."""
         options = self.options
         if self.algorithm.supernet:
             return self.derive()
@@ -261,7 +260,6 @@ class SearchCommand:
         tables: Mapping[str, ResultTable],
         cells: Sequence[Record] = (),
     ) -> int:
-        """Report and write the results. `cells` are from a differentiable search."""
         done = outcome.Searched(self.algorithm, self.wanted, self.rules, source, traces, tables)
         if cells:
             records = outcome.derived(done, cells)

@@ -93,7 +93,6 @@ def write(
 
 
 def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.Table:
-    """Returns a row for each record, ranked by the first objective."""
     key, higher = done.objectives[0].text, done.objectives[0].higher
 
     def reached(record: Record) -> Record:
@@ -106,7 +105,6 @@ def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.T
 
 
 def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
-    """Returns the spread and the optimum of the objective and of all metrics in each table."""
     key = done.objectives[0].text
     tables = section["looked_up"] or {"table": {"metrics": {}, "optima": {}}}
     known = [key, *(metric for one in tables.values() for metric in one["metrics"])]
@@ -134,7 +132,6 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
 
 
 def _chosen(text: str | None, known: list[str]) -> list[str]:
-    """Returns the metrics that --metric selects, or all metrics without --metric."""
     try:
         return known if text is None else expr.select(known, text)
     except RbError as wrong:

@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 SHAPE, CLASSES = (3, 32, 32), 10  # for the numbers of multiply-adds, if no data set is given
 LISTED = 100_000  # larger spaces are not listed to draw a sample
-TRIES = 20_000  # the most draws for each architecture that is requested
+TRIES = 20_000  # the most random architectures for each one that is requested
 
 
 def records(

@@ -1,5 +1,3 @@
-"""The fields of an architecture that determine its network."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

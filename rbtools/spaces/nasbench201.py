@@ -249,7 +249,7 @@ def index_of(text: str) -> int:
 
 
 def find(text: str) -> int:
-    """Returns the index of an architecture's index, name (nb201-13714) or string.
+    """Returns the index of the architecture with this index, name (nb201-13714) or string.
 
     Raises RbError for an index out of range or a string that cannot be parsed.
     """
@@ -377,11 +377,8 @@ class NASBench201:
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         return arch(index, channels=self.channels, cells=self.cells, classes=classes, shape=shape)
 
-    def find(self, text: str) -> int:
-        return find(text)
-
-    def neighbours(self, index: int) -> list[int]:
-        return neighbours(index)
+    find = staticmethod(find)
+    neighbours = staticmethod(neighbours)
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         index = index_by_ops()[ops_of(arch)]

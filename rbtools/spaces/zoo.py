@@ -51,12 +51,6 @@ def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class NoFields:
-    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        return {}
-
-
-@dataclass(frozen=True)
 class ResNetForm:
     """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
 
@@ -132,16 +126,19 @@ class WideResNetForm:
 
 
 @dataclass(frozen=True)
-class VGGForm(NoFields):
+class VGGForm:
     """VGG with BatchNorm for CIFAR (kuangliu/pytorch-cifar), with five stages and one linear layer."""
 
     convs: Sequence[int]
     widths: ClassVar[Sequence[int]] = (64, 128, 256, 512, 512)
     family: ClassVar[str] = "vgg"
 
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        return {}
+
 
 @dataclass(frozen=True)
-class SimpleCNNForm(NoFields):
+class SimpleCNNForm:
     """The four layers of MNISTNet (advbench; PyTorch's own MNIST example)."""
 
     side: ClassVar[int] = 12  # the largest side of the features for the linear layers

@@ -33,7 +33,7 @@ _INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 def of_hub(name: str, run: Run) -> NamedWeights:
-    """Weights of a repository of the Hugging Face Hub, ORG/NAME or ORG/NAME@REVISION."""
+    """Returns the weights in a repository of the Hugging Face Hub, ORG/NAME or ORG/NAME@REVISION."""
     match = _REPOSITORY.fullmatch(name)
     # The Hub does not allow other first or last characters, double marks, or longer names.
     parts = [] if match is None or len(match[1]) > 96 else match[1].split("/")
@@ -69,7 +69,7 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
-    """Returns the architecture in the files of timm or transformers, whose paths `file` returns."""
+    """Returns the architecture in configuration files, whose paths `file` returns for their names."""
     config = _config(source, file(CONFIG_FILE))
     of_timm = isinstance(config.get("architecture"), str)
     try:
@@ -82,7 +82,6 @@ def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _hub_file(repository: str, revision: str | None, file: str, run: Run) -> str:
-    """Returns the path of a repository's file in the Hub's own cache."""
     try:
         import huggingface_hub
     except ImportError:
@@ -123,7 +122,6 @@ def _config(source: str, path: str) -> Mapping[str, Any]:
 
 
 def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Raises RbError if the configuration changes arguments of timm's network."""
     if config.get("model_args"):
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(
@@ -159,7 +157,6 @@ def of_timm(name: str, run: Run) -> NamedWeights:
 
 
 def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the normalisation and the preprocessing in a timm configuration."""
     from rbtools.models import normalising
 
     fields: dict[str, Any] = {}
@@ -170,7 +167,7 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_torchvision(name: str, run: Run) -> NamedWeights:
-    """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2, or the best ones of NAME."""
+    """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2. NAME has default weights."""
     from rbtools.models.torchvision_import import torchvision
     from rbtools.zoo import external
 

@@ -41,7 +41,7 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns the usual variant of a torchvision network, and that for small images if there is one."""
+    """Returns the fields of the usual variant and, if there is one, of the variant for small images."""
     small = str(arch.get("name")).startswith(external.WITH_SMALL_STEM)
     return [{}, {"stem": external.SMALL_STEM}] if small else []
 
@@ -64,15 +64,8 @@ def let_in(network: nn.Module, place: str, channels: int) -> None:
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)
     assert isinstance(old, nn.Conv2d)
-    new = nn.Conv2d(
-        channels,
-        old.out_channels,
-        old.kernel_size,  # type: ignore[arg-type]
-        old.stride,  # type: ignore[arg-type]
-        old.padding,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-    )
-    setattr(network.get_submodule(parent), name, new)
+    sizes: Any = (old.out_channels, old.kernel_size, old.stride, old.padding)
+    setattr(network.get_submodule(parent), name, nn.Conv2d(channels, *sizes, bias=old.bias is not None))
 
 
 def resizing(network: nn.Module, side: int) -> nn.Module:

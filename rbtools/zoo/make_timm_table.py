@@ -19,7 +19,7 @@ LARGEST = 450_000_000  # the most parameters of a network in the table
 
 
 def entries() -> dict[str, dict[str, Any]]:
-    """Maps each digest to `head`, `stem` and `names`: of equal functions only the shortest name."""
+    """Maps each digest to `head`, `stem` and `names`, with only the shortest name of equal functions."""
     timm = import_timm()
     functions: set[tuple[str, str]] = set()
     table: dict[str, dict[str, Any]] = {}

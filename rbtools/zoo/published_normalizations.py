@@ -15,8 +15,8 @@ LARGE = 1000  # classes of ImageNet
 
 
 def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named: bool) -> list[Known]:
-    """Returns one normalisation of each kind from all publishers of these tensors with this number of
-    classes.
+    """Returns the normalisations that publishers of these tensors use for `classes` classes, one of each
+    kind.
 
     If the user `named` the network, the name decides between configurations with equal tensors.
     """

@@ -1,4 +1,5 @@
-"""ConvNeXt and ViT with convolutional stems (Singh et al. 2023) for 224x224 images, otherwise built by timm.
+"""ConvNeXt and ViT with convolutional stems (Singh et al. 2023) for 224x224 images. timm builds the other
+layers.
 
 All networks except vit-s are applied to pixels without normalisation.
 """
