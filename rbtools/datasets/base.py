@@ -79,7 +79,7 @@ class HashCache(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Registered, ABC):
-    """A data set that is not loaded yet. `name` is the user's text, and `argument` its part after the colon."""
+    """A data set that is not loaded yet. `name` is the user's text, `argument` the part after its colon."""
 
     name: str
     argument: str | None = None

@@ -64,8 +64,9 @@ def let_in(network: nn.Module, place: str, channels: int) -> None:
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)
     assert isinstance(old, nn.Conv2d)
-    sizes: Any = (old.out_channels, old.kernel_size, old.stride, old.padding)
-    setattr(network.get_submodule(parent), name, nn.Conv2d(channels, *sizes, bias=old.bias is not None))
+    sizes: Any = {"kernel_size": old.kernel_size, "stride": old.stride, "padding": old.padding}
+    new = nn.Conv2d(channels, old.out_channels, bias=old.bias is not None, **sizes)
+    setattr(network.get_submodule(parent), name, new)
 
 
 def resizing(network: nn.Module, side: int) -> nn.Module:
