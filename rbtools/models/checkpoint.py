@@ -49,8 +49,7 @@ def load(
     hints: NormalizationHints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """Read a file, infer its architecture if `arch` does not contain one, build the network, and load the
-    weights.
+    """Read a file, infer its architecture if `arch` has none, build the network, and load the weights.
 
     Returns (model, arch, facts). The model is in eval mode on the CPU, and its first layer is the
     normalisation, if there is one. `arch` is the complete architecture record. `facts` contains plain values
@@ -58,13 +57,12 @@ def load(
     describe the file: `member` (see `read`) and, if the file does not contain its normalisation, `normalize`
     ([mean, std], "per-image" or "none").
 
-    `classes` and `shape` (C, H, W) describe the data set and must agree with the file. Tensor names and
-    shapes do not always determine the normalisation, the variant of a network, and operations without
-    weights. Then the accuracy on the images of `hints` decides, and `facts` contains the accuracies
-    (`tried`), or, without images, the undecided fields (`unchecked`). If `allow_code` is true, programs
-    (TorchScript, torch.export) and the user's own functions may run. Raises RbError if not exactly one
-    network and normalisation fit, or if the data set does not agree with the file. The global random state is
-    unchanged.
+    `classes` and `shape` (C, H, W) describe the data set and must agree with the file. If tensor names and
+    shapes do not determine the normalisation, the variant of the network, or operations without weights, the
+    accuracy on the images of `hints` decides, and `facts` contains the accuracies (`tried`). Without images,
+    `facts` contains the undecided fields (`unchecked`). If `allow_code` is true, programs (TorchScript,
+    torch.export) and the user's own functions may run. Raises RbError if not exactly one network and
+    normalisation fit, or if the data set does not agree with the file. The global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
     kind = programs.kind_of_file(path) if allow_code and path.is_file() else None
