@@ -8,7 +8,6 @@ user's own code. Published data sets are described without their files.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from rbtools.datasets import indices, of_classes
 from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
@@ -24,7 +23,6 @@ __all__ = [
     "Dataset",
     "Description",
     "describe",
-    "download",
     "fingerprint",
     "indices",
     "load",
@@ -110,23 +108,6 @@ def _kind_of(path: str) -> str | None:
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
-
-
-def download(
-    name: str,
-    split: str,
-    data_dir: PathLike | None = None,
-    *,
-    say: Callable[[str], None] = lambda _: None,
-    check_cancelled: Callable[[], None] = lambda: None,
-    allow_code: bool = False,
-) -> None:
-    """Download missing files of a published data set into `data_dir`.
-
-    `say` is called with progress messages. `check_cancelled` is called often and raises an exception to stop
-    the download. Raises RbError if the download fails or if the content is not the published content.
-    """
-    source(name, data_dir, allow_code=allow_code).download(split, say, check_cancelled)
 
 
 def describe(

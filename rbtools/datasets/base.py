@@ -99,7 +99,12 @@ class DatasetSource(Registered, ABC):
         """SHA-256 (hex) of the content of a split. Imports no torch."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
-        """Download missing published files of a split (see `datasets.download`)."""
+        """Download missing published files of a split.
+
+        `say` is called with progress messages. `check_cancelled` is called often and raises an exception to
+        stop the download. Raises RbError if the download fails or if the content is not the published
+        content.
+        """
         return None
 
     def described(
