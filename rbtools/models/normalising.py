@@ -55,7 +55,7 @@ def choices(
     classes: int,
     channels: int,
     hints: NormalizationHints,
-    named: bool = False,
+    named: bool,
 ) -> Choices:
     """Returns the normalisations that are possible for a checkpoint's `network`.
 

@@ -54,7 +54,7 @@ class VGG(nn.Module):
     """
 
     def __init__(
-        self, convs: Sequence[int], widths: Sequence[int], *, classes: int, in_channels: int = 3
+        self, convs: Sequence[int], widths: Sequence[int], *, classes: int, in_channels: int
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []

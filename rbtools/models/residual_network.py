@@ -33,7 +33,7 @@ class ResidualNetwork(nn.Module):
     each image x is first scaled to Euclidean norm 1.
     """
 
-    def __init__(self, layers: Layers, width: int, *, classes: int, shape: Shape, unit: bool = False) -> None:
+    def __init__(self, layers: Layers, width: int, *, classes: int, shape: Shape, unit: bool) -> None:
         super().__init__()
         self.unit = unit
         channels, height, rest = shape

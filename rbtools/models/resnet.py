@@ -213,19 +213,12 @@ class PreActResNet(FourStages):
     """
 
     def __init__(
-        self,
-        blocks: Sequence[int],
-        *,
-        classes: int,
-        in_channels: int = 3,
-        width: int = 64,
-        final_norm: bool = True,
-        shortcut: str = "activation",
+        self, blocks: Sequence[int], *, classes: int, in_channels: int, final_norm: bool, shortcut: str
     ) -> None:
         super().__init__()
         self.activation: Activation = F.relu
-        self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
-        channels = self.add_stages(PreActBlock, blocks, width, shortcut)
+        self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        channels = self.add_stages(PreActBlock, blocks, 64, shortcut)
         self.bn = nn.BatchNorm2d(channels) if final_norm else None
         self.linear = nn.Linear(channels, classes)
 
@@ -272,7 +265,7 @@ class WideResNet(nn.Module):
     pooling.
     """
 
-    def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int = 3) -> None:
+    def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int) -> None:
         super().__init__()
         count, widths = (depth - 4) // 6, [16 * widen, 32 * widen, 64 * widen]
         self.activation: Activation = F.relu

@@ -54,7 +54,7 @@ def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor
 
 
 def decided(
-    path: Path, models: Mapping[str, nn.Module], batches: Batches, preferred: Collection[str] = ()
+    path: Path, models: Mapping[str, nn.Module], batches: Batches, preferred: Collection[str]
 ) -> tuple[str, dict[str, Any]]:
     """Returns the options of the best model, and the number of `images` and the accuracies (`acc`) as a dict.
 

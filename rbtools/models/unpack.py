@@ -41,7 +41,7 @@ MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
 
 def unwrapped(
-    raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None = None
+    raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None
 ) -> tuple[Mapping[Any, Any], list[str], list[str]]:
     """Find the state dict, and add plain values on the path to it to `metadata`.
 

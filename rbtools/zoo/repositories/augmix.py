@@ -48,7 +48,7 @@ class AugMixResNeXt(nn.Module):
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: HALF, 100: HALF}
 
-    def __init__(self, depth: int, groups: int, width: int, *, classes: int, in_channels: int = 3) -> None:
+    def __init__(self, depth: int, groups: int, width: int, *, classes: int, in_channels: int) -> None:
         super().__init__()
         self.conv_1_3x3 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
         self.bn_1 = nn.BatchNorm2d(64)

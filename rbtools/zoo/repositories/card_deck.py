@@ -42,7 +42,7 @@ class CardBlock(PreActivated):
 class CardWidePreActResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes)."""
 
-    def __init__(self, widen: int, *, classes: int, in_channels: int = 3) -> None:
+    def __init__(self, widen: int, *, classes: int, in_channels: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
         channels = 64

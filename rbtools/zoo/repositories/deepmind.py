@@ -120,10 +120,10 @@ class DeepMindWideResNet(nn.Module):
         widths: Sequence[int],
         *,
         classes: int,
-        in_channels: int = 3,
-        activation: str = "silu",
-        squeeze: bool = False,
-        meansparse: bool = False,
+        in_channels: int,
+        activation: str,
+        squeeze: bool,
+        meansparse: bool,
     ) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]

@@ -54,7 +54,7 @@ class HuangWideResNet(nn.Module):
         widths: Sequence[int],
         *,
         classes: int,
-        in_channels: int = 3,
+        in_channels: int,
         activation: str,
     ) -> None:
         super().__init__()
