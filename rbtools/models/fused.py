@@ -66,11 +66,12 @@ class ActivatedConvolution(nn.Conv2d):
 
 
 def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
-    """Return a copy of a traced network with fused convolutions, or None if none can be fused.
+    """Return a copy of a traced network with fused convolutions.
 
-    The weights of `network` must be constant. `inputs` (N, C, H, W) is an example batch, in bfloat16 on a
-    GPU. The modules of the copy keep their names. Raises ValueError if the logits or gradients of the copy
-    differ, as with broadcasting sums and in-place layers, and RuntimeError if cuDNN has no suitable kernel.
+    The result is None if no convolution can be fused, or if the inputs are not bfloat16 on a GPU. The weights
+    of `network` must be constant. `inputs` (N, C, H, W) is an example batch. The modules of the copy keep
+    their names. Raises ValueError if the logits or gradients of the copy differ, as with broadcasting sums
+    and in-place layers, and RuntimeError if cuDNN has no suitable kernel.
     """
     if not (isinstance(network, fx.GraphModule) and inputs.is_cuda and inputs.dtype == torch.bfloat16):
         return None

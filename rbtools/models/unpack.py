@@ -43,11 +43,11 @@ MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 def unwrapped(
     raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None
 ) -> tuple[Mapping[Any, Any], list[str], list[str]]:
-    """Find the state dict, and add plain values on the path to it to `metadata`.
+    """Find the state dict, and add plain values on the path to this dict to `metadata`.
 
-    Returns the mapping that contains the tensors, the keys that lead to it, and other keys with weights. If a
-    file contains several sets of weights, `member` is the key of the wanted set ("best", "ema"). Raises
-    RbError if there are no weights, or no weights with the key `member`.
+    Returns the mapping that contains the tensors, the keys that lead to the mapping, and other keys with
+    weights. If a file contains several sets of weights, `member` is the key of the wanted set ("best",
+    "ema"). Raises RbError if there are no weights, or no weights with the key `member`.
     """
     nesting: list[str] = []
     others: list[str] = []
@@ -107,10 +107,10 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
 def take_normalisation(
     state: dict[str, Tensor], path: object, metadata: Mapping[str, Any]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Move a normaliser's buffers out of the state and return them, or None.
+    """Move a normaliser's buffers out of the state, and return mean and standard deviation, or (None, None).
 
     Without buffers, numbers called mean and std in the metadata are used. Raises RbError if several
-    normalisers in the state differ.
+    normalisers differ.
     """
     pairs = []
     for key in list(state):
