@@ -2,14 +2,12 @@
 
 A name may have an argument, as in `imagefolder:PATH` or `digits:classes=3/8` (only two classes of digits). To
 add a data set, write one file and add one line to the registry here. python:MODULE:CLASS is a data set in the
-user's own code, which is imported only with `allow_code`. Published data sets can be described without their
-files. The files are in the data folder (--data-dir).
+user's own code. Published data sets are described without their files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from rbtools.datasets import indices, of_classes
 from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
@@ -25,7 +23,6 @@ __all__ = [
     "Dataset",
     "Description",
     "describe",
-    "download",
     "fingerprint",
     "indices",
     "load",
@@ -73,7 +70,7 @@ def source(
 
     `data_dir` is the folder of published data sets (by default RB_DATA, or else the folder `data`).
     `class_map` is a file that maps class names to indices, for models that number the classes differently.
-    `allow_code` permits importing the program in python:MODULE:CLASS, which a record may name.
+    `allow_code` permits importing the user's code in python:MODULE:CLASS.
     """
     word, colon, argument = _parted(name)
     if word.startswith(OWN) and not allow_code:
@@ -82,9 +79,8 @@ def source(
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
     mapped = None if class_map is None else os.fspath(class_map)
     chosen = argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN)
-    if chosen or (
-        mapped is not None and word != "imagefolder"
-    ):  # an imagefolder applies its class map itself
+    # An imagefolder applies its class map itself.
+    if chosen or (mapped is not None and word != "imagefolder"):
         whole = source(word if chosen else name, data_dir, allow_code=allow_code)
         return of_classes.OfClasses(
             name=name, argument=argument if chosen else None, class_map=mapped, whole=whole
@@ -99,8 +95,7 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """The parts of a name: its name in the registry (or python:MODULE:CLASS), a colon if there is an
-    argument, and the argument."""
+    """The name in the registry (or python:MODULE:CLASS), a colon or nothing, and the argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")
@@ -109,29 +104,10 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 
 def _kind_of(path: str) -> str | None:
-    """The path with its kind (`npz:PATH`) if the path has no kind. Returns None if the path is not a data
-    set."""
+    """The path with its kind (`npz:PATH`), or None if the path is not a data set."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
-
-
-def download(
-    name: str,
-    split: str,
-    data_dir: PathLike | None = None,
-    *,
-    say: Callable[[str], None] = lambda _: None,
-    check_cancelled: Callable[[], None] = lambda: None,
-    allow_code: bool = False,
-) -> None:
-    """Download missing files of a published data set into `data_dir`.
-
-    `say` is called with progress messages. `check_cancelled` is called often and raises an exception to stop
-    the download. Does nothing if the data set is not published. Raises RbError if the download fails or if
-    the content is not the published content.
-    """
-    source(name, data_dir, allow_code=allow_code).download(split, say, check_cancelled)
 
 
 def describe(

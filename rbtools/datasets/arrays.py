@@ -19,8 +19,10 @@ Stamped = tuple[Sequence[str], list[tuple[str, Path]]]
 
 
 class Content(NamedTuple):
-    """The content of a split. `pieces` are uint8 arrays (n, C, H, W), in memory or memory-mapped, that
-    together are the images in order. `labels` are int64 (N,). `names` are the class names."""
+    """`pieces` are uint8 arrays (n, C, H, W) of consecutive images, in memory or memory-mapped.
+
+    `labels` are int64 (N,), and `names` the class names.
+    """
 
     pieces: list[np.ndarray]
     labels: np.ndarray
@@ -29,16 +31,12 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageArrays(DatasetSource):
-    """The base class of data sets whose images are arrays."""
-
     @abstractmethod
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if the split is unknown, or if a file is missing,
-        damaged or of another kind."""
+        """Raises RbError if the split is unknown, or if a file is missing or damaged."""
 
     def stamped(self, split: str) -> Stamped | None:
-        """The values and files that identify a cached fingerprint. Returns None if no file shows whether the
-        content has changed."""
+        """The values and files that identify a cached fingerprint, or None if nothing shows a change."""
         return None
 
     def load(self, split: str) -> Dataset:
@@ -62,7 +60,7 @@ class ImageArrays(DatasetSource):
         return content_hash.remembered(cache, *stamped, lambda: self.hashed(split))
 
     def hashed(self, split: str) -> str:
-        """The fingerprint, always computed from the content without a cache."""
+        """The fingerprint, always computed from the content."""
         pieces, labels, names = self.content(split)
         check_labels(self.name, labels, names)
         return content_hash.pixels_hash(pieces, labels)
@@ -73,8 +71,8 @@ class ArrayDataset(ImageArrays):
     """A data set in memory. A subclass defines `arrays`, which returns the splits.
 
     `argument` is the text after the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names
-    of the classes. Without names, the highest label of all splits determines the number of classes. Keys of
-    stored results depend on the content, so results are found again if `arrays` returns the same arrays.
+    of the classes. Without names, the highest label of all splits determines the number of classes. Stored
+    results are found again if `arrays` returns the same arrays.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -85,7 +83,7 @@ class ArrayDataset(ImageArrays):
         """Returns images uint8 (N, C, H, W) and labels (N,), which are integers from 0 on."""
 
     def describe(self) -> Description:
-        """The description. All splits are loaded to describe the data set."""
+        """All splits are loaded to describe the data set."""
         made = {split: _arrays_of(self, split) for split in self.splits}
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:

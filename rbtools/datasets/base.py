@@ -31,10 +31,10 @@ class Description:
     """The description of a data set, known without loading it.
 
     `shape` is (C, H, W). `sizes` maps each existing split to its number of images. `mean` and `std` are the
-    usual normalisation, with one value per channel on the [0, 1] scale, or None if there is none. `present`
-    lists the classes that have images, if some have none. `skipped` is the number of files in the folders
-    that are not images. `augment` lists the usual training augmentations, among "crop" and "flip". `notes`
-    are sentences for the user about how the data set was interpreted.
+    usual normalisation, with one value per channel on the [0, 1] scale, or None. `present` lists the classes
+    that have images, if some have none. `skipped` is the number of files in the folders that are not images.
+    `augment` lists the usual training augmentations, among "crop" and "flip". `notes` are sentences for the
+    user.
     """
 
     name: str
@@ -70,22 +70,16 @@ class Dataset:
 
 
 class HashCache(Protocol):
-    """A cache of fingerprints: a store, or any other object with the methods `get` and `put`."""
+    """A cache of fingerprints, such as a store."""
 
-    def get(self, key: str) -> str | None:
-        """The value of the key, or None if the key has no value."""
+    def get(self, key: str) -> str | None: ...
 
-    def put(self, key: str, value: str) -> None:
-        """Set the value of the key."""
+    def put(self, key: str, value: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Registered, ABC):
-    """A data set that can be opened.
-
-    `name` is the name as the user wrote it, with its argument. `argument` is the text after the colon, or
-    None.
-    """
+    """A data set that is not loaded yet. `name` is the user's text, `argument` the part after its colon."""
 
     name: str
     argument: str | None = None
@@ -94,7 +88,7 @@ class DatasetSource(Registered, ABC):
 
     @abstractmethod
     def describe(self) -> Description:
-        """The description of the data set, made without loading the data set or importing torch."""
+        """The description of the data set, made without loading the images or importing torch."""
 
     @abstractmethod
     def load(self, split: str) -> Dataset:
@@ -107,16 +101,16 @@ class DatasetSource(Registered, ABC):
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         """Download missing published files of a split.
 
-        `say` is called with progress messages, and `check_cancelled` raises an exception to stop the
-        download.
+        `say` is called with progress messages. `check_cancelled` is called often and raises an exception to
+        stop the download. Raises RbError if the download fails or if the content is not the published
+        content.
         """
         return None
 
     def described(
         self, shape: Sequence[int], class_names: Sequence[str], sizes: dict[str, int], **more: Any
     ) -> Description:
-        """A description with the usual augmentations: colour images are cropped and flipped, unless `more`
-        differs."""
+        """A description. Colour images are cropped and flipped, unless `more` contains another `augment`."""
         channels, height, width = shape
         fields = {"augment": ("crop", "flip") if channels == 3 else (), **more}
         names = list(class_names)
@@ -132,10 +126,7 @@ class DatasetSource(Registered, ABC):
     def loaded(
         self, split: str, images: np.ndarray | Tensor | Streamed, labels: np.ndarray, names: Sequence[str]
     ) -> Dataset:
-        """A split with these images and labels, whose classes are called `names`.
-
-        Raises RbError if a label is not a class index.
-        """
+        """A split with these images, labels and class names. Raises RbError if a label is no class index."""
         check_labels(self.name, labels, names)
         return Dataset(
             name=self.name,
@@ -147,7 +138,6 @@ class DatasetSource(Registered, ABC):
         )
 
     def unknown_split(self, split: str, known: Iterable[str]) -> RbError:
-        """The error for a split that this data set does not have."""
         known = list(known)
         listed = ", ".join(known)
         return RbError(
@@ -161,15 +151,13 @@ def are_numbers(names: Iterable[str]) -> bool:
 
 
 def present_in(class_names: Sequence[str], there: Iterable[str]) -> tuple[int, ...]:
-    """The value of `Description.present`: the indices of the names in `there`, or () if all names are in
-    `there`."""
+    """The value of `Description.present`: the indices of the names in `there`, or () for all names."""
     present = tuple(place for place, name in enumerate(class_names) if name in set(there))
     return present if len(present) < len(class_names) else ()
 
 
 def channels_of(argument: str | None) -> tuple[str, int | None]:
-    """The path in the argument of a data set of encoded images, and the number of channels: 1 for PATH:grey,
-    3 for PATH:rgb, None for PATH."""
+    """The path in the argument, and the number of channels: 1 for PATH:grey, 3 for PATH:rgb, else None."""
     path, colon, word = (argument or "").rpartition(":")
     return (
         (path, {"grey": 1, "rgb": 3}[word]) if colon and word in ("grey", "rgb") else (argument or "", None)
@@ -178,7 +166,9 @@ def channels_of(argument: str | None) -> tuple[str, int | None]:
 
 def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
     """The class names of a data set without names: the numbers from 0 to the highest label of all splits.
-    Raises RbError if the highest label is so large that the file must be damaged."""
+
+    Raises RbError if the highest label is so large that the file must be damaged.
+    """
     count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
@@ -188,9 +178,9 @@ def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def check_labels(name: str, labels: np.ndarray, classes: int | Sequence[str]) -> None:
-    """Raise RbError if a label is not in [0, classes); the message names the first such label."""
-    count = classes if isinstance(classes, int) else len(classes)
+def check_labels(name: str, labels: np.ndarray, classes: Sequence[str]) -> None:
+    """Raise RbError if a label is no index of `classes`. The message names the first such label."""
+    count = len(classes)
     wrong = ((labels < 0) | (labels >= count)).nonzero()[0]
     if len(wrong):
         raise RbError(
@@ -199,16 +189,8 @@ def check_labels(name: str, labels: np.ndarray, classes: int | Sequence[str]) ->
         )
 
 
-def is_html(start: bytes) -> bool:
-    """Whether a file that begins with these bytes is a web page."""
-    return start.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML)
-
-
 def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
-    """The error for a file that cannot be read as `expected`, such as "an .npz file".
-
-    The message is that the file is empty or a web page, or else contains `error`.
-    """
+    """The error for a file that is not `expected`, such as an .npz file. The message gives the reason."""
     advice = advice or "Get the file again."
     try:
         with opened(path) as file:
@@ -217,7 +199,7 @@ def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str,
         return RbError(f"The file {path} cannot be read ({wrong.strerror}). Expected {expected}. {advice}")
     if not start:
         problem = "is empty"
-    elif is_html(start):
+    elif start.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML):
         problem = "is an HTML page that was saved as data"
     else:
         reason = shown(str(error), 300) or type(error).__name__

@@ -18,12 +18,11 @@ from rbtools.lazy import np
 
 @dataclass(frozen=True, kw_only=True)
 class Pickles(Arrays):
-    """The base class of data sets in pickles with labels and `data`, N x (C H W) bytes. A pickle is loaded
-    after its MD5 has been checked, as in torchvision."""
+    """Data sets in pickles with labels and `data`, N x (C H W) bytes, loaded after their MD5 was checked."""
 
     sizes: ClassVar[dict[str, int]] = {"train": 50_000, "test": 10_000}
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
-    form: ClassVar[str] = "a pickle"
+    shape = (3, 32, 32)
+    form = "a pickle"
     label_key: ClassVar[str] = "labels"
 
     def unpacked(self, data: bytes) -> Any:
@@ -35,20 +34,18 @@ class Pickles(Arrays):
 class Cifar10(Pickles):
     """CIFAR-10: ten classes."""
 
-    normalization: ClassVar[str] = "cifar10"
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar10", "cifar.python")
-    class_names: ClassVar[tuple[str, ...]] = tuple(
-        "airplane automobile bird cat deer dog frog horse ship truck".split()
-    )
+    normalization = "cifar10"
+    folders = (".", "cifar10", "cifar.python")
+    class_names = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100(Pickles):
     """CIFAR-100 with its hundred fine classes."""
 
-    normalization: ClassVar[str] = "cifar100"
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar100", "cifar.python")
-    class_names: ClassVar[tuple[str, ...]] = tuple(
+    normalization = "cifar100"
+    folders = (".", "cifar100", "cifar.python")
+    class_names = tuple(
         """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
         camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
         dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower
@@ -66,16 +63,14 @@ class ImageNet16(Pickles):
     """The first 120 classes of ImageNet at 16x16, as NAS-Bench-201 uses them.
 
     Labels in the files are 1 to 1000. Examples with labels above 120 are left out, and 1 is subtracted from
-    the other labels.
-
-    The published classes have no names, so the class names are numbers in the order of the files.
+    the other labels. The published classes have no names, so the class names are numbers.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 16, 16)
+    shape = (3, 16, 16)
     sizes: ClassVar[dict[str, int]] = {"train": 151_700, "test": 6_000}
-    normalization: ClassVar[str] = "imagenet16-120"
-    class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(120))
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar.python", "imagenet16-120")
+    normalization = "imagenet16-120"
+    class_names = tuple(str(number) for number in range(120))
+    folders = (".", "cifar.python", "imagenet16-120")
 
     def unpacked(self, data: bytes) -> Any:
         images, labels = super().unpacked(data)  # all thousand classes together are 1 GB

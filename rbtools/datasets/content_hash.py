@@ -22,8 +22,8 @@ AT_ONCE = 1000  # images
 def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
     """SHA-256 (hex) of the shape (N, C, H, W), the pixels in order, and the labels.
 
-    `pieces` are uint8 arrays (n, C, H, W) that together are the images in order. Each label is hashed as one
-    byte if all labels are below 256, otherwise as four bytes.
+    `pieces` are uint8 arrays (n, C, H, W) of consecutive images. Each label is hashed as one byte if all
+    labels are below 256, otherwise as four bytes.
     """
     shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
     total = hashlib.sha256(f"rbtools images 1 {shape}".encode())
@@ -35,8 +35,7 @@ def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
 
 
 def lines(*fields: str) -> bytes:
-    """The fields as bytes, with a zero byte after each field. A file name cannot contain a zero byte, so
-    different fields give different bytes."""
+    """The fields, each followed by a zero byte, which no file name contains."""
     return b"".join(os.fsencode(field) + b"\0" for field in fields)
 
 
@@ -48,9 +47,9 @@ def remembered(
 ) -> str:
     """The hash that `make` returns, or the cached hash of the same files.
 
-    `what` contains other values on which the hash depends. `files` contains (name, path) of each file. If
-    the stamp of a file is not settled (`checksum.stamp`), the hash is computed again and not cached.
-    Raises OSError if a file is missing.
+    `what` contains other values on which the hash depends, and `files` the (name, path) of each file. If the
+    stamp of a file is not settled (`checksum.stamp`), the hash is computed again and not cached. Raises
+    OSError if a file is missing.
     """
     if cache is None:
         return make()
@@ -73,7 +72,7 @@ def remembered(
 
 
 def md5_of(path: str | os.PathLike[str]) -> str:
-    """The MD5 of a file; publishers of data sets use MD5."""
+    """The MD5 of a file, as publishers of data sets give it."""
     total = hashlib.md5(usedforsecurity=False)
     with opened(path) as file:
         while chunk := file.read(1 << 20):

@@ -28,15 +28,15 @@ EXTRA = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 
 @dataclass(frozen=True, kw_only=True)
 class CifarC(PublishedDataset, ImageArrays):
-    """cifar10-c:fog.3 contains one corruption at one severity, cifar10-c:fog one corruption at all five
-    severities, and cifar10-c all corruptions.
+    """cifar10-c:fog.3 is one corruption at one severity, cifar10-c:fog one at all five, cifar10-c all
+    corruptions.
 
     "All corruptions" are the 15 corruptions of the benchmark in alphabetical order, each at severities 1 to
-    5. The archive contains four other corruptions, which can only be selected by name. The accuracy on all
-    corruptions is one minus the unnormalised mean corruption error.
+    5. The four other corruptions of the archive can only be selected by name. The accuracy on all corruptions
+    is one minus the unnormalised mean corruption error.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"test": 10_000}  # images of one corruption at one severity
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class CifarC(PublishedDataset, ImageArrays):
         return Content(pieces, np.concatenate([labels[place] for _, place in places]), self.class_names)
 
     def hashed(self, split: str) -> str:
-        """The fingerprint. Raises RbError if the MD5 of a file is not the published one."""
+        """Raises RbError if the MD5 of a file is not the published one."""
         for path, published in self.parts(split).items():
             if (md5 := content_hash.md5_of(path)) != published:
                 expected = f"the file of the data set {self.name} whose MD5 is {published}"
@@ -100,15 +100,15 @@ class CifarC(PublishedDataset, ImageArrays):
 class Cifar10C(CifarC):
     """CIFAR-10-C."""
 
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar10-c")
-    class_names: ClassVar[tuple[str, ...]] = cifar.Cifar10.class_names
-    normalization: ClassVar[str] = "cifar10"
+    folders = (".", "cifar10-c")
+    class_names = cifar.Cifar10.class_names
+    normalization = "cifar10"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100C(CifarC):
     """CIFAR-100-C, with the fine classes."""
 
-    folders: ClassVar[tuple[str, ...]] = (".", "cifar100-c")
-    class_names: ClassVar[tuple[str, ...]] = cifar.Cifar100.class_names
-    normalization: ClassVar[str] = "cifar100"
+    folders = (".", "cifar100-c")
+    class_names = cifar.Cifar100.class_names
+    normalization = "cifar100"

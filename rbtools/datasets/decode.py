@@ -33,8 +33,8 @@ FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 class Scaling(NamedTuple):
     """How an image is scaled before its centre is cropped, as with torchvision's Resize (antialiased).
 
-    `side` is the new length of the shorter side in pixels; with `squash`, both sides get this length. If
-    `side` is None, the image is not scaled. With `only_others`, an image of the final size is not changed.
+    `side` is the new length of the shorter side in pixels, or None for no scaling. With `squash`, both sides
+    get this length. With `only_others`, an image of the final size is not changed.
     """
 
     side: int | None
@@ -48,11 +48,9 @@ class Encoded(Protocol):
 
     def __len__(self) -> int: ...
 
-    def path(self, index: int) -> str:
-        """The name of an image in messages."""
+    def path(self, index: int) -> str: ...
 
-    def open(self, index: int) -> IO[bytes]:
-        """A stream of the image's bytes, which the caller closes."""
+    def open(self, index: int) -> IO[bytes]: ...
 
 
 def decode(
@@ -60,10 +58,10 @@ def decode(
 ) -> None:
     """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, by a few threads.
 
-    Greyscale, palette and CMYK images become RGB with Pillow's convert("RGB"), as in torchvision's
-    ImageFolder; transparency is dropped. If `out` has one channel, Pillow's convert("L") is used. With
-    `resize`, images are scaled and their centres are cropped as with torchvision's CenterCrop. Raises RbError
-    if an image is unreadable or, without `resize`, has another size; the message names the first such image.
+    All images become RGB with Pillow's convert("RGB"), as in torchvision's ImageFolder, or one channel with
+    convert("L"). Transparency is dropped. With `resize`, images are scaled and their centres are cropped as
+    with torchvision's CenterCrop. Raises RbError if an image is unreadable or, without `resize`, has another
+    size. The message names the first such image.
     """
     _in_threads(len(ids), lambda place: _decode_one(images, int(ids[place]), out[place], resize))
 
@@ -108,7 +106,6 @@ def evenly_spread(count: int) -> list[int]:
 
 
 def unreadable(path: str, error: Exception) -> RbError:
-    """The error for an image that cannot be read; the message contains `error`."""
     # Pillow's message ends with a file object if the image came from memory.
     reason = one_line(str(error).split(" <_io")[0]) or type(error).__name__
     return RbError(
@@ -117,8 +114,7 @@ def unreadable(path: str, error: Exception) -> RbError:
 
 
 def _in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Call `work` with each number from 0 to count - 1, in several threads. If several calls raise an error,
-    the first error is raised."""
+    """Call `work` with 0, ..., count - 1 in several threads. The first of several errors is raised."""
     # Pillow releases the interpreter lock while it decodes, so more cores decode large images faster. Small
     # images are limited by the interpreter: a 32x32 JPEG takes 0.1 ms with any number of threads.
     threads = min(8, os.cpu_count() or 1)
@@ -164,8 +160,7 @@ def _scaled(image: Image.Image, scaling: Scaling) -> Image.Image:
 
 
 def _centre(image: Image.Image, height: int, width: int) -> Image.Image:
-    """The centre of an image, with the rounding of torchvision's CenterCrop. Pixels outside the image are
-    black."""
+    """Crops with the rounding of torchvision's CenterCrop. Pixels outside the image are black."""
     left, top = (
         round((length - wanted) / 2) if length >= wanted else -((wanted - length) // 2)
         for length, wanted in zip(image.size, (width, height), strict=True)
@@ -174,7 +169,6 @@ def _centre(image: Image.Image, height: int, width: int) -> Image.Image:
 
 
 def _header(images: Encoded, index: int) -> Image.Image:
-    """An image of which only the header was read: its size and mode are known, and its file is closed."""
     try:
         with images.open(index) as file:
             return _open(file)
@@ -194,15 +188,14 @@ def _open(file: IO[bytes]) -> Image.Image:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress Pillow's warnings about unusual but readable files (transparent palettes, damaged EXIF
-    data)."""
+    """Suppress Pillow's warnings about unusual but readable files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:
-    """The error for two images whose (height, width) differ."""
+    """The sizes are (height, width)."""
     wanted = f"{size[1]}x{size[0]}"
     return RbError(
         f"The images have different sizes: {first} is {wanted}, {other} is {other_size[1]}x{other_size[0]}."
@@ -211,8 +204,6 @@ def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: 
 
 
 def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[int, int]) -> RbError:
-    """The error for an image whose size differs from the size of the first image. The message contains the
-    size that most images have."""
     sizes = [size_of(images, number) for number in evenly_spread(len(images))]
     error = _different_sizes(images.path(0), first, images.path(index), size)
     usual = max((first, size), key=sizes.count)

@@ -1,10 +1,8 @@
-"""digits, mnist and svhn: images of digits. The data set digits contains the 1,797 handwritten digits in
-scikit-learn (Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning
-Repository 1998). The data set mnist (LeCun, Cortes and Burges, "The MNIST database of handwritten digits") is
-read from the idx files of its authors, gzipped or unpacked. The data set svhn (Netzer et al., "Reading digits
-in natural images with unsupervised feature learning", 2011) is read from MATLAB files.
+"""digits, mnist and svhn: images of digits.
 
-The MD5 sums and addresses in files.tsv are from torchvision.
+Sources: Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning Repository
+1998; LeCun, Cortes and Burges, "The MNIST database of handwritten digits"; Netzer et al., "Reading digits in
+natural images with unsupervised feature learning", 2011. MD5 sums and addresses are from torchvision.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ class Digits(ImageArrays):
         return FINGERPRINTS[split]
 
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if scikit-learn is missing or has other digits."""
         expected = self.fingerprint(split)
         images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
@@ -66,9 +63,8 @@ class Digits(ImageArrays):
 def raw() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's pixels, int64 (1797, 64) in 0..16, and its labels, int64 (1797,).
 
-    The file is read directly, in 0.07 s, because importing scikit-learn and scipy takes more than a second in
-    every process of a pipe. If a release of scikit-learn has no such file, the function `load_digits` of
-    scikit-learn is used. Raises RbError if scikit-learn is not installed.
+    The file is read directly, in 0.07 s, because importing scikit-learn takes more than a second in every
+    process of a pipe. Raises RbError if scikit-learn is not installed.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -99,20 +95,18 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """MNIST. There is no augmentation in training, because a flipped digit may look like another digit and a
-    shifted digit may be cut off."""
+    """Images are not augmented: a flipped digit may look like another one, a shifted one may be cut off."""
 
-    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    shape = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
-    normalization: ClassVar[str] = "mnist"
-    augment: ClassVar[tuple[str, ...]] = ()
-    class_names: ClassVar[tuple[str, ...]] = CLASS_NAMES
-    folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
-    form: ClassVar[str] = "an idx file"
+    normalization = "mnist"
+    augment = ()
+    class_names = CLASS_NAMES
+    folders = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
+    form = "an idx file"
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """The unpacked files if they exist, otherwise the published (gzipped) files. Only the published files
-        have a known MD5."""
+        """The unpacked files if they exist, otherwise the published (gzipped) files with their MD5."""
         try:
             unpacked = [file.path.removesuffix(".gz") for file in self.files(split)]
             return dict.fromkeys(self.all_of(split, unpacked))
@@ -120,8 +114,7 @@ class Mnist(Arrays):
             return super().parts(split)
 
     def unpacked(self, data: bytes) -> Any:
-        """The array in an idx file: byte 3 of the file is the number of dimensions, and the size of each
-        dimension follows as uint32."""
+        """Decodes an idx file: byte 3 is the number of dimensions, and their sizes follow as uint32."""
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
         sizes = np.frombuffer(data, ">u4", count=data[3], offset=4)
@@ -134,16 +127,15 @@ class Mnist(Arrays):
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """SVHN. In the files, the digit 0 has the label 10; here its label is 0. Images are not flipped in
-    training, because a mirrored digit is not a digit."""
+    """The digit 0 has the label 10 in the files, and 0 here. Images are not flipped in training."""
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}
-    normalization: ClassVar[str] = "svhn"
-    augment: ClassVar[tuple[str, ...]] = ("crop",)
-    class_names: ClassVar[tuple[str, ...]] = CLASS_NAMES
-    folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
-    form: ClassVar[str] = "a file of MATLAB"
+    normalization = "svhn"
+    augment = ("crop",)
+    class_names = CLASS_NAMES
+    folders = (".", "svhn", "SVHN")
+    form = "a file of MATLAB"
 
     def unpacked(self, data: bytes) -> Any:
         from scipy.io import loadmat

@@ -1,5 +1,4 @@
-"""Downloads of data sets, which happen only if the user asks for them. A file is written under a temporary
-name, checked, and then renamed."""
+"""Downloads of data sets. A file is written under a temporary name, checked, and then renamed."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ def bring(
 ) -> None:
     """Download a file into the data folder, check its MD5, and unpack it if it is an archive.
 
-    If several processes download the same file, one process downloads and the other processes wait. Raises
-    RbError if the content of the file is not the published content; the file is then deleted. If the archive
-    already exists, the archive is unpacked without a download.
+    If several processes need the same file, one process downloads it and the others wait. An existing archive
+    is only unpacked. Raises RbError if the content of the file is not the published content; the file is then
+    deleted.
     """
     target, result, held = home / remote.name, home / remote.path, None
     try:
@@ -57,7 +56,6 @@ def bring(
 def _fetch(
     remote: ListedFile, out: IO[bytes], say: Callable[[str], None], check_cancelled: Callable[[], None]
 ) -> None:
-    """Download the content of an address to a file. Raises RbError if it is not the published content."""
     total, received = hashlib.md5(usedforsecurity=False), 0
     request = urllib.request.Request(remote.url, headers={"User-Agent": "rbtools"})
     try:
@@ -85,7 +83,7 @@ def _fetch(
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpack an archive whose content was checked. The folder `target` appears only when it is complete."""
+    """The folder `target` appears only when it is complete."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as aside:
         content = Path(aside, "content")
         shutil.unpack_archive(archive, content, filter="data" if ".tar" in archive.name else None)

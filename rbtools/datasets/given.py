@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def pair(data: Any, *, in_order: bool = False) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W), uint8 or floats in [0, 1], and labels int64 (N,) of `data`. `data` is a pair
-    (images, labels) of tensors or arrays, or a torch Dataset or DataLoader of such pairs, which is read once.
-    `in_order` is true if stored results depend on the order of the images; a DataLoader must then not
-    shuffle. Raises RbError if `data` is anything else.
+    """Images (N, C, H, W), uint8 or floats in [0, 1], and labels int64 (N,) of `data`.
+
+    `data` is a pair (images, labels) of tensors or arrays, or a torch Dataset or DataLoader of such pairs. If
+    `in_order` is true, stored results depend on the order of the images, and a DataLoader must not shuffle.
+    Raises RbError if `data` is anything else.
     """
     images, labels = (value.clone() if value.is_inference() else value for value in _tensors(data, in_order))
     check_input.check_images(images)
@@ -54,7 +55,6 @@ def _tensors(data: Any, in_order: bool) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: Any) -> Tensor:
-    """Values as a tensor. Raises RbError if the values are not numbers."""
     try:
         return values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError) as wrong:

@@ -11,21 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.datasets import decode
-from rbtools.datasets.base import (
-    MOST_CLASSES,
-    Description,
-    channels_of,
-    present_in,
-)
-from rbtools.datasets.tree import (
-    HIDDEN,
-    IMAGE_ENDINGS,
-    Tree,
-    TreeDataset,
-    scan,
-    some,
-    split_folders,
-)
+from rbtools.datasets.base import MOST_CLASSES, Description, channels_of, present_in
+from rbtools.datasets.tree import HIDDEN, IMAGE_ENDINGS, Tree, TreeDataset, scan, some, split_folders
 from rbtools.errors import RbError, near
 from rbtools.plain_files import read_text
 
@@ -47,7 +34,7 @@ class ImageFolder(TreeDataset):
     there is no `test`, `val` is used. If PATH itself contains the class folders, PATH is `test`. All images
     must have the same size. Images are converted to RGB, or to one channel with PATH:grey. Unlike in
     torchvision, hidden files and folders are skipped, and images with more than 8 bits per channel are an
-    error. PATH is relative to the working directory.
+    error.
     """
 
     def __post_init__(self) -> None:
@@ -58,7 +45,7 @@ class ImageFolder(TreeDataset):
             )
 
     def describe(self) -> Description:
-        """The description. Counts the files and opens only the first image of each split."""
+        """Counts the files and opens only the first image of each split."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
         size = decode.one_size(trees.values())
@@ -109,7 +96,6 @@ class ImageFolder(TreeDataset):
         return self._scan(folders[split])
 
     def _scan(self, folder: Path) -> Tree:
-        """The images of the classes in the class map."""
         tree = scan(folder, may_be_empty=True)
         return tree if self.class_map is None else tree.of_classes(self.names(tree))
 
@@ -118,7 +104,6 @@ class ImageFolder(TreeDataset):
 
 
 def _left_out(path: str, skipped: Counter[str]) -> list[str]:
-    """A sentence for the user about the visible files whose extension is not an image's."""
     count = skipped.total() - skipped[HIDDEN]
     if not count:
         return []
@@ -135,12 +120,10 @@ def _left_out(path: str, skipped: Counter[str]) -> list[str]:
 
 def read_class_map(file: str, folders: list[str]) -> list[str]:
     """The class names in the order of the model's outputs, read from a file that maps class names to indices.
+
     A class without a folder, or an index that the file leaves out, is an output of the model without images.
-
-    `file` may also be the text of a JSON list of class names in the order of the model's outputs. Class
-    folders that are not in this JSON list are left out.
-
-    Raises RbError if the file is unreadable, does not contain a class folder, or contains an index twice.
+    `file` may also be the text of a JSON list of class names, which may leave out class folders. Raises
+    RbError if the file is unreadable, does not contain a class folder, or contains an index twice.
     """
     if file.startswith("["):  # the JSON list of names that records store
         return _ordered("of the record", _from_json("of the record", file), folders)
@@ -221,8 +204,7 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
 
 
 def named(by_index: Mapping[int, str], count: int, others: Sequence[str] = ()) -> list[str]:
-    """The names of `count` classes. An unnamed class is called by its number, or "class NUMBER" if another
-    class has that number as its name."""
+    """The names of `count` classes. An unnamed class is called by its number, or else "class NUMBER"."""
     taken = {*by_index.values(), *others}
     names = (str(index) if str(index) not in taken else f"class {index}" for index in range(count))
     return [by_index.get(index, name) for index, name in enumerate(names)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,8 +27,7 @@ SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluat
 
 
 class Facts(NamedTuple):
-    """The wnids (WordNet IDs) in the order of the class indices, and the numbers of the validation images
-    that RobustBench uses."""
+    """The wnids (WordNet IDs) by class index, and the numbers of RobustBench's validation images."""
 
     wnids: list[str]
     robustbench: list[int]
@@ -37,7 +35,6 @@ class Facts(NamedTuple):
 
 @cache
 def facts() -> Facts:
-    """The published wnids and validation image numbers, read from imagenet.json."""
     return Facts(**json.loads(Path(__file__).with_name("imagenet.json").read_text("utf-8")))
 
 
@@ -46,8 +43,8 @@ def scaling(text: str) -> tuple[Scaling, int]:
 
     With `bilinear-256-224` or `bicubic-256-224`, the shorter side is scaled to 256 pixels and the centre is
     cropped to 224. With `squash-bicubic-256-224`, both sides are scaled to 256. `squash-224` is
-    `squash-bilinear-224-224`. With `crop-288`, the centre is cropped without scaling. Any other text is an
-    RbError.
+    `squash-bilinear-224-224`. With `crop-288`, the centre is cropped without scaling. Raises RbError for any
+    other text.
     """
     match = _PREPROCESSING.fullmatch(text)
     if match is not None:
@@ -67,30 +64,22 @@ def scaling(text: str) -> tuple[Scaling, int]:
 class ImageNet(Photographs):
     """ILSVRC2012 in one folder per wnid (WordNet ID), as torchvision unpacks it.
 
-    Images may have any size. Images are scaled and cropped (`scaling`) when they are used. A folder with only
-    some classes keeps the class indices of all 1,000 classes. A split may have any number of images. The
-    split `robustbench` consists of the 5,000 validation images that RobustBench uses.
+    Images of any size are scaled and cropped (`scaling`) when they are used. A split may have any number of
+    images, and a folder with only some classes keeps the class indices of all 1,000 classes. The split
+    `robustbench` consists of the 5,000 validation images that RobustBench uses.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
+    shape = (3, 224, 224)
     sizes: ClassVar[dict[str, int]] = {"train": 1_281_167, "test": 50_000, SUBSET: 5_000}
-    normalization: ClassVar[str] = "imagenet"
-    class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(1000))
-    folders: ClassVar[tuple[str, ...]] = (
-        "imagenet",
-        "ImageNet",
-        "imagenet-1k",
-        "ILSVRC2012",
-        "ILSVRC/Data/CLS-LOC",
-        ".",
-    )
+    normalization = "imagenet"
+    class_names = tuple(str(number) for number in range(1000))
+    folders = ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
 
     def __post_init__(self) -> None:
         scaling(self.argument or USUAL)
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """The settings that, together with the files, determine the pixels."""
         return f"imagenet 1 {self.argument or USUAL}"
 
     def describe(self) -> Description:
@@ -150,8 +139,7 @@ class ImageNet(Photographs):
         return tree
 
     def _place(self, split: str) -> Path | None:
-        """The folder of a split, inside a folder with a usual name (`folders`). For `test`, the folder with
-        the usual name may itself be the split."""
+        """The folder of a split in one of the usual `folders`, which may itself be the split `test`."""
         names = ("train",) if split == "train" else ("val", "validation", "test")
         roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
         for root in roots:
@@ -162,7 +150,6 @@ class ImageNet(Photographs):
 
 
 def _published_subset(tree: Tree) -> list[int]:
-    """The positions of the images that RobustBench uses."""
     wanted = set(facts().robustbench)
     numbers = (NUMBER.fullmatch(name) for _, name in tree.files)
     return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]

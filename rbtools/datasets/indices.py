@@ -1,5 +1,4 @@
-"""The examples of a split that are used, chosen by numbers (`--indices LIST|FILE`) or by a count (`--n
-N`)."""
+"""The examples of a split that are used: `--indices LIST|FILE` or `--n N`."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ _RANGES = re.compile(r"\d{1,18}(-\d{1,18})?(,\d{1,18}(-\d{1,18})?)*")
 
 @dataclass(frozen=True)
 class Indices:
-    """The numbers of chosen examples in ascending order. `name` is "sha256:" and the hash of the numbers.
+    """The numbers of chosen examples. `name` is "sha256:" and the hash of the numbers.
 
-    With `in_order`, examples are evaluated in the order of `numbers`, which need not be ascending.
+    The numbers are in ascending order or, with `in_order`, in the order of evaluation.
     """
 
     numbers: tuple[int, ...]
@@ -41,12 +40,12 @@ class Indices:
 
 
 def read(text: str, size: int) -> Indices:
-    """The examples of a split that a text describes; the split has `size` examples.
+    """The examples that a text chooses from a split of `size` examples.
 
     The text contains numbers and ranges (`0-999,1500`), or is FILE, or is FILE:KEY if the file has several
-    lists; the order of the numbers is ignored. NAS-Bench-201's split files are JSON objects of lists, and
-    each list may be written as a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if
-    the file is in another format, or if an example occurs twice or is outside the split.
+    lists. The order of the numbers is ignored. NAS-Bench-201's split files are JSON objects of lists, and
+    each list may be a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if the file is
+    in another format, or if an example occurs twice or is outside the split.
     """
     source, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
@@ -67,7 +66,7 @@ def check(text: str) -> None:
 
 
 def _listed(text: str) -> tuple[str, list[int]]:
-    """A name of the source for messages, and at least one number, in ascending order."""
+    """The source of the numbers, for messages, and at least one number, in ascending order."""
     if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is not a valid path
         numbers: list[int] = []
         for part in text.split(","):
@@ -109,7 +108,6 @@ def _parts(text: str) -> tuple[Path, str | None]:
 
 
 def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
-    """The content of the file as a list of numbers or strings."""
     if content.lstrip()[:1] not in ("{", "["):
         if key is not None:
             raise RbError(
@@ -149,10 +147,11 @@ def _numbers(path: Path, values: list[Any]) -> list[int]:
 
 
 def subset(labels: Tensor, n: int, seed: int) -> Tensor:
-    """The examples of `--n N`: the first `n` examples in a seeded order that cycles through the classes. Each
-    cycle contains one example of every class that is not exhausted yet. A subset is therefore as balanced as
-    the data allow, and smaller subsets are prefixes of larger subsets. The order depends only on integer
-    hashes and not on the random generator of a library.
+    """The examples of `--n N`: the first `n` examples in a seeded order that cycles through the classes.
+
+    Each cycle contains one example of every class that is not exhausted yet. A subset is therefore as
+    balanced as the data allow, and smaller subsets are prefixes of larger subsets. The order depends only on
+    integer hashes and not on the random generator of a library.
 
     Shape: labels int64 (N,) -> int64 (min(n, N),) indices into the split, on the CPU.
 
@@ -178,7 +177,7 @@ def _hash(values: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser, which is a bijection of uint64; overflowing products wrap around."""
+    """SplitMix64's finaliser, a bijection of uint64. Overflowing products wrap around."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = bits ^ (bits >> np.uint64(31))

@@ -38,7 +38,7 @@ NORMALIZATIONS: dict[str, Normalization] = {
     "imagenet": Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 
-# The number of classes of the data set to which a normalisation belongs; "half" does not belong to one.
+# The numbers of classes of these data sets; "half" does not belong to a data set.
 CLASSES = {
     **dict.fromkeys(("cifar10", "rice", "kuangliu", "mnist", "svhn", "cinic10"), 10),
     "cifar100": 100,

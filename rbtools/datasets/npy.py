@@ -12,8 +12,6 @@ from rbtools.plain_files import plain
 
 
 class Header(NamedTuple):
-    """The shape, type and position of the array in an .npy file."""
-
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype[Any]

@@ -30,8 +30,7 @@ _SPLITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Npz(ImageArrays):
-    """An .npz file with images and labels for each split. If a file has only `images` and `labels`, they are
-    the test split.
+    """An .npz file with images and labels for each split. Plain `images` and `labels` are the test split.
 
     The number of classes is determined by `class_names` (an array of strings) or `classes` (a number) in the
     file, otherwise by the highest label.
@@ -44,7 +43,6 @@ class Npz(ImageArrays):
             )
 
     def describe(self) -> Description:
-        """The description. Reads only the headers and the labels."""
         archive = self._opened()
         shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
         first = next(iter(shapes.values()))
@@ -55,7 +53,6 @@ class Npz(ImageArrays):
         return self.described(first[1:], archive.class_names(), sizes_of)
 
     def content(self, split: str) -> Content:
-        """The content of a split. Raises RbError if images and labels do not match."""
         archive = self._opened()
         if split not in archive.splits:
             raise self.unknown_split(split, archive.splits)
@@ -94,11 +91,9 @@ class _Archive:
             raise self.wrong(f"it holds the arrays {shown(', '.join(self._names), 300) or '(none)'}")
 
     def wrong(self, problem: str) -> RbError:
-        """The error for a file that is not a data set."""
         return RbError(f"The file {self.path} is not a data set: {problem}. Expected {EXPECTED}.")
 
     def _read(self, work: Callable[[Any], Any], expected: str) -> Any:
-        """The result of `work`, which is called with NumPy's NpzFile."""
         try:
             with opened(self.path) as stream, np.load(stream, allow_pickle=False) as file:
                 return work(file)
@@ -106,8 +101,6 @@ class _Archive:
             raise damaged(self.path, expected, error) from None
 
     def header(self, name: str) -> npy.Header:
-        """Shape and type of an array; its data is not read."""
-
         def work(file: Any) -> npy.Header:
             with file.zip.open(f"{name}.npy") as member:
                 return npy.header(member)
@@ -115,8 +108,6 @@ class _Archive:
         return cast(npy.Header, self._read(work, f"{name} to be an array of numbers"))
 
     def array(self, name: str) -> np.ndarray:
-        """The complete array."""
-
         def work(file: Any) -> np.ndarray:
             array: np.ndarray = file[name]
             if not array.dtype.itemsize:
@@ -126,7 +117,7 @@ class _Archive:
         return cast("np.ndarray", self._read(work, f"{name} to be an array of numbers"))
 
     def labels(self, name: str) -> np.ndarray:
-        """The labels as int64 (N,); in the file their shape is (N,) or (N, 1)."""
+        """The labels as int64 (N,). In the file their shape is (N,) or (N, 1)."""
         array = self.array(name)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
             problem = f"`{name}` is {array.dtype} {array.shape}"
@@ -146,7 +137,7 @@ class _Archive:
 
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape (N, C, H, W) of an array of images, and the permutation of axes that produces this shape."""
+    """The shape (N, C, H, W) of an array of images, and the order of axes that gives this shape."""
     shape, _, dtype = archive.header(name)
     if dtype != np.uint8:
         hint = ", and images in [0, 1] become bytes by (255 * images).round().astype('uint8')"

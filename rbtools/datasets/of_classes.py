@@ -1,5 +1,8 @@
-"""NAME:classes=A/B: the images of some classes of another data set, for example to test a theorem about two
-classes. A data set with a class map has the same form; its labels are the class indices of the model."""
+"""NAME:classes=A/B: the images of some classes of another data set, for example for theorems about two
+classes.
+
+A data set with a class map has the same form: its labels are the class indices of the model.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ PREFIX = "classes="
 
 @dataclass(frozen=True, kw_only=True)
 class OfClasses(DatasetSource):
-    """A label is the position of its class in the list: in digits:classes=3/8, the digit 3 has label 0 and
-    the digit 8 has label 1. A class map may name more classes than the complete data set has.
+    """A label is the position of its class in the list: in digits:classes=3/8, the digit 8 has label 1.
 
-    The description contains the number of images. If classes are left out, `describe` has to load the splits.
+    A class map may name more classes than the complete data set has. If classes are left out, `describe` has
+    to load the splits to count the images.
     """
 
     whole: DatasetSource
@@ -88,7 +91,7 @@ class OfClasses(DatasetSource):
         )
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of two things: the fingerprint of the complete data set, and the class indices."""
+        """The hash of the fingerprint of the complete data set and of the class indices."""
         content = f"{self.whole.fingerprint(split, cache)} {PREFIX}{self.wanted}"
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -44,12 +44,12 @@ _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(DatasetSource):
-    """One column has the images, encoded as PNG or JPEG, and one column has the labels. If there is no
-    `test`, `validation` is used.
+    """One column has the images, encoded as PNG or JPEG, and one column has the labels.
 
-    The class names are those in the Hub's metadata of the file, or otherwise the numbers from 0 to the
-    highest label of all splits. All images must have the same size. Images are converted to greyscale if most
-    images are greyscale, otherwise to RGB; PATH:rgb and PATH:grey select one of the two.
+    If there is no `test`, `validation` is used. The class names are those in the Hub's metadata of the file,
+    or otherwise the numbers from 0 to the highest label of all splits. All images must have the same size.
+    Images are converted to greyscale if most images are greyscale, otherwise to RGB. PATH:rgb and PATH:grey
+    select one of the two.
     """
 
     def __post_init__(self) -> None:
@@ -59,7 +59,6 @@ class Parquet(DatasetSource):
             )
 
     def describe(self) -> Description:
-        """The description. Reads the labels and the headers of some images of each split."""
         return self.described(
             (self._channels, *decode.one_size(self._tables.values())),
             self._class_names,
@@ -68,7 +67,6 @@ class Parquet(DatasetSource):
         )
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError if an image (named by its row) is unreadable or has another size."""
         self._known(split)
         table = self._tables[split]
         shape = (len(table), self._channels, *decode.size_of(table, 0))
@@ -78,7 +76,7 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of labels and encoded images in order; it does not depend on the division into files."""
+        """The hash of labels and encoded images in order, independent of the division into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 
@@ -126,7 +124,6 @@ class Parquet(DatasetSource):
 
     @property
     def _channels(self) -> int:
-        """The number of channels in the argument, or otherwise that of most images."""
         return channels_of(self.argument)[1] or (1 if 2 * sum(self._grey) > len(self._grey) else 3)
 
     def _notes(self) -> tuple[str, ...]:
@@ -142,8 +139,7 @@ class Parquet(DatasetSource):
 
 
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
-    """Maps each split to its files in order. Raises RbError if there is no file, or if the split of a file is
-    unclear."""
+    """Maps each split to its files in order. Raises RbError if there are none, or if a split is unclear."""
     if not path.exists():
         raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
@@ -171,7 +167,7 @@ def _files_by_split(path: Path) -> dict[str, list[Path]]:
 
 
 class ImageTable:
-    """The rows of a split in memory. Labels are int64 (N,); encoded images are accessed by number."""
+    """The rows of a split in memory: labels int64 (N,), and encoded images by number."""
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
@@ -211,7 +207,6 @@ class ImageTable:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet. Raises RbError if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -224,7 +219,6 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
-    """The names of the columns with the images and with the labels."""
     from pyarrow import types
 
     def encoded(kind: pyarrow.DataType) -> bool:
@@ -247,7 +241,6 @@ def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
 
 
 def _class_names_in(schema: pyarrow.Schema, label: str) -> list[str] | None:
-    """The class names in the Hub's description of the columns, if the file contains one."""
     try:
         about = json.loads((schema.metadata or {})[b"huggingface"])
         names = about["info"]["features"][label]["names"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -20,13 +19,11 @@ from rbtools.plain_files import read_text
 
 @dataclass(frozen=True, kw_only=True)
 class Photographs(PublishedDataset, TreeDataset):
-    """The base class of published data sets whose images are files."""
-
     any_number: ClassVar[bool] = False  # whether the number of images may differ from the published one
 
     @abstractmethod
     def find(self, split: str) -> Tree:
-        """The files of a split. Raises NotHere if no files are found."""
+        """Raises NotHere if no files are found."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
         return {self.find(split).root: None}
@@ -35,7 +32,6 @@ class Photographs(PublishedDataset, TreeDataset):
         return self.shape
 
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError if files are missing or the classes differ."""
         self.known(split)
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
@@ -60,11 +56,11 @@ class Cinic10(Photographs):
     Darlow et al., "CINIC-10 is not ImageNet or CIFAR-10", 2018.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 90_000, "valid": 90_000, "test": 90_000}
-    normalization: ClassVar[str] = "cinic10"
-    class_names: ClassVar[Sequence[str]] = cifar.Cifar10.class_names
-    folders: ClassVar[tuple[str, ...]] = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
+    normalization = "cinic10"
+    class_names = cifar.Cifar10.class_names
+    folders = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
 
     def find(self, split: str) -> Tree:
         for folder in self.folders:
@@ -83,17 +79,17 @@ class ImageNet50(Photographs):
     256 pixels and its centre is cropped.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
+    shape = (3, 224, 224)
     sizes: ClassVar[dict[str, int]] = {"train": 64_000, "test": 2_500}
-    normalization: ClassVar[str] = "imagenet"
-    class_names: ClassVar[Sequence[str]] = tuple(str(number) for number in range(50))
-    folders: ClassVar[tuple[str, ...]] = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
-    resize: ClassVar[Scaling | None] = Scaling(256, only_others=True)
-    kind: ClassVar[str] = "imagenet50 1"
+    normalization = "imagenet"
+    class_names = tuple(str(number) for number in range(50))
+    folders = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
+    resize = Scaling(256, only_others=True)
+    kind = "imagenet50 1"
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The usual description, with the sizes and class names of the user's folder if there is one."""
+        """The sizes and class names are those of the user's folder if there is one."""
         about = super().describe()
         trees = {split: scan(folder) for split, folder in self._split_folders().items()}
         if not trees:
@@ -109,8 +105,6 @@ class ImageNet50(Photographs):
         return scan(folders[split])
 
     def _split_folders(self) -> dict[str, Path]:
-        """Maps each split to its folder. If there is no `test`, `val` is used. The result is empty if the
-        user's folder does not exist."""
         roots = [self.home / name for name in self.folders if (self.home / name).is_dir()]
         return split_folders(str(roots[0])) if roots else {}
 
@@ -123,18 +117,12 @@ class TinyImageNet(Photographs):
     class names are WordNet IDs in alphabetical order, as in torchvision's ImageFolder.
     """
 
-    shape: ClassVar[tuple[int, int, int]] = (3, 64, 64)
+    shape = (3, 64, 64)
     sizes: ClassVar[dict[str, int]] = {"train": 100_000, "test": 10_000}
-    normalization: ClassVar[str] = "tinyimagenet"
+    normalization = "tinyimagenet"
     # The names of the classes are in the data (wnids.txt).
-    class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(200))
-    folders: ClassVar[tuple[str, ...]] = (
-        "tiny-imagenet-200",
-        "tinyimagenet/tiny-imagenet-200",
-        "tinyimagenet",
-        "tiny-imagenet",
-        ".",
-    )
+    class_names = tuple(str(number) for number in range(200))
+    folders = ("tiny-imagenet-200", "tinyimagenet/tiny-imagenet-200", "tinyimagenet", "tiny-imagenet", ".")
 
     def find(self, split: str) -> Tree:
         for root in (self.home / folder for folder in self.folders):
@@ -145,8 +133,7 @@ class TinyImageNet(Photographs):
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images that are named <class>/<file> in every folder layout, so that all layouts have the same
-    fingerprint.
+    """Images that are named <class>/<file> in every folder layout, so that the fingerprint is the same.
 
     `paths` contains the path of each image in `root`.
     """
@@ -161,7 +148,7 @@ def _tiny_imagenet(root: Path, part: str) -> RenamedTree:
     """The images in `train` or `val`, sorted by class and then by file name.
 
     In the official archive, all validation images are in val/images, and a text file lists their classes. In
-    many copies, the validation images are sorted into class folders.
+    many copies, the validation images are in class folders.
     """
     classes = sorted(read_text(root / "wnids.txt").split())
     label_of = {wnid: label for label, wnid in enumerate(classes)}

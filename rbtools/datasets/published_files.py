@@ -24,10 +24,10 @@ DEFAULT_FOLDER = "data"
 
 
 class ListedFile(NamedTuple):
-    """A row of files.tsv, which describes a file from which a split is read, a file to download, or both.
+    """A row of files.tsv: a file from which a split is read, a file to download, or both.
 
-    `path` is the path of the file in the data folder; for an archive, `path` is the folder into which the
-    archive is unpacked. `split` is "" for an archive of all splits. `size` is a text such as "170 MB".
+    `path` is relative to the data folder. An archive has the path of the folder into which it is unpacked.
+    `split` is "" for an archive of all splits. `size` is a text such as "170 MB".
     """
 
     dataset: str
@@ -39,24 +39,20 @@ class ListedFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the downloaded file. For an archive, this name differs from the name in `path`."""
+        """The name of the downloaded file, which differs from `path` for an archive."""
         return self.url.rpartition("/")[2]
 
 
 @cache
 def published() -> list[ListedFile]:
-    """The rows of files.tsv: the official files of all data sets, with published MD5 sums and addresses."""
+    """The official files of all data sets, with published MD5 sums and addresses."""
     lines = Path(__file__).with_name("files.tsv").read_text("ascii").splitlines()[1:]
     return [ListedFile(*line.split("\t")) for line in lines]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedDataset(DatasetSource):
-    """A published data set, with its official files.
-
-    Files are searched for in `folders`, beginning with the usual folder. The folders are relative to the data
-    folder.
-    """
+    """A published data set. Its official files are searched for in `folders` of the data folder, in order."""
 
     shape: ClassVar[tuple[int, int, int]]
     class_names: ClassVar[Sequence[str]]
@@ -81,7 +77,7 @@ class PublishedDataset(DatasetSource):
         return [file for file in self._published() if file.split == split]
 
     def remotes(self, split: str) -> list[ListedFile]:
-        """The files to download for a split. The list is empty if there is nothing to download."""
+        """The files to download for a split."""
         return [file for file in self._published() if file.url and file.split in ("", split)]
 
     def _published(self) -> list[ListedFile]:
@@ -89,10 +85,7 @@ class PublishedDataset(DatasetSource):
         return [file for file in published() if file.dataset == word]
 
     def parts(self, split: str) -> dict[Path, str | None]:
-        """Maps each file from which a split is read to the MD5 that the file must have.
-
-        Raises NotHere if the files are not found.
-        """
+        """Maps each file from which a split is read to its published MD5, or raises NotHere."""
         files = self.files(split)
         paths = self.all_of(split, [file.path for file in files])
         return dict(zip(paths, (file.md5 for file in files), strict=True))
@@ -110,16 +103,14 @@ class PublishedDataset(DatasetSource):
 
     @property
     def home(self) -> Path:
-        """The data folder."""
         return Path(self.data_dir or os.environ.get("RB_DATA") or DEFAULT_FOLDER).expanduser()
 
     def known(self, split: str) -> None:
-        """Raise RbError for a split that this data set does not have."""
         if split not in self.sizes:
             raise self.unknown_split(split, self.sizes)
 
     def all_of(self, split: str, names: Sequence[str]) -> list[Path]:
-        """The paths of the files called `names` in the first folder that contains one or more of them.
+        """The paths of the files `names` in the first folder that contains one or more of them.
 
         Raises NotHere if no folder contains any file, and RbError if that folder does not contain all files.
         """
@@ -136,8 +127,7 @@ class PublishedDataset(DatasetSource):
         raise self.not_here(split, Path(self.folders[0], names[0]).as_posix())
 
     def not_here(self, split: str, layout: str) -> NotHere:
-        """The error for missing files. The message names the expected folder layout, the searched folders,
-        and how to get the files."""
+        """The error for missing files, with the folders that were searched and the downloads."""
         folders = ", ".join(str(self.home / folder) for folder in self.folders)
         remotes = self.remotes(split)
         offers = " and ".join(f"{remote.url} ({remote.size})" for remote in remotes)
@@ -156,10 +146,10 @@ class Arrays(PublishedDataset, ImageArrays):
 
     @abstractmethod
     def unpacked(self, data: bytes) -> Any:
-        """The content of one file, decoded from its bytes. `read` adds the file's name to exceptions."""
+        """Decodes the bytes of one file. May raise any exception."""
 
     def joined(self, parts: list[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-        """The images uint8 (n, C, H, W) of each file and all labels int64 (N,), from the files' contents."""
+        """The images uint8 (n, C, H, W) of each file, and all labels int64 (N,)."""
         images, labels = zip(*parts, strict=True)
         return list(images), np.concatenate(labels)
 

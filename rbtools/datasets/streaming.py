@@ -1,6 +1,6 @@
 """Images are kept in memory if they fit, and otherwise read when they are indexed.
 
-A uint8 tensor of all images and a `Streamed` are indexed and moved to a device in the same way.
+A uint8 tensor of all images and a `Streamed` have the same interface.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _AHEAD = 2  # the most batches that are read before they are indexed
 
 
 class Streamed:
-    """Images (N, C, H, W) that are read when they are indexed.
+    """Images (N, C, H, W) that are read when they are indexed, by anything that can index a tensor.
 
-    The index may be anything that can index the first dimension of a tensor: a number, a slice, numbers, or
-    booleans. `dtype` is uint8 by default.
+    `dtype` is uint8 by default.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Streamed:
         return pixels.reshape(*ids.shape, *self.shape[1:])
 
     def prefetch(self, index: Sequence[int] | np.ndarray | Tensor) -> None:
-        """Start to read the images of the next batch in a thread, while a GPU works on the current batch."""
+        """Start to read the next batch in a thread, while a GPU works on the current batch."""
         if self.device.type != "cuda":
             return  # computing on the CPU leaves no core free for reading
         ids = self._ids(index)
@@ -115,8 +114,10 @@ def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed
 
 
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """The images of an evaluation, which uses each image once. To save GPU memory, a batch is copied to the
-    GPU while the GPU works on the previous batch."""
+    """The images of an evaluation, which uses each image once.
+
+    To save GPU memory, a batch is copied to the GPU while the GPU works on the previous batch.
+    """
     if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.device.type != "cpu":
         return pixels.to(device)
     kept = pixels if pixels.dtype == torch.uint8 else pixels.float()
@@ -153,8 +154,7 @@ def fits(size: int, device: torch.device) -> bool:
 
 
 def memory_limit() -> int:
-    """The limit in bytes for images in memory: RB_IMAGE_MEMORY (such as 8G), or otherwise half of the free
-    memory.
+    """The limit in bytes for images in memory: RB_IMAGE_MEMORY (such as 8G), or half of the free memory.
 
     Raises RbError if RB_IMAGE_MEMORY is not a size.
     """

@@ -20,7 +20,7 @@ from rbtools.plain_files import opened
 
 # The file extensions that torchvision's ImageFolder reads.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-HIDDEN = "hidden"  # stands in for the extension of a hidden file
+HIDDEN = "hidden"  # counts hidden files, in place of an extension
 # Folder names of each split, the preferred one first.
 SPLITS = {"train": ("train",), "test": ("test", "val")}
 HASH_AT_ONCE = 4096
@@ -32,8 +32,8 @@ class Tree:
     """The images of one split.
 
     `root` is the split's folder, and `classes` are its class folders in order. `files` contains, for each
-    image in order, the position of its class in `classes` and its path in `root`. `skipped` is the number of
-    skipped files for each other file extension, and of hidden files.
+    image in order, the position of its class in `classes` and its path in `root`. `skipped` counts the
+    skipped files by their extensions, and the hidden files.
     """
 
     root: Path
@@ -45,11 +45,10 @@ class Tree:
         return len(self.files)
 
     def path(self, index: int) -> str:
-        """The path of one image."""
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """The encoded image. Raises OSError if the file cannot be read or is a pipe or a device."""
+        """Raises OSError if the file cannot be read or is a pipe or a device."""
         return opened(self.path(index))
 
     def of_classes(self, names: Sequence[str]) -> Tree:
@@ -63,10 +62,7 @@ class Tree:
 
 
 def split_folders(path: str) -> dict[str, Path]:
-    """Maps each split in PATH to its folder. If PATH itself contains the class folders, PATH is `test`.
-
-    Raises RbError if there is no split.
-    """
+    """Maps each split to its folder. PATH may itself be `test`. Raises RbError if there is no split."""
     root = Path(path).expanduser()
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
@@ -88,10 +84,9 @@ def split_folders(path: str) -> dict[str, Path]:
 def scan(root: Path, may_be_empty: bool = False) -> Tree:
     """List the images in one split's folder in the order of torchvision's ImageFolder, without hidden files.
 
-    Classes are in alphabetical order, or in numerical order if all names are numbers. Within a class, folders
-    are sorted by path, and the files of each folder by name (in code point order, so upper case is first).
-    Raises RbError if there is no class, if a class has no images (unless its folder is empty and
-    `may_be_empty`), or if links form a loop.
+    Within a class, folders are sorted by path, and the files of each folder by name (in code point order, so
+    upper case is first). Raises RbError if there is no class, if a class has no images (unless its folder is
+    empty and `may_be_empty`), or if links form a loop.
     """
     classes = class_folders(root)
     if not classes:
@@ -120,10 +115,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
 
 
 def _is_split(root: Path) -> bool:
-    """Whether a folder is itself a test split, which is true if each of its folders contains images.
-
-    A folder called train is not a test split.
-    """
+    """Whether a folder, which must not be called train, is a test split: its folders contain images."""
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
         return False
@@ -134,8 +126,7 @@ def _is_split(root: Path) -> bool:
 
 
 def class_folders(root: Path) -> list[str]:
-    """The names of the visible class folders, in alphabetical order, or in numerical order if all names are
-    integers (9 before 10)."""
+    """The visible class folders in alphabetical order, or in numerical order if all names are integers."""
     names = sorted(name for name in _entries(root) if not _hidden(name) and os.path.isdir(root / name))
     return sorted(names, key=int) if are_numbers(names) else names
 
@@ -150,10 +141,9 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
-    """Returns (folder, names of its files) for a folder in `root` and all its subfolders, sorted by path. The
-    folders are relative to `root`.
+    """(folder, names of its files) for a folder in `root` and all its subfolders, sorted by path.
 
-    Symbolic links are followed. Raises RbError if a link leads to a folder that contains it.
+    Folders are relative to `root`. Raises RbError if a symbolic link leads to a folder that contains it.
     """
     found = []
     for below, folders, files in os.walk(root / name, onerror=_unreadable, followlinks=True):
@@ -219,11 +209,11 @@ def some(names: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
-    """The base class of data sets whose images are files. Images are decoded when the split is loaded, or
-    when they are indexed if they do not fit into memory or are all scaled.
+    """Data sets whose images are files.
 
-    `kind` contains the settings that, together with the files, determine the pixels; `kind` is part of the
-    fingerprint. `resize` is documented in `decode.decode`.
+    Images are decoded when the split is loaded, or when they are indexed if they do not fit into memory or
+    are all scaled. `kind` contains the settings that, together with the files, determine the pixels. `kind`
+    is part of the fingerprint.
     """
 
     kind: ClassVar[str] = "imagefolder 1"
@@ -231,7 +221,7 @@ class TreeDataset(DatasetSource):
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
-        """The files of a split. Raises RbError if the split is unknown or the files are not found."""
+        """Raises RbError if the split is unknown or the files are not found."""
 
     @abstractmethod
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:
@@ -242,7 +232,6 @@ class TreeDataset(DatasetSource):
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        """One split. Raises RbError if an image (named by its file) is unreadable or has another size."""
         tree, resize = self.tree(split), self.resize
         names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
 
@@ -258,7 +247,9 @@ class TreeDataset(DatasetSource):
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """The hash of the class names in the order of the labels, and of the path and the bytes of each file.
-        Raises RbError if a file cannot be read; the message names the file."""
+
+        Raises RbError if a file cannot be read. The message names the file.
+        """
         tree, kind = self.tree(split), self.kind
         names = self.names(tree)
         key = [kind, os.path.realpath(tree.root), str(len(names)), *names]

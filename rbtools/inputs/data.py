@@ -199,14 +199,8 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         name = f"imagenet:{wanted}"
     split = split or run.selection.split
     if run.selection.download and (name, split, run.selection.data_dir) not in _here:
-        datasets.download(
-            name,
-            split,
-            run.selection.data_dir,
-            say=run.report.progress,
-            check_cancelled=run.report.check_cancelled,
-            allow_code=run.selection.allow_code,
-        )
+        source = datasets.source(name, run.selection.data_dir, allow_code=run.selection.allow_code)
+        source.download(split, run.report.progress, run.report.check_cancelled)
         _here.add((name, split, run.selection.data_dir))
     class_map = run.selection.class_map
     if class_map is None and "class_map" in record:

@@ -59,9 +59,8 @@ def build(
 
     `arch` is the architecture of a record, or the complete record. `classes` is the number of logits. `shape`
     is the shape (C, H, W) of an image. The network expects normalised images (see `normalize.Normalized`). If
-    `allow_code` is true, a record of the space `python` may run the user's function that the record names.
-    Raises RbError if the space or the name is unknown, or if the record does not describe a network for
-    images of this shape. The message for an unknown name lists similar names.
+    `allow_code` is true, a record of the space `python` may run the user's function that it names. Raises
+    RbError for an unknown space or name, and if the record has no network for images of this shape.
     """
     if isinstance(arch.get("arch"), Mapping):
         arch = arch["arch"]
@@ -86,7 +85,6 @@ def build(
 
 
 def from_zoo(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """Build the zoo network called `arch["name"]`. Raises RbError for an unknown name."""
     fields = zoo.completed(arch, shape)
     form = zoo.form(fields["name"])
     network: nn.Module = FAMILIES.load(form.family)(form, fields, classes=classes, shape=shape)

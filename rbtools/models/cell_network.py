@@ -1,7 +1,6 @@
-"""The NAS-Bench-201 network (Dong and Yang, 2020; D-X-Y/AutoDL-Projects).
+"""The NAS-Bench-201 network (Dong and Yang, 2020), with the tensor names of D-X-Y/AutoDL-Projects.
 
-The network computes the same function as the original and has the same state_dict keys, so published weights
-can be loaded. The network returns only the logits, whereas the original returns (features, logits).
+The network returns only the logits, whereas the original returns (features, logits).
 """
 
 from __future__ import annotations
@@ -33,12 +32,10 @@ class ReLUConvBN(nn.Module):
 
 
 class Zero(nn.Module):
-    """The operation `none`, which returns zeros of the input's shape and has a zero gradient with respect to
-    the input.
+    """The operation `none`: zeros of the input's shape, with a zero gradient.
 
-    The original multiplies by 0, which turns inf into NaN. In this class, the output is zero for every input.
-    The output stays connected to the input in the autograd graph, because an attack on one of the 341 cells
-    without a live path needs a zero gradient and not an error.
+    The original multiplies by 0, which turns inf into NaN. The output stays connected to the input in the
+    autograd graph, so an attack on one of the 341 cells without a path gets a zero gradient and no error.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,7 +43,6 @@ class Zero(nn.Module):
 
 
 def operation(op: int, channels: int) -> nn.Module:
-    """Returns operation number `op` with `channels` input and output channels and stride 1."""
     if op == NONE:
         return Zero()
     if op == SKIP:
@@ -57,10 +53,12 @@ def operation(op: int, channels: int) -> nn.Module:
 
 
 def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
-    """For each of the 6 edges, True if the cell's output depends on the edge. The value is False if the edge
-    only adds zeros to other terms or has no path to the output. If a convolution is applied to a node of
-    zeros, one `none` edge of this node is True although no path from the input contains it, because BatchNorm
-    turns the zeros into a constant."""
+    """For each of the 6 edges, True if the cell's output depends on the edge.
+
+    An edge is not needed if it only adds zeros to other terms or has no path to the output. If a convolution
+    is applied to a node of zeros, one `none` edge of this node is True, because BatchNorm turns the zeros
+    into a constant.
+    """
     incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):
         of_zeros = source > 0 and not incoming[source]
@@ -77,11 +75,10 @@ def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
 
 
 class CellModule(nn.Module):
-    """A cell with four nodes and six edges. Node j is the sum over i < j of op_ij(node i), and node 3 is the
-    output.
+    """A cell with four nodes: node j is the sum over i < j of op_ij(node i), and node 3 is the output.
 
-    Edges that cannot change the output are not computed, even in training. The BatchNorm statistics of such
-    edges do not change, and the gradient of their weights is `None`.
+    Edges that cannot change the output are not computed, even in training. Their BatchNorm statistics do not
+    change, and the gradient of their weights is `None`.
     """
 
     def __init__(self, ops: Sequence[int], channels: int) -> None:
@@ -117,8 +114,8 @@ class Skeleton(nn.Module):
     """A network with a stem, three stages of `cells` cells, residual blocks between the stages, and a
     classifier.
 
-    `cell` creates a cell with a given number of channels. The first stage has `channels` channels, and each
-    later stage has twice as many as the stage before.
+    `cell` creates a cell with a given number of channels: `channels` in the first stage, twice as many in
+    each later stage.
     """
 
     def __init__(
@@ -139,8 +136,7 @@ class Skeleton(nn.Module):
         self.classifier = nn.Linear(4 * channels, classes)
 
     def logits(self, images: Tensor, *of_cells: Tensor) -> Tensor:
-        """Maps images (N, in_channels, H, W) to logits (N, classes). Every cell also receives the arguments
-        `of_cells`."""
+        """Maps images (N, in_channels, H, W) to logits. Every cell also receives `of_cells`."""
         x = self.stem(images)
         for block in self.cells:
             x = block(x) if isinstance(block, ResidualBlock) else block(x, *of_cells)
@@ -152,8 +148,8 @@ class NASBench201Network(Skeleton):
 
     `ops` contains six operation numbers, for the edges 0→1, 0→2, 1→2, 0→3, 1→3, 2→3. The operations are
     numbered in the order none, skip_connect, nor_conv_1x1, nor_conv_3x3, avg_pool_3x3. `cells` is the number
-    of cells in each of the three stages. `channels` is the number of channels in the first stage. Weights
-    have PyTorch's default initialisation. Raises RbError if the sizes do not describe a network.
+    of cells in each of the three stages. `channels` is the number of channels in the first stage. Raises
+    RbError if the sizes do not describe a network.
     """
 
     def __init__(
@@ -177,11 +173,9 @@ class NASBench201Network(Skeleton):
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> NASBench201Network:
-    """Build the network of an architecture record for images of shape (C, H, W). The record has `str`,
-    `index` or `name`.
+    """Build the network of an architecture record with `str`, `index` or `name`, for images (C, H, W).
 
-    The record's `channels` and `cells` are 16 and 5 by default. Raises RbError if the record does not
-    describe a network or if the network cannot process images of this size.
+    Raises RbError if the record does not describe a network that can process images of this size.
     """
     in_channels, height, width = shape
     if height % 4 or width % 4:

@@ -1,7 +1,4 @@
-"""Checkpoints: identify the network of a weights file, load the weights strictly, and write weights files.
-
-Code in a file runs only if `allow_code` is true.
-"""
+"""Identifies the network of a weights file, loads the weights strictly, and writes weights files."""
 
 from __future__ import annotations
 
@@ -18,16 +15,7 @@ from torch import Tensor, nn
 
 from rbtools import check_input, models
 from rbtools.errors import Misfit, RbError, optional
-from rbtools.models import (
-    Shape,
-    normalising,
-    programs,
-    tensor_names,
-    trial,
-    unpack,
-    variants,
-    weights_file,
-)
+from rbtools.models import Shape, normalising, programs, tensor_names, trial, unpack, variants, weights_file
 from rbtools.models.families import classes_of, in_channels_of, infer, pooled_windows, skeleton
 from rbtools.models.load_weights import load_into
 from rbtools.models.meta import meta_init
@@ -61,8 +49,7 @@ def load(
     hints: NormalizationHints | None = None,
     allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """Read a file, infer its architecture if `arch` does not contain one, build the network, and load the
-    weights.
+    """Read a file, infer its architecture if `arch` has none, build the network, and load the weights.
 
     Returns (model, arch, facts). The model is in eval mode on the CPU, and its first layer is the
     normalisation, if there is one. `arch` is the complete architecture record. `facts` contains plain values
@@ -70,13 +57,12 @@ def load(
     describe the file: `member` (see `read`) and, if the file does not contain its normalisation, `normalize`
     ([mean, std], "per-image" or "none").
 
-    `classes` and `shape` (C, H, W) describe the data set and must agree with the file. The normalisation, the
-    variant of a network, and operations without weights do not always follow from tensor names and shapes. In
-    such a case the accuracy on the images of `hints` decides, and `facts` contains the accuracies (`tried`).
-    Without images, `facts` contains the undecided fields (`unchecked`). If `allow_code` is true, programs
-    (TorchScript, torch.export) and the user's own functions may run. Raises RbError if no network or
-    normalisation fits the file, if several of them fit equally well, or if the data set does not agree with
-    the file. The global random state is unchanged.
+    `classes` and `shape` (C, H, W) describe the data set and must agree with the file. If tensor names and
+    shapes do not determine the normalisation, the variant of the network, or operations without weights, the
+    accuracy on the images of `hints` decides, and `facts` contains the accuracies (`tried`). Without images,
+    `facts` contains the undecided fields (`unchecked`). If `allow_code` is true, programs (TorchScript,
+    torch.export) and the user's own functions may run. Raises RbError if not exactly one network and
+    normalisation fit, or if the data set does not agree with the file. The global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
     kind = programs.kind_of_file(path) if allow_code and path.is_file() else None
@@ -129,12 +115,11 @@ def _decided(
     normalize_of: Callable[[Mapping[str, Any]], Any],
     named: bool,
 ) -> tuple[dict[str, Any], nn.Module, dict[str, Any]]:
-    """Return the architecture with its normalisation, the model, and facts. If there are several candidates,
-    their accuracies decide. If `named` is true, the user named the first architecture, so it is preferred
-    among equally accurate ones.
+    """Returns the architecture with its normalisation, the model, and facts.
 
-    Without images, the first architecture is returned, and the normalisation stays undecided if several are
-    possible. Raises RbError.
+    If there are several candidates, their accuracies decide. If `named` is true, the user named the first
+    architecture, which is then preferred among equally accurate ones. Without images, the first architecture
+    is returned, and the normalisation stays undecided if several are possible.
     """
     facts: dict[str, Any] = {"normalize_from": choices.source}
     several = len(candidates) > 1
@@ -164,9 +149,10 @@ def _decided(
 def _architectures(
     checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: NormalizationHints
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Returns the complete architecture records (from the user, from the metadata, or inferred from the
-    weights), and facts. There are several records if tensor names and shapes do not determine the
-    architecture. The most common architecture is the first."""
+    """Returns the possible architecture records, the most common one first, and facts.
+
+    There are several records if tensor names and shapes do not determine the architecture.
+    """
     facts: dict[str, Any] = dict(checkpoint.origin)
     metadata_arch = checkpoint.metadata.get("arch")
     of_file = {key: arch[key] for key in NOT_OF_THE_NETWORK if arch and key in arch}
@@ -202,7 +188,6 @@ def _architectures(
 
 
 def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns the architecture in the file's metadata, which is checked against the weights."""
     identity(arch, f"The architecture noted in the checkpoint {checkpoint.path}")
     for key, value in skeleton(checkpoint.state).items():
         if arch.get("space") == "nasbench201" and arch.get(key, value) != value:
@@ -214,7 +199,6 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 
 
 def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """Infers sizes from the weights for an architecture record without sizes."""
     if arch.get("space") == "nasbench201":
         return dict(skeleton(checkpoint.state))
     if arch.get("space") in models.VARIANTS:
@@ -233,7 +217,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 def _network(
     checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: Shape, allow: bool
 ) -> tuple[nn.Module, Checkpoint]:
-    """Returns the network with its weights, and the checkpoint with the tensor names of this network."""
+    """Returns the network with its weights, and the checkpoint with the network's tensor names."""
     if arch.get("space") in WITHOUT_CONSTANTS:
         with meta_init():
             network = models.build(arch, classes=classes, shape=shape)
@@ -251,8 +235,7 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """Returns the checkpoint with the file's own tensor names if the network, or the module inside its
-    wrapper, has the same names.
+    """Returns the checkpoint with the file's own tensor names if they fit the network.
 
     The tensor names of a user's own network may look like a wrapper's prefix or like a normaliser's buffers.
     The file may also contain losses, metrics or a second, smaller network. If no names fit, the error message
@@ -281,13 +264,11 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
 
 
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
-    """Returns a checkpoint with only the tensors whose names begin with `prefix`, and replaces this prefix by
-    `inside`. `rest` contains the file's other tensors."""
     state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
     origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
     if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
         mean, std, origin["normalisation"] = None, None, "inside the network"
-    unpack.take_normalisation(rest, checkpoint.path, {})  # the rest without its normalisation
+    unpack.take_normalisation(rest, checkpoint.path, {})  # removes the normalisation from the rest
     if beside := [key for key in rest if not key.startswith(unpack.COPIES)]:
         origin["left_out"] = counted(beside)
     state = {inside + key: value for key, value in state.items()}
@@ -306,14 +287,12 @@ def _wrappers(names: set[str]) -> Iterator[str]:
 
 
 def _given(arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """Returns [mean, std] or PER_IMAGE of an architecture record, or None if pixels stay unchanged."""
     given = arch.get("normalize")
     return None if given in (None, RAW) else given
 
 
 def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | str | None:
-    """Returns [mean, std] or PER_IMAGE from the file or from the architecture record. Raises RbError if the
-    file and the record differ."""
+    """Returns [mean, std] or PER_IMAGE. Raises RbError if the file and the record differ."""
     given = arch.get("normalize")
     if checkpoint.mean is None or checkpoint.std is None:
         return PER_IMAGE if given is None and noted_per_image(checkpoint) else _given(arch)
@@ -328,7 +307,7 @@ def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[
 
 
 def _are_equal(pair: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
-    """True if two normalisations are equal. Either normalisation may have one number for all channels."""
+    """True if two normalisations are equal. Either may have one number for all channels."""
     values = [(per_channel(a), per_channel(b)) for a, b in zip(pair, other, strict=True)]
     return all(
         (len(a) == len(b) or 1 in (len(a), len(b))) and bool((a - b).abs().max() < 1e-4) for a, b in values
@@ -338,8 +317,7 @@ def _are_equal(pair: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
 def _classes_and_channels(
     checkpoint: Checkpoint, classes: int | None, shape: tuple[int, int, int] | None
 ) -> tuple[int, int]:
-    """Returns the number of classes and the number of image channels, from the data set if it is known and
-    otherwise from the file."""
+    """Returns both numbers from the data set if it is known, and otherwise from the file."""
     seen = next(iter(checkpoint.seen), None)
     n_classes = classes_of(checkpoint.state) if seen is None else seen.classes
     channels = in_channels_of(checkpoint.state) if seen is None else seen.in_channels
@@ -369,8 +347,7 @@ def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
 
 
 def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape) -> None:
-    """Raise Misfit if a user's network accepts RGB images but not the data set's grey images, or the reverse,
-    or if its number of logits is not the data set's number of classes."""
+    """Raise Misfit if a user's network needs images with other channels or has other classes."""
     other, output = {1: 3, 3: 1}.get(shape[0]), _output(network, shape)
     if output is None and other and _output(network, (other, *shape[1:])) is not None:
         raise _of_other_channels(path, shape, other)
@@ -385,8 +362,7 @@ def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape
 
 
 def _output(network: nn.Module, shape: Shape) -> Any:
-    """Returns the output of a network for two black images, or None if the network's code raises an
-    exception."""
+    """Returns the output for two black images, or None if the network's code raises an exception."""
     output = None
     with optional(), torch.random.fork_rng(devices=[]), torch.no_grad():
         output = (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
@@ -422,30 +398,21 @@ def _program(
     return model.eval(), whole, {**facts, **more, "normalize": _given(whole)}
 
 
-def to_bytes(
-    network: nn.Module,
-    metadata: Mapping[str, Any],
-    mean: Sequence[float] | Tensor | None = None,
-    std: Sequence[float] | Tensor | None = None,
-) -> bytes:
-    """Returns the bytes of a safetensors file with the tensors of the bare network, with `normalize.mean` and
-    `normalize.std`, and with `metadata` as JSON.
+def to_bytes(network: nn.Module, metadata: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a safetensors file with the tensors of the bare network and `metadata` as JSON.
 
-    For a `Normalized` network, mean and standard deviation are taken from the network. Equal weights and
-    metadata result in equal bytes on every device and for every memory format of the weights.
+    The tensors `normalize.mean` and `normalize.std` are those of a `Normalized` network. Equal weights and
+    metadata give equal bytes on every device and for every memory format.
     """
     from safetensors.torch import save
 
     network = getattr(network, "_orig_mod", network)  # unwrap torch.compile's wrapper
+    bare = network.network if isinstance(network, Preprocessed) else network
+    tensors = dict(bare.state_dict())
     if isinstance(network, Normalized):
-        mean, std = network.mean, network.std
+        tensors |= {"normalize.mean": per_channel(network.mean), "normalize.std": per_channel(network.std)}
     if isinstance(network, PerImageStandardization):
         metadata = {**metadata, "normalize": PER_IMAGE}
-    if isinstance(network, Preprocessed):
-        network = network.network
-    tensors = dict(network.state_dict())
-    if mean is not None and std is not None:
-        tensors |= {"normalize.mean": per_channel(mean), "normalize.std": per_channel(std)}
     plain = {
         # Cloned, because safetensors refuses tensors that share memory or are channels-last.
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -1,14 +1,13 @@
-"""CUDA graphs for the forward and backward passes of the attack in adversarial training. A pass is captured
-once, and each later replay is a single launch.
+"""CUDA graphs for the passes of the attack in adversarial training: captured once, replayed by one launch
+each.
 
 A pass of a small batch consists of hundreds of kernels, each of which takes less time than its launch, so the
-GPU waits for Python. A replay runs the same kernels on the same memory. Images are copied into this memory,
-and logits and gradients are copied out of it. Weights may change in place between replays. A captured graph
-is compared with the network before it is used.
+GPU waits for Python. A replay runs the same kernels on the same memory. Weights may change in place between
+replays. A captured graph is compared with the network before it is used.
 
 On an H200, an epoch of PGD-10 training of a ResNet-18 takes 8.7 s with graphs and 21.1 s without. PGD-20 in
-an evaluation does not use graphs, because the evaluation is slower with graphs: 0.42 s instead of 0.28 s for
-1,000 images (bench/gpu.py). Longer attacks replay complete attack steps (attacks/replays.py).
+an evaluation is slower with graphs: 0.42 s instead of 0.28 s for 1,000 images (bench/gpu.py). Longer attacks
+replay complete attack steps (attacks/replays.py).
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from torch.autograd.function import once_differentiable
 from rbtools.graphs import Pool, no_waits
 from rbtools.models import folding
 
-CALLS = 3
-"""The number of passes before one is captured."""
+CALLS = 3  # the third pass is captured, the earlier ones run without a graph
 _TOLERANCE = 0.02  # share of the largest value; larger than rounding in bfloat16
 
 
 class _Recording:
     """Captures a forward pass for batches of one shape and, if the images need a gradient, a backward pass.
 
-    `images` (N, C, H, W) is a batch on the GPU for the warm-up. Raises RuntimeError if the network makes
-    Python wait for the GPU, or if it uses an operation that a graph cannot contain.
+    `images` (N, C, H, W) is a batch on the GPU. Raises RuntimeError if the network makes Python wait for the
+    GPU, or if it uses an operation that a graph cannot contain.
     """
 
     def __init__(self, network: nn.Module, images: Tensor, pool: Pool) -> None:
@@ -75,7 +73,6 @@ class _Recording:
         return torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the logits of images of the captured shape."""
         with torch.no_grad():
             self.images.copy_(images)
         self.pool.ticket += 1
@@ -83,7 +80,6 @@ class _Recording:
         return self.logits.detach().clone()
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """Maps the gradient with respect to the latest logits to that with respect to the images."""
         assert self.backward_graph is not None
         self.incoming.copy_(gradient)
         self.backward_graph.replay()
@@ -113,12 +109,11 @@ class _Replay(torch.autograd.Function):
 
 
 class GraphedNetwork(nn.Module):
-    """A network in eval mode without gradients of its weights. The network maps images (N, C, H, W) in [0, 1]
-    to logits (N, K).
+    """A network in eval mode without gradients of its weights: images (N, C, H, W) in [0, 1] -> logits (N,
+    K).
 
     Two passes for batches of `count` images are captured, one with and one without a gradient. Batches of
-    other sizes run without graphs. If a capture fails, `notify` is called with a message, and no pass is
-    replayed.
+    other sizes run without graphs. If a capture fails, `notify` gets a message, and no pass is replayed.
     """
 
     def __init__(self, network: nn.Module, count: int, notify: Callable[[str], None]) -> None:
@@ -144,7 +139,6 @@ class GraphedNetwork(nn.Module):
         return logits
 
     def _record(self, images: Tensor, differentiable: bool) -> bool:
-        """Capture the passes and compare them with the network. Returns True if they agree."""
         try:
             self.pool = self.pool or Pool(images.device)
             with torch.set_grad_enabled(differentiable):
@@ -163,7 +157,6 @@ class GraphedNetwork(nn.Module):
 
 
 def _compare(recording: _Recording, images: Tensor) -> None:
-    """Raise ValueError if a replay differs from the network's own result by more than rounding errors."""
     images = images.detach().requires_grad_(recording.images.requires_grad)
     logits = recording.network(images)
     folding.check_same(logits.detach(), recording.forward(images), _TOLERANCE, "replay")

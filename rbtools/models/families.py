@@ -1,9 +1,9 @@
 """Network families, which are recognised by the names and shapes of their tensors.
 
 To add a family, add a function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. The
-function returns None if the state belongs to another family. The function raises RbError if no network of the
-family fits, and `Ambiguous` if several networks fit. The function infers the possible sizes from a few
-shapes. The function `fits` then builds the network and compares all names and shapes.
+function returns None for the tensors of another family, and raises RbError if no network of the family fits,
+or `Ambiguous` if several fit. It infers the possible sizes from a few shapes. The function `fits` then builds
+the network and compares all names and shapes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ State = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Inferred:
-    """A network inferred from weights: its architecture record and its numbers of classes and image
-    channels."""
+    """A network that was inferred from weights: its architecture record and two sizes."""
 
     arch: dict[str, Any]
     classes: int
@@ -57,8 +56,7 @@ class Inferred:
 
 
 class Ambiguous(RbError):
-    """Raised if several networks have these weights. `candidates` contains all networks that fit, and the
-    message names some."""
+    """Raised if several networks fit the weights. `candidates` contains all of them."""
 
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)
@@ -82,9 +80,8 @@ FIRST = re.compile(
 def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     """Infer the network of a bare state dict (no prefixes, no normalisation).
 
-    `metadata` is the remaining content of the file. If several networks fit the weights, an architecture
-    string in the metadata decides which of them is used. Raises RbError if no family fits, and `Ambiguous` if
-    several networks fit.
+    `metadata` is the remaining content of the file. An architecture string in the metadata decides between
+    several networks that fit. Raises RbError if no family fits, and `Ambiguous` if several networks fit.
     """
     generator = next((key for key in state if DIFFUSION.fullmatch(key)), None)
     if generator is not None:
@@ -112,26 +109,25 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
 
 
 def weight(state: State, name: str, rank: int) -> Tensor | None:
-    """Returns the tensor called `name` if it has `rank` dimensions and is not empty, and None otherwise."""
+    """Returns the tensor `name` if it has `rank` dimensions and is not empty, and None otherwise."""
     tensor = state.get(name)
     return tensor if tensor is not None and tensor.ndim == rank and tensor.numel() else None
 
 
 def head_key(state: State) -> str | None:
-    """Returns the name of the last layer's weight tensor, or None if not exactly one is possible."""
+    """Returns the name of the last layer's weights, or None if not exactly one name is possible."""
     names = [key for key, value in state.items() if value.numel() and HEAD.fullmatch(key)]
     linear = [key for key in names if state[key].ndim == 2 or state[key].shape[2:] == (1, 1)]
     return linear[0] if len(linear) == 1 else None
 
 
 def head_of(state: State) -> Tensor | None:
-    """Returns the last layer's weights (classes, features), or None if not exactly one tensor is possible."""
     key = head_key(state)
     return None if key is None else state[key]
 
 
 def classes_of(state: State) -> int | None:
-    """Returns the number of logits of a last layer with a common name, or None if no layer has one."""
+    """Returns the number of logits, or None if no last layer has a common name."""
     head = head_of(state)
     if head is None:
         numbers = {key: int(match[1]) for key in state if (match := COUNTED.fullmatch(key))}
@@ -141,14 +137,13 @@ def classes_of(state: State) -> int | None:
 
 
 def in_channels_of(state: State) -> int | None:
-    """Returns the number of image channels from a first convolution with a common name."""
+    """Returns the number of image channels, or None if no first convolution has a common name."""
     names = (key for key in state if FIRST.fullmatch(key))
     return next((kernel.shape[1] for name in names if (kernel := weight(state, name, 4)) is not None), None)
 
 
 def noted_names(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns network names from the options that training scripts save with the weights, such as
-    `args.model` of timm's script. A tag of timm's weights is removed from the name."""
+    """Returns network names from a training script's options, without the tags of timm's weights."""
     options = [metadata, *(metadata.get(place) for place in ("args", "hyper_parameters", "config"))]
     names = [place.get(key) for place in options if isinstance(place, Mapping) for key in NAME_KEYS]
     return [name.partition(".")[0] for name in names if isinstance(name, str)]
@@ -166,8 +161,6 @@ MOST_CELLS = 100  # cells of a stage; published networks have 5. Cells without w
 
 
 def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """The network. An architecture string in the metadata decides between several cells with the same
-    weights."""
     sizes = skeleton(state)
     if not sizes:
         return None
@@ -184,9 +177,7 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     classes, in_channels = state["classifier.weight"].shape[0], state["stem.0.weight"].shape[1]
     inferred = []
     for cell in candidates:
-        described = nb201.arch(
-            nb201.index_of(nb201.to_string(cell)), channels=channels, cells=cells, classes=classes
-        )
+        described = nb201.arch(nb201.index_by_ops()[cell], channels=channels, cells=cells, classes=classes)
         arch = {key: described[key] for key in ("space", "name", "index", "str", "channels", "cells")}
         inferred.append(Inferred(arch, classes, in_channels))
     if not fits(state, inferred[0].arch, classes, (in_channels, 32, 32)):
@@ -204,8 +195,7 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 
 
 def skeleton(state: State) -> dict[str, int]:
-    """Returns the `channels` and `cells` of a NAS-Bench-201 network. The result is empty for the state of any
-    other network."""
+    """Returns the `channels` and `cells` of a NAS-Bench-201 network, and {} for other networks."""
     stem, head = weight(state, "stem.0.weight", 4), weight(state, "classifier.weight", 2)
     if stem is None or head is None or "lastact.0.weight" not in state:
         return {}
@@ -224,7 +214,6 @@ def _open_edges(ops: list[int]) -> str:
 
 
 def _texts(value: object, depth: int = 4) -> Iterator[str]:
-    """All architecture strings in the metadata, including those in nested values."""
     if isinstance(value, str) and value.startswith("|"):
         yield value
     elif depth and isinstance(value, Mapping):
@@ -237,7 +226,7 @@ def _texts(value: object, depth: int = 4) -> Iterator[str]:
 
 
 def zoo(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the zoo network with these shapes and tensor names. Synonyms in `tensor_names` are equal."""
+    """Returns the zoo's network with these tensors, whose names may be synonyms (see `tensor_names`)."""
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None
@@ -260,7 +249,7 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yields zoo architectures with the sizes of these weights, each with a side length of its images."""
+    """Yields architectures of the zoo that may have these weights, each with the side of its images."""
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
@@ -287,11 +276,9 @@ def pooled_windows(state: State) -> int:
 
 
 def _patches(state: State) -> dict[str, int] | None:
-    """Returns a transformer's `patch` and `side` if they differ from 16 and 224, from tensors with the names
-    of torchvision or timm. Returns None for other networks.
+    """Returns a transformer's `patch` and `side` if they differ from 16 and 224, and None for other networks.
 
-    The weights do not determine the number of heads. Each head is assumed to have 64 channels, as in all
-    published networks.
+    The weights do not show the number of heads: all published networks have heads of 64 channels.
     """
     for patches, positions in (
         ("conv_proj.weight", "encoder.pos_embedding"),

@@ -1,5 +1,4 @@
-"""Folds each BatchNorm into the convolution before it, without changing the network's function in eval
-mode."""
+"""Folds each BatchNorm into the convolution before it. In eval mode, the network's function is the same."""
 
 from __future__ import annotations
 
@@ -19,11 +18,10 @@ _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
-    """Return a traced copy of the network without each BatchNorm that directly follows a convolution. Also
-    return a dict that maps the name of each such convolution to the name of its BatchNorm.
+    """Return a traced copy of the network without the BatchNorm layers that directly follow a convolution.
 
-    The convolutions of the copy still have their original weights. `merged` computes the new weights. Raises
-    the exceptions of torch.fx if torch.fx cannot trace the network.
+    The dict maps the name of each such convolution to the name of its BatchNorm. The convolutions of the copy
+    have their original weights, and `merged` computes the new ones. Raises the exceptions of torch.fx.
     """
     copied = copy.deepcopy(network)
     for module in copied.modules():
@@ -57,9 +55,8 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
 def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -> tuple[Tensor, Tensor]:
     """Returns weight and bias of a convolution that is equivalent to both layers in eval mode.
 
-    The factors of the bias are multiplied in one of two orders, which differ in the last bit of the result.
-    Stored results depend on the order: training uses `scale_first`, and evaluation the order of torch's
-    fusion.
+    Two orders of multiplication differ in the last bit of the bias, and stored results depend on it: training
+    uses `scale_first`, and evaluation the order of torch's fusion.
     """
     assert norm.running_mean is not None and norm.running_var is not None
     scale = inverse = (norm.running_var + norm.eps).rsqrt()
@@ -76,8 +73,7 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 def check_same(
     expected: Tensor, found: Tensor, tolerance: float = TOLERANCE, what: str = "folded copy"
 ) -> None:
-    """Raise ValueError if the results of a copy and of the network differ by more than rounding, which is a
-    share `tolerance` of the largest result. The message calls the copy `what`."""
+    """Raise ValueError if two results differ by more than `tolerance` of the largest absolute value."""
     largest, difference = float(expected.abs().max()), float((expected - found).abs().max())
     if not difference <= tolerance * largest:  # NaN fails this comparison, too
         raise ValueError(f"the {what}'s results differ by {difference:.3g}, the largest is {largest:.3g}")

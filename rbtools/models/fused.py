@@ -2,8 +2,8 @@
 
 Torch's layers write and read each activation up to four times. On an H200, the folded ResNet-18 needed 5.4 ms
 instead of 10.0 ms for 2,048 images, and 12.5 ms instead of 16.9 ms with the gradient of the images (part
-`passes` of bench/gpu.py). The result is rounded once and not after each layer. Training does not use these
-layers, because an epoch of PGD-10 training with batches of 128 did not become faster.
+`passes` of bench/gpu.py). Training does not use these layers, because PGD-10 training with batches of 128 did
+not become faster.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ class _WithGradient(torch.autograd.Function):
 
 
 class ActivatedConvolution(nn.Conv2d):
-    """Returns ReLU of the sum of a convolution with a bias and, if given, a summand: (N, C, H, W) -> (N, C',
-    H', W').
+    """Computes ReLU(convolution + bias + summand): (N, C, H, W) -> (N, C', H', W').
 
-    The weights are constant. Only the inputs and the summand have gradients.
+    Only the inputs and the summand have gradients.
     """
 
     def forward(self, inputs: Tensor, summand: Tensor | None = None) -> Tensor:
@@ -57,7 +56,6 @@ class ActivatedConvolution(nn.Conv2d):
         return result
 
     def kernel(self, inputs: Tensor, summand: Tensor | None) -> Tensor:
-        """Does the same as `forward` without a gradient."""
         how: Any = (self.stride, self.padding, self.dilation, self.groups)
         if not inputs.is_cuda or not len(inputs):
             result = super().forward(inputs)
@@ -68,13 +66,12 @@ class ActivatedConvolution(nn.Conv2d):
 
 
 def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
-    """A copy of a traced network with fused convolutions. The result is None if no convolution can be fused,
-    or if the inputs are not bfloat16 on a GPU.
+    """Return a copy of a traced network with fused convolutions.
 
-    The weights of `network` must be constant. `inputs` (N, C, H, W) is an example batch. The modules of the
-    copy keep their names. Raises ValueError if the logits or gradients of the copy differ from those of the
-    network. Sums with broadcasting and layers that change their inputs in place can cause such a difference.
-    Raises RuntimeError if cuDNN has no suitable kernel.
+    The result is None if no convolution can be fused, or if the inputs are not bfloat16 on a GPU. The weights
+    of `network` must be constant. `inputs` (N, C, H, W) is an example batch. The modules of the copy keep
+    their names. Raises ValueError if the logits or gradients of the copy differ, as with broadcasting sums
+    and in-place layers, and RuntimeError if cuDNN has no suitable kernel.
     """
     if not (isinstance(network, fx.GraphModule) and inputs.is_cuda and inputs.dtype == torch.bfloat16):
         return None
@@ -98,8 +95,7 @@ def _logits_and_gradient(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Te
 
 
 def fuse_in_place(traced: fx.GraphModule) -> int:
-    """Replace each convolution that is followed only by ReLU, or by a sum and ReLU, by a fused convolution.
-    Return the number of replaced convolutions."""
+    """Fuse each convolution with the ReLU, or the sum and the ReLU, that follow it. Returns their number."""
     modules, count = dict(traced.named_modules()), 0
     calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     for node in list(traced.graph.nodes):
@@ -135,7 +131,6 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 def _is_sum(node: Any) -> bool:
-    """True if a node is the sum of two other nodes and is used by only one node."""
     if not (isinstance(node, fx.Node) and node.op == "call_function" and len(node.users) == 1):
         return False
     if node.target not in (operator.add, torch.add) or node.kwargs:
@@ -144,8 +139,6 @@ def _is_sum(node: Any) -> bool:
 
 
 def _is_convolution(node: Any, modules: dict[str, nn.Module], calls: Counter[Any]) -> bool:
-    """True if a node is a convolution with a bias and zero padding, is called once, and only one node uses
-    it."""
     if not (isinstance(node, fx.Node) and node.op == "call_module" and len(node.users) == 1):
         return False
     layer: Any = modules[str(node.target)]

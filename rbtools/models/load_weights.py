@@ -1,5 +1,3 @@
-"""Strict loading of weights into networks."""
-
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -18,10 +16,9 @@ from rbtools.models.tensor_names import OPTIONAL, translation
 def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     """Load the weights strictly into `network`, or into the network inside a `Normalized`.
 
-    Tensor names that are synonyms are translated, and BatchNorm's `num_batches_tracked` may be missing. After
-    loading, a network that was built under `meta_init` shares memory with the checkpoint. Raises RbError if
-    keys are missing or unexpected, if shapes differ (the message names the keys), or if weights are NaN or
-    infinite.
+    Synonyms of tensor names are translated, and BatchNorm's `num_batches_tracked` may be missing. A network
+    that was built under `meta_init` then shares memory with the checkpoint. Raises RbError with the names of
+    tensors that are missing, unexpected, of another shape, NaN or infinite.
     """
     target = network.network if isinstance(network, Normalized) else network
     wanted: dict[str, Tensor] = target.state_dict()
@@ -72,9 +69,11 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[int | None, int | None]:
-    """Returns the number of classes and image channels of the weights, from pairs of found and expected
-    shapes. Both numbers are None unless other classes in the last layer, or grey instead of RGB images (or
-    the reverse) in the first layer, explain all differences."""
+    """Returns the number of classes and image channels of the weights, from (found, expected) shapes.
+
+    Both are None unless other classes in the last layer, or grey instead of RGB images (or the reverse) in
+    the first layer, explain all differences.
+    """
     if any(len(there) != len(wanted) or not there for there, wanted in pairs):
         return None, None
     rows = {(there[0], wanted[0]) for there, wanted in pairs if there[1:] == wanted[1:]}
@@ -91,15 +90,13 @@ def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[in
 
 
 def _finite(value: Tensor) -> bool:
-    """True if all values are finite. A finite sum proves that all values are finite. If the sum is not
-    finite, each value is checked, because the sum may have overflowed."""
+    # A finite sum proves that all values are finite; a sum that is not finite may have overflowed.
     if value.is_meta or not value.is_floating_point() or value.sum(dtype=torch.float32).isfinite():
         return True
     return bool(value.isfinite().all())
 
 
 def _advice(checkpoint: Checkpoint) -> str:
-    """Returns a hint for weights that do not fit, based on the network that is recognised in the file."""
     check = "Check that --arch names the network that it was trained as."
     sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
     size = f" with {sizes}" if sizes else ""

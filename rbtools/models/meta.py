@@ -1,5 +1,4 @@
-"""Networks without memory for their parameters: the names and shapes of their tensors, and the numbers of
-parameters and multiply-adds, which are counted without computing anything."""
+"""Networks without memory for parameters: tensor shapes, numbers of parameters and of multiply-adds."""
 
 from __future__ import annotations
 
@@ -23,11 +22,9 @@ _FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.
 
 
 class _MetaInit(TorchFunctionMode):
-    """A context in which parameters need no memory and are not initialised. Layers create their parameters by
-    `torch.empty`, which allocates no memory in this context.
+    """Parameters need no memory and are not initialised: layers create them by `torch.empty`.
 
-    Other tensors keep their memory, because some networks compute sizes or constants with small tensors
-    during construction.
+    Other tensors keep their memory, because some networks compute constants with them while they are built.
     """
 
     def __torch_function__(
@@ -49,10 +46,7 @@ class _MetaInit(TorchFunctionMode):
 
 @contextmanager
 def meta_init() -> Iterator[None]:
-    """A context that builds networks with parameters on the meta device (no memory, no initialisation).
-
-    The global random state is unchanged.
-    """
+    """Within this context, networks are built on the meta device. The random state does not change."""
     with torch.random.fork_rng(devices=[]), _MetaInit():
         yield
 
@@ -61,8 +55,7 @@ def meta_init() -> Iterator[None]:
 def shapes_of(
     fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape
 ) -> dict[str, torch.Size]:
-    """Returns the tensors that a file must contain for the architecture with these fields and values. Raises
-    RbError in the same cases as `models.build`."""
+    """Returns the shapes of the tensors that a file must contain. Raises the errors of `models.build`."""
     tensors = _built(fields, classes, shape).state_dict()
     return {key: value.shape for key, value in tensors.items() if not key.endswith(OPTIONAL)}
 
@@ -74,20 +67,17 @@ def _built(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shap
 
 @cache
 def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape) -> tuple[int, int]:
-    """Counts the parameters and multiply-adds of the architecture with these fields and values. Raises
-    RbError in the same cases as `models.build`."""
+    """Returns the numbers of parameters and multiply-adds. Raises the errors of `models.build`."""
     network = _built(fields, classes, shape).to("meta").eval()
     return parameters(network), multiply_adds(network, shape)
 
 
 def parameters(network: nn.Module) -> int:
-    """Returns the number of values in all parameters."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def multiply_adds(network: nn.Module, shape: models.Shape) -> int:
-    """Counts the multiply-adds of convolutions, linear layers and attention for one image (C, H, W). The
-    network must be on the meta device in eval mode."""
+    """Counts multiply-adds of convolutions, linear layers and attention for one image (C, H, W)."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
     try:

@@ -1,4 +1,4 @@
-"""The normalisations that may belong to a checkpoint's network, and the sources of this information."""
+"""The normalisations that a checkpoint's network may need."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor ima
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """Known normalisations, and images on which possible normalisations are compared. `known` maps names to
-    normalisations. `classes` maps the name of a normalisation to the number of classes of its data set.
-    `batches` returns labelled images on which several normalisations are compared.
+    """`known` maps names to normalisations, and `classes` maps them to numbers of classes.
+
+    `batches` returns labelled images on which several possible normalisations are compared.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
@@ -37,9 +37,11 @@ class NormalizationHints:
 
 
 class Choices(NamedTuple):
-    """`fields` has an entry for each possible normalisation. The key is the normalisation's value of
-    --normalize, and the value contains fields of an architecture record. `source` describes the source of
-    these fields. `preferred` contains the values that are chosen first if several are equally accurate."""
+    """`fields` maps each possible value of --normalize to fields of an architecture record.
+
+    `source` describes the origin of the fields. If several values are equally accurate, one in `preferred` is
+    chosen.
+    """
 
     fields: dict[str, dict[str, Any]]
     source: str
@@ -53,15 +55,15 @@ def choices(
     classes: int,
     channels: int,
     hints: NormalizationHints,
-    named: bool = False,
+    named: bool,
 ) -> Choices:
-    """The normalisations that are possible for a checkpoint's `network`.
+    """Returns the normalisations that are possible for a checkpoint's `network`.
 
-    There is exactly one possible normalisation if the file contains it, if the user names it, or if it
-    follows from the training data of a published run. A file that rbtools wrote without a normalisation has
-    none. A network of the user's own code has none. In all other cases, the first known normalisation of each
-    kind is possible. The published normalisation of the network is preferred if all its publishers use the
-    same one. `named` is true if the user named the network.
+    There is exactly one if the file contains it, if the user names it, or if the training data of a published
+    run determine it. Files that rbtools wrote without a normalisation, and networks of the user's own code,
+    have none. Otherwise, the first known normalisation of each kind is possible. The published normalisation
+    of the network is preferred if all publishers use the same one. `named` is true if the user named the
+    network.
     """
     noted = checkpoint.metadata.get("arch")
     own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
@@ -78,7 +80,7 @@ def choices(
         why = "the network normalises by itself" if by_itself else "none for python:"
         return Choices({RAW: chosen(None)}, GUESS + why)
     if classes != hints.classes.get(SMALL_IMAGENET, classes):
-        known.pop(SMALL_IMAGENET, None)  # nearly ImageNet's, and not used with other numbers of classes
+        known.pop(SMALL_IMAGENET, None)  # similar to ImageNet's, and only used with its own number of classes
     published = [pair for hook in hooks("normalizations") for pair in hook(arch, network, classes, named)]
     if len(published) == 1 and known and _fitting({PUBLISHED: published[0]}, channels):
         known[PUBLISHED] = published[0]
@@ -87,8 +89,7 @@ def choices(
 
 
 def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channels: int) -> Choices:
-    """Returns the possible normalisations of a program. No normalisation is added to a program with a
-    normaliser's buffers. For other programs, the first known normalisation of each kind is possible."""
+    """Returns the possible normalisations of a program. A program with a normaliser's buffers needs none."""
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
         return Choices({RAW: chosen(None)}, f"{GUESS}the program normalises by itself")
@@ -96,15 +97,13 @@ def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channe
 
 
 def _of_kinds(known: Mapping[str, Known]) -> Choices:
-    """Returns the first normalisation of each kind. The normalisation stays undecided if none is known."""
     fields = {_option(known[name], known): chosen(known[name]) for name in kinds(known)}
     preferred = (_option(known[PUBLISHED], known),) if PUBLISHED in known else ()
     return Choices(fields, ACCURACY, preferred) if fields else Choices({RAW: {}}, OPEN)
 
 
 def _option(pair: Known, known: Mapping[str, Known]) -> str:
-    """Returns the value of --normalize for a normalisation: its name if it has a name, and its numbers
-    otherwise."""
+    """Returns the value of --normalize for a normalisation: its name, or its numbers without a name."""
     if pair is None or isinstance(pair, str):
         return pair or RAW
     others = {name: other for name, other in known.items() if isinstance(other, tuple)}
@@ -114,24 +113,22 @@ def _option(pair: Known, known: Mapping[str, Known]) -> str:
 
 
 def _equal(pair: Pair, other: Pair) -> bool:
-    """True if two normalisations are the same. The `other` may have one number for all channels."""
+    """True if two normalisations are equal. `other` may have one number for all channels."""
     return all(
         values in (of_other, of_other * len(values)) for values, of_other in zip(pair, other, strict=True)
     )
 
 
 def chosen(pair: Known) -> dict[str, Any]:
-    """Returns the fields of an architecture record for this normalisation."""
+    """Returns this normalisation as fields of an architecture record."""
     return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
 
 
 def noted_per_image(checkpoint: Checkpoint) -> bool:
-    """True if the metadata states that each image is standardised by its own mean and standard deviation."""
     return checkpoint.metadata.get("normalize") == PER_IMAGE
 
 
 def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
-    """Returns the known normalisations for images with this number of channels."""
     return {
         name: pair
         for name, pair in known.items()
@@ -140,8 +137,7 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
 
 
 def preprocessing(cfg: object) -> str | None:
-    """Returns the preprocessing in a timm configuration, as an argument of the data set imagenet. Returns
-    None if imagenet has no such argument."""
+    """Returns the preprocessing of a timm configuration as an argument of the data set imagenet, if any."""
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
         return None
@@ -151,9 +147,10 @@ def preprocessing(cfg: object) -> str | None:
 
 
 def normaliser(network: nn.Module) -> str | None:
-    """Returns the name of a network's module that contains a mean and a standard deviation for each channel,
-    as buffers or as plain attributes. Returns None if there is no such module, and "" if the network itself
-    contains them."""
+    """Returns the name of a module with a mean and a standard deviation per channel, or None.
+
+    The numbers may be buffers or plain attributes. The name is "" for the network itself.
+    """
     for name, module in network.named_modules():
         own = {**vars(module), **module._buffers}
         if all(any(_a_number_a_channel(own.get(word)) for word in words) for words in (MEANS, STDS)):
@@ -170,7 +167,7 @@ def _a_number_a_channel(value: object) -> bool:
 
 
 def warnings_of(network: nn.Module, arch: Mapping[str, Any]) -> list[str]:
-    """Returns a warning if the network already normalises its input and a normalisation was also given."""
+    """Returns a warning if --normalize is given for a network that already normalises its input."""
     place = normaliser(network) if arch.get("space") == "python" else None
     if place is None or arch.get("normalize") in (None, RAW):
         return []

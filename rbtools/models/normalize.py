@@ -24,7 +24,6 @@ class Preprocessed(nn.Module):
         self.network = network
 
     def inputs(self, images: Tensor) -> Tensor:
-        """Maps images to the network's input."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
@@ -34,9 +33,8 @@ class Preprocessed(nn.Module):
 class Normalized(Preprocessed):
     """Applies `network` to (images - mean) / std, for images (N, C, H, W) in [0, 1].
 
-    `mean` and `std` are on the [0, 1] scale and contain one number per channel or one for all channels. Both
-    are buffers of shape (C, 1, 1). Raises RbError if a standard deviation is not positive or a value is not
-    finite.
+    `mean` and `std` have one number per channel or one for all channels. Raises RbError if a standard
+    deviation is not positive or a value is not finite.
     """
 
     mean: Tensor
@@ -68,9 +66,8 @@ class Normalized(Preprocessed):
 class PerImageStandardization(Preprocessed):
     """Applies `network` after standardising each image by itself (Ding et al., ICLR 2020, MMA training).
 
-    The input of the network is (x - mean) / max(std, 1/sqrt(CHW)). Mean and std are over all pixels of each
-    image (N, C, H, W), as in TensorFlow's `per_image_standardization`. The standard deviation is the unbiased
-    estimate, as in advertorch.
+    The input of the network is (x - mean) / max(std, 1/sqrt(CHW)), with mean and standard deviation over all
+    pixels of one image (C, H, W). The standard deviation is the unbiased estimate, as in advertorch.
     """
 
     def inputs(self, images: Tensor) -> Tensor:
@@ -79,7 +76,7 @@ class PerImageStandardization(Preprocessed):
 
 
 def behind(network: nn.Module, normalize: str | Sequence[Sequence[float]] | None) -> nn.Module:
-    """Returns the network with a normalisation ([mean, std], PER_IMAGE, or None for unchanged pixels)."""
+    """Returns the network after a normalisation: [mean, std], PER_IMAGE, or None for no normalisation."""
     if normalize is None:
         return network
     return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)

@@ -31,9 +31,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
     Fields after the function's name (such as :width=16) are passed to the function's parameters of the same
     name. The number of classes, the number of channels and the shape of the images are passed to parameters
-    with common names. `models.build` calls this function only if `allow_code` is true. Raises RbError if the
-    module or the function does not exist, or if the function raises an exception or does not return a
-    network.
+    with common names. Raises RbError if the function does not exist, fails, or returns no network.
     """
     text = str(arch.get("name"))
     if arch.get("code") not in (None, own_code.code_digest(text)):
@@ -63,8 +61,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
 
 def _bare(network: nn.Module) -> nn.Module:
-    """Returns the module inside a wrapper of torch, or inside a module that only contains this module, such
-    as timm's ModelEmaV2."""
+    """Returns the module inside a wrapper of torch, or inside a module such as timm's ModelEmaV2."""
     while True:
         compiled, inner = (getattr(network, name, None) for name in ("_orig_mod", "module"))
         wraps = isinstance(network, _WRAPPERS) or type(network).forward is nn.Module.forward
@@ -76,7 +73,7 @@ def _bare(network: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def _own_code(text: str) -> Iterator[None]:
-    """Turn exceptions of the user's own code into RbError, with the file and the line in the message."""
+    """Turn exceptions of the user's own code into RbError with the file and the line."""
     try:
         yield
     except BaseException as error:

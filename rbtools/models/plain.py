@@ -15,9 +15,8 @@ from rbtools.spaces import zoo
 class SimpleCNN(nn.Module):
     """MNISTNet without its log-softmax: images (N, C, H, W) -> logits (N, classes).
 
-    The network has two 3x3 convolutions without padding, max-pooling and two linear layers. The first linear
-    layer is made for features of at most 12x12, the size for 28x28 images. Larger features are averaged to
-    12x12.
+    The network has two 3x3 convolutions without padding, max-pooling and two linear layers. Features larger
+    than 12x12, their size for 28x28 images, are averaged to 12x12.
     """
 
     def __init__(self, *, classes: int, shape: Shape) -> None:
@@ -42,21 +41,20 @@ class SimpleCNN(nn.Module):
 
 
 def simplecnn(form: zoo.SimpleCNNForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> SimpleCNN:
-    """Returns the zoo's network for MNIST (1,199,882 parameters for 28x28x1 images and 10 classes)."""
+    """The network has 1,199,882 parameters for 28x28x1 images and 10 classes."""
     return SimpleCNN(classes=classes, shape=shape)
 
 
 class VGG(nn.Module):
     """VGG with BatchNorm (Simonyan and Zisserman, ICLR 2015): images (N, in_channels, H, W) -> logits.
 
-    The network has five stages. Stage i has `convs[i]` 3x3 convolutions to `widths[i]` channels, with bias,
-    BatchNorm and ReLU, and ends with max-pooling. The last stage is followed by global average pooling and
-    one linear layer. Pooling rounds odd side lengths up (28 pixels become 14, 7, 4, 2, 1), because small
-    images would otherwise shrink to nothing.
+    Each of the five stages has `convs[i]` 3x3 convolutions to `widths[i]` channels, with bias, BatchNorm and
+    ReLU, and ends with max-pooling. Global average pooling and one linear layer follow. Pooling rounds odd
+    side lengths up (28, 14, 7, 4, 2, 1 pixels), because small images would otherwise shrink to nothing.
     """
 
     def __init__(
-        self, convs: Sequence[int], widths: Sequence[int], *, classes: int, in_channels: int = 3
+        self, convs: Sequence[int], widths: Sequence[int], *, classes: int, in_channels: int
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -74,5 +72,5 @@ class VGG(nn.Module):
 
 
 def vgg(form: zoo.VGGForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> VGG:
-    """Returns the zoo's VGG of this form. VGG-19 has 20,040,522 parameters for 10 classes."""
+    """VGG-19 has 20,040,522 parameters for 10 classes."""
     return VGG(form.convs, form.widths, classes=classes, in_channels=shape[0])

@@ -1,5 +1,4 @@
-"""Checkpoints that are programs: files of TorchScript and torch.export that contain the code of their
-network."""
+"""Checkpoints that are programs: TorchScript and torch.export files contain the code of their network."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
 
 
 class Program(nn.Module):
-    """A loaded program as a module. A program has only one mode, because programs of torch.export do not
-    support `train` and `eval`."""
+    """A loaded program, which has only one mode: torch.export does not support `train` and `eval`."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -35,7 +33,7 @@ class Program(nn.Module):
 
 
 def kind_of_file(path: Path) -> str | None:
-    """Returns `TORCHSCRIPT` or `EXPORT`, or None for plain weights and other files."""
+    """Returns `TORCHSCRIPT` or `EXPORT`, and None for other files."""
     try:
         with zipfile.ZipFile(plain(path)) as archive:
             return kind_of_archive(archive.namelist())
@@ -44,7 +42,6 @@ def kind_of_file(path: Path) -> str | None:
 
 
 def kind_of_archive(names: Sequence[str]) -> str | None:
-    """Does the same as `kind_of_file` for the member names of a zip archive."""
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
         return EXPORT
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
@@ -53,7 +50,6 @@ def kind_of_archive(names: Sequence[str]) -> str | None:
 
 
 def refusal(path: Path, kind: str) -> RbError:
-    """Returns the error for a program that the user has not allowed to run."""
     what = "a TorchScript program" if kind == TORCHSCRIPT else "a program from torch.export"
     return RbError(
         f"The checkpoint {path} is {what}, and loading it could run code. If you trust it, add --allow-code;"
@@ -62,8 +58,7 @@ def refusal(path: Path, kind: str) -> RbError:
 
 
 def load(path: Path, kind: str) -> Program:
-    """Load a program from a file. Loading may run code, so the user must allow it first. Raises RbError if
-    loading fails."""
+    """Load a program, which may run code that the user must allow first. Raises RbError if this fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but its files are still in use
@@ -80,8 +75,7 @@ def load(path: Path, kind: str) -> Program:
 
 
 def classes_of(program: Program, shape: Shape, path: Path) -> int:
-    """Returns the number of logits of a program for images of this shape. Raises RbError if the program does
-    not return logits."""
+    """Returns the number of logits. Raises RbError if the program fails or returns something else."""
     try:
         with torch.no_grad():
             logits = program(torch.zeros(2, *shape))

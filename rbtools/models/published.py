@@ -1,10 +1,10 @@
 """The published weights of NAS-Bench-201 and NATS-Bench: one file for each architecture, named by its index.
 
-A file of NAS-Bench-201's archive is called `000123-FULL.pth` and was written by torch.save. A file of
-NATS-Bench's full archive of the topology space is called `000123.pickle.pbz2`, a pickle compressed with
-bzip2. Both kinds of file contain all training runs of one architecture, for each data set and seed. The
-layout of the content is the layout that `nas_201_api` and `nats_bench` (Dong et al.) read: {"full" or the
-number of epochs: {"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config": ...}}}}.
+`000123-FULL.pth` of NAS-Bench-201's archive was written by torch.save, and `000123.pickle.pbz2` of
+NATS-Bench's full archive of the topology space is a pickle compressed with bzip2. Both contain all training
+runs of one architecture. The content has the layout that `nas_201_api` and `nats_bench` (Dong et al.) read:
+{"full" or the number of epochs: {"all_results": {(data set, seed): {"net_state_dict": ..., "arch_config":
+...}}}}.
 """
 
 from __future__ import annotations
@@ -25,21 +25,18 @@ MOST_UNPACKED, ROOM = 100, 2**26
 
 
 def is_published(raw: object) -> bool:
-    """True if a file's content has the layout of these archives."""
     return isinstance(raw, Mapping) and _budget(raw) is not None
 
 
 def _budget(raw: Mapping[str, Any]) -> str | None:
-    """Returns the key of the training run with the most epochs in the file."""
     budgets = (budget for budget in BUDGETS if isinstance(raw.get(budget), Mapping))
     return next((budget for budget in budgets if isinstance(raw[budget].get("all_results"), Mapping)), None)
 
 
 def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str, Any]:
-    """Returns the run that `member` names ("DATASET" or "DATASET/SEED") as a dict with "state_dict",
-    "arch_str" and other keys.
+    """Returns the run that `member` names ("DATASET" or "DATASET/SEED"), by default with the lowest seed.
 
-    Without a seed, the run with the lowest seed is returned. Raises RbError if there is no such run, or if
+    The keys are "state_dict", "arch_str", "run" and "epochs". Raises RbError if there is no such run, or if
     the file contains results without weights.
     """
     trained = raw[str(_budget(raw))]
@@ -48,9 +45,10 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
         named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
         if named and isinstance(run, Mapping):
             runs[f"{key[0]}/{key[1]}"] = run
-    weights = {name: run.get("net_state_dict") for name, run in runs.items()}
     with_weights = {
-        name: runs[name] for name, state in weights.items() if isinstance(state, Mapping) and state
+        name: run
+        for name, run in runs.items()
+        if isinstance(run.get("net_state_dict"), Mapping) and run["net_state_dict"]
     }
     if not with_weights:
         raise RbError(
@@ -91,8 +89,7 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
 
 
 def read_pickle(path: Path) -> Any:
-    """Returns the content of a NATS-Bench file, which is a pickle compressed with bzip2. Code in the pickle
-    is not run. Raises RbError for any other file."""
+    """Returns the content of a NATS-Bench file without running its code. Raises RbError for other files."""
     try:
         most = MOST_UNPACKED * path.stat().st_size + ROOM
         with bz2.BZ2File(plain(path)) as stream:

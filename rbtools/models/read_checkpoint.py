@@ -23,13 +23,12 @@ SHARED, SMALL = 16, 2**26  # limit of all tensors: SHARED times the bytes of the
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a weights file: the tensors of the bare network, and the metadata of the file.
+    """The tensors of the bare network in a weights file, and the metadata of the file.
 
     `mean` and `std` have shape (C,) and are the normalisation in the file, for images in [0, 1]. `origin`
-    describes the place of the weights in the file: the nested keys, the removed prefix, and the tensors that
-    are left out because they do not belong to the network. `inside` is the prefix of all tensor names in the
-    network itself, if the network is a wrapper. `saved` maps names in the file to tensors, and includes the
-    tensors of the normalisation.
+    contains the keys that lead to the weights, the removed prefix, and the tensors that do not belong to the
+    network. `inside` is the prefix of all tensor names in a network that is a wrapper. `saved` maps names in
+    the file to tensors, also those of the normalisation.
     """
 
     path: Path
@@ -43,7 +42,7 @@ class Checkpoint:
 
     @cached_property
     def seen(self) -> list[Inferred]:
-        """Returns the networks that may have these tensors: none, one, or several cells of NAS-Bench-201."""
+        """Returns the networks that may have these tensors: none, one, or several NAS-Bench-201 cells."""
         try:
             return [infer(self.state, self.metadata)]
         except Ambiguous as several:
@@ -52,17 +51,15 @@ class Checkpoint:
             return []
 
     def in_file(self, name: str) -> str:
-        """Maps a tensor's name in `state` to the tensor's name in the file."""
         return self.origin.get("prefix", "") + name.removeprefix(self.inside)
 
 
 def read(path: str | Path, member: str | None = None) -> Checkpoint:
-    """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file. The format is recognised from the content.
+    """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file. The content shows the format.
 
-    `member` selects the weights if a file contains several sets: a key of the nested content ("best", "ema"),
-    or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing,
-    empty, truncated or of another kind, if it cannot be loaded without running code, or if it does not
-    contain weights.
+    `member` selects one of several sets of weights: a key of the nested content ("best", "ema"), or a run of
+    NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing, empty,
+    truncated, of another kind or without weights, or if it cannot be loaded without running code.
     """
     path = Path(path)
     raw, metadata, kind = weights_file.read(path)
@@ -100,13 +97,13 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
 
 
 def counted(names: Sequence[str]) -> str:
-    """Lists tensor names for a message: the first names and the total number."""
+    """Lists the first tensor names for a message, and the total number."""
     some = ", ".join(shown(name, 160) for name in names[:3])
     return some if len(names) <= 3 else f"{some}, ... ({len(names)} in all)"
 
 
 def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the state with the pruned weights of torch.nn.utils.prune, `NAME_orig` times `NAME_mask`."""
+    """Multiplies the pruned weights of torch.nn.utils.prune: `NAME_orig` times `NAME_mask`."""
     state = dict(state)
     for name in [key.removesuffix(_MASK) for key in state if key.endswith(_MASK)]:
         weights, mask = state.get(f"{name}{_PRUNED}"), state[f"{name}{_MASK}"]
@@ -117,9 +114,7 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError if a tensor is expanded from a few bytes to a shape larger than memory, or if many
-    tensors share a few bytes. A computation with such tensors would allocate their full size and could fill
-    the memory."""
+    """Raise RbError if tensors that share or expand a few bytes claim much more memory than the file."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
@@ -131,8 +126,7 @@ def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:
-    """Raise RbError for tensors that are not dense and for long names. Only dense tensors can be compared,
-    cast and copied. The search for patterns in long names would be slow."""
+    """Raise RbError for tensors that are not dense, and for names that are too long to search quickly."""
     if not isinstance(value, (Tensor, UnusualTensor)):
         return
     if len(key) > LONGEST_NAME:

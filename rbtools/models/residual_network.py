@@ -27,13 +27,13 @@ class ResidualNetwork(nn.Module):
 
     The network computes f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1) and the logits W_L
     f_(L-1). W_l is a matrix, or, if the layers have filters, a convolution whose zero padding keeps the size.
-    There are no biases. All weights are sampled from N(0, 1/m), where m is the width. For two classes, W_L
-    has one row, and the logits are (0, f), where f is the scalar output of the paper. The cross-entropy of
-    these logits is the paper's logistic loss log(1 + exp(-y f)), where y is 1 for class 1 and -1 for class 0.
-    The input x is the image, or the image scaled to Euclidean norm 1 if `unit` is true.
+    There are no biases. All weights are sampled from N(0, 1/m), where m is the width. For two classes, the
+    logits are (0, f), where f is the scalar output of the paper. The cross-entropy of these logits is the
+    paper's logistic loss log(1 + exp(-y f)), where y is 1 for class 1 and -1 for class 0. If `unit` is true,
+    each image x is first scaled to Euclidean norm 1.
     """
 
-    def __init__(self, layers: Layers, width: int, *, classes: int, shape: Shape, unit: bool = False) -> None:
+    def __init__(self, layers: Layers, width: int, *, classes: int, shape: Shape, unit: bool) -> None:
         super().__init__()
         self.unit = unit
         channels, height, rest = shape
@@ -68,8 +68,6 @@ class ResidualNetwork(nn.Module):
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> ResidualNetwork:
-    """Returns the network for a record of the spaces fcnn or rescnn. Raises RbError if the record does not
-    describe a network."""
     residual_space: Any = space(arch["space"])
     sizes, layers = residual_space.of(arch)
     return ResidualNetwork(layers, sizes.width, classes=classes, shape=shape, unit=sizes.inputs == UNIT)

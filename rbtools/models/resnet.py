@@ -1,20 +1,15 @@
 """ResNet, pre-activation ResNet and Wide ResNet for images of any size: average pooling adapts to the image.
 
-The tensor names of ResNet (He et al., CVPR 2016) are those of kuangliu/pytorch-cifar. The shortcut is a 1x1
-convolution with BatchNorm (`shortcut.0`, `shortcut.1`), and the last layer is called `linear`. The stem for
-small images is a 3x3 convolution with stride 1 and without pooling. The paper's stem, for 224x224 images, is
-a 7x7 convolution with stride 2 and max-pooling. The stem of huyvnphan/PyTorch_CIFAR10 is the 3x3 convolution
-with this max-pooling. For 32x32 images the average pooling equals the fixed 4x4 pooling, which is also
-available for larger images (`windows`).
+The tensor names of ResNet (He et al., CVPR 2016) are those of kuangliu/pytorch-cifar. The stem for small
+images is a 3x3 convolution with stride 1 and without pooling. The paper's stem, for 224x224 images, is a 7x7
+convolution with stride 2 and max-pooling. The stem of huyvnphan/PyTorch_CIFAR10 is the 3x3 convolution with
+this max-pooling. For 32x32 images the average pooling equals the fixed 4x4 pooling, which is also available
+for larger images (`windows`).
 
 The tensor names of the pre-activation ResNet (He et al., ECCV 2016) are those of locuslab/robust_overfitting.
-If the shortcut of a block is a convolution (without BatchNorm), the convolution is applied after the block's
-first BatchNorm and ReLU. An identity shortcut returns the block's input. In locuslab/fast_adversarial and
-derived networks, a shortcut convolution is applied to the block's input, too.
-
-The tensor names of Wide ResNet (Zagoruyko and Komodakis, 2016) are those of the WideResNet of TRADES and
-MART. Shortcut convolutions (`convShortcut`) of a Wide ResNet are applied to the activated input, and identity
-shortcuts return the block's input.
+The shortcut convolution of a block (without BatchNorm) is applied after the block's first BatchNorm and ReLU,
+and in locuslab/fast_adversarial and derived networks to the block's input. The tensor names of Wide ResNet
+(Zagoruyko and Komodakis, 2016) are those of the WideResNet of TRADES and MART.
 """
 
 from __future__ import annotations
@@ -55,8 +50,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A block of 1x1, 3x3 and 1x1 convolutions and a shortcut: (N, C, H, W) -> (N, 4 C', H/stride,
-    W/stride)."""
+    """A block of 1x1, 3x3 and 1x1 convolutions: (N, C, H, W) -> (N, 4 C', H/stride, W/stride)."""
 
     expansion = 4
 
@@ -89,8 +83,7 @@ def projection(channels_in: int, channels_out: int, stride: int, affine: bool = 
 def stage(
     block: Callable[..., nn.Module], count: int, channels_in: int, channels: int, stride: int, *options: Any
 ) -> nn.Sequential:
-    """Returns `count` blocks `block(channels_in, channels, stride, *options)`. Only the first block has the
-    given stride."""
+    """Returns `count` blocks, of which only the first has the given stride."""
     blocks = [block(channels_in, channels, stride, *options)]
     inputs = channels * getattr(block, "expansion", 1)
     blocks += [block(inputs, channels, 1, *options) for _ in range(count - 1)]
@@ -98,8 +91,7 @@ def stage(
 
 
 class FourStages(nn.Module):
-    """Four stages of blocks. Each later stage has twice the channels and half the resolution of the stage
-    before."""
+    """Four stages of blocks. Each later stage has twice the channels and half the resolution."""
 
     layer1: nn.Sequential
     layer2: nn.Sequential
@@ -127,7 +119,7 @@ class ResNet(FourStages):
     `blocks` are the numbers of blocks in the four stages, such as (2, 2, 2, 2) for ResNet-18. `width` is the
     number of channels in the first stage. `stem` is "cifar", "imagenet" or "cifar-maxpool". If `windows` is
     None, the network pools over the complete image. Otherwise `windows` is the required number of 4x4 pooling
-    windows. Weights have PyTorch's default initialisation.
+    windows.
     """
 
     def __init__(
@@ -167,8 +159,7 @@ def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
 
 
 def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> ResNet:
-    """Returns the zoo's ResNet of this form. ResNet-18 has 11,173,962 parameters for 32x32 images and 10
-    classes."""
+    """ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
     block = Bottleneck if form.bottleneck else BasicBlock
     windows = form.windows(fields, shape) if fields.get("pool") == "4x4" else None
     return ResNet(
@@ -177,8 +168,7 @@ def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, sha
 
 
 class PreActivated(nn.Module):
-    """A block that applies BatchNorm, ReLU and a 3x3 convolution twice: (N, C, H, W) -> (N, C', H/stride,
-    W/stride). If `affine` is false, BatchNorm has no weights."""
+    """Applies BatchNorm, ReLU and a 3x3 convolution twice: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
 
     def __init__(
         self,
@@ -195,14 +185,12 @@ class PreActivated(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels_out, affine=affine)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
 
-    def convolved(self, x: Tensor) -> Tensor:
-        """Applies the two convolutions to the activated input."""
-        return self.conv2(self.activation(self.bn2(self.conv1(x))))
+    def convolved(self, active: Tensor) -> Tensor:
+        return self.conv2(self.activation(self.bn2(self.conv1(active))))
 
 
 class PreActBlock(PreActivated):
-    """A block with a shortcut convolution. The input of the convolution is the activated input or the block's
-    input."""
+    """A block whose shortcut convolution is applied to the activated input or to the block's input."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
         super().__init__(channels_in, channels_out, stride)
@@ -218,27 +206,19 @@ class PreActBlock(PreActivated):
 
 
 class PreActResNet(FourStages):
-    """Maps images (N, in_channels, H, W) to logits (N, classes). The network has four stages of blocks.
+    """Maps images (N, in_channels, H, W) to logits (N, classes).
 
     If `final_norm` is true, BatchNorm (`bn`) and ReLU follow the last block. Both layers are missing in
-    kuangliu/pytorch-cifar. `shortcut` is the input of a shortcut convolution. The value is "activation" or
-    "input". Average pooling adapts to the image size.
+    kuangliu/pytorch-cifar. `shortcut` names the input of shortcut convolutions: "activation" or "input".
     """
 
     def __init__(
-        self,
-        blocks: Sequence[int],
-        *,
-        classes: int,
-        in_channels: int = 3,
-        width: int = 64,
-        final_norm: bool = True,
-        shortcut: str = "activation",
+        self, blocks: Sequence[int], *, classes: int, in_channels: int, final_norm: bool, shortcut: str
     ) -> None:
         super().__init__()
         self.activation: Activation = F.relu
-        self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
-        channels = self.add_stages(PreActBlock, blocks, width, shortcut)
+        self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        channels = self.add_stages(PreActBlock, blocks, 64, shortcut)
         self.bn = nn.BatchNorm2d(channels) if final_norm else None
         self.linear = nn.Linear(channels, classes)
 
@@ -252,8 +232,7 @@ class PreActResNet(FourStages):
 def preactresnet(
     form: zoo.PreActResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
 ) -> PreActResNet:
-    """Returns the zoo's pre-activation ResNet of this form. With the final BatchNorm it has 11,172,170
-    parameters for 10 classes."""
+    """With the final BatchNorm, the network has 11,172,170 parameters for 10 classes."""
     return PreActResNet(
         form.blocks,
         classes=classes,
@@ -282,11 +261,11 @@ class WideResNet(nn.Module):
     """Maps images (N, in_channels, H, W) to logits (N, classes).
 
     `depth` is 6n+4, where n is the number of blocks in each of the three stages. The widths of the stages are
-    16, 32 and 64 times `widen`. There is no dropout. Average pooling adapts to the image size. For 32x32
-    images, this is the usual 8x8 pooling.
+    16, 32 and 64 times `widen`. There is no dropout. For 32x32 images, the average pooling is the usual 8x8
+    pooling.
     """
 
-    def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int = 3) -> None:
+    def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int) -> None:
         super().__init__()
         count, widths = (depth - 4) // 6, [16 * widen, 32 * widen, 64 * widen]
         self.activation: Activation = F.relu
@@ -306,5 +285,5 @@ class WideResNet(nn.Module):
 def wideresnet(
     form: zoo.WideResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
 ) -> WideResNet:
-    """Returns the zoo's Wide ResNet of this form. WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    """WRN-28-10 has 36,479,194 parameters for 10 classes."""
     return WideResNet(form.depth, form.widen, classes=classes, in_channels=shape[0])

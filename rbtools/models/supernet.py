@@ -48,9 +48,9 @@ class SearchCell(nn.Module):
 class Supernet(Skeleton):
     """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
 
-    `alphas` (6, 5) are the architecture parameters, which all cells share. The softmax over the values of an
-    edge returns the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. If `mixture`
-    (6, 5) is set, it replaces this softmax, for example by sampled weights.
+    All cells share the architecture parameters `alphas` (6, 5). The softmax over the values of an edge gives
+    the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. If `mixture` (6, 5) is
+    set, it replaces this softmax, for example by sampled weights.
     """
 
     def __init__(
@@ -65,10 +65,8 @@ class Supernet(Skeleton):
         return self.logits(images, weights)
 
     def weights(self) -> list[nn.Parameter]:
-        """All parameters except the architecture parameters."""
         return [parameter for name, parameter in self.named_parameters() if name != "alphas"]
 
     def genotype(self) -> tuple[int, ...]:
-        """For each of the six edges, the index in `OPS` of the operation with the largest weight. If several
-        weights are equal, the first operation is used."""
+        """For each edge, the index in `OPS` of the operation with the largest weight (the first if equal)."""
         return tuple(int(op) for op in self.alphas.detach().argmax(1))

@@ -40,7 +40,7 @@ UNUSED = (
     ("aux1.", "inception5b.branch4.1.conv.weight"),
     ("aux2.", "inception5b.branch4.1.conv.weight"),
 )
-# Tensors beside the weights of a network without BatchNorm weights (CARD's binary one): edge-popup's scores.
+# The end of edge-popup's scores, which CARD's binary network does not use. It has no BatchNorm weights.
 _SCORES, _WITHOUT_WEIGHTS = ".scores", ("layer4.1.bn2.running_mean", "layer4.1.bn2.weight")
 # Microsoft's Swin transformer in timm's names: patches are merged at the beginning of the next stage; tensors
 # that are computed while the network is built are left out.
@@ -50,14 +50,12 @@ _SWIN = "layers.1.downsample.reduction.weight"
 
 
 def modern(key: str) -> str:
-    """Returns the name of this tensor in current versions of torchvision."""
     old = _OLD_DENSENET.match(key)
     return old[1] + old[2] if old else key
 
 
 def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, str]:
-    """Maps each given name to its synonym in `wanted`, or to itself if `wanted` has no synonym. Names of
-    tensors that are not used are left out."""
+    """Maps each given name to its synonym in `wanted`, or to itself. Names of unused tensors are left out."""
     heads = [key for key in wanted if HEAD.fullmatch(key)]
     head = heads[0].removesuffix("weight") if len(heads) == 1 else None
     given = list(given)
@@ -79,8 +77,7 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
 
 
 def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> str:
-    """Returns the synonym of `key` in `wanted`, or `key` itself if `wanted` has no synonym. `head` is the
-    prefix of the last layer's tensor names, or None if there is not exactly one such prefix."""
+    """Returns the synonym of `key` in `wanted`, or `key`. `head` is the prefix of the last layer's names."""
     if key in wanted:
         return key
     words = key.split(".")

@@ -1,7 +1,4 @@
-"""Imports torchvision safely: `from rbtools.models.torchvision_import import torchvision`.
-
-If the operators of torchvision cannot be loaded, they are declared first (see `torchvision_operators`).
-"""
+"""Imports torchvision safely: `from rbtools.models.torchvision_import import torchvision`."""
 
 from __future__ import annotations
 
@@ -9,6 +6,4 @@ from rbtools.models.torchvision_operators import prepare
 
 prepare()
 
-import torchvision  # noqa: E402
-
-__all__ = ["torchvision"]
+import torchvision as torchvision  # noqa: E402

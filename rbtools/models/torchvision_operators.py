@@ -21,8 +21,8 @@ declared: list[torch.library.Library] = []  # a declaration lasts as long as its
 def prepare() -> None:
     """Make sure that `import torchvision` works. A second call does nothing.
 
-    Operators that can be loaded are loaded first. Otherwise, a declared schema would conflict with the
-    operator that torchvision loads later.
+    Operators are loaded where possible: a declared schema would conflict with an operator that is loaded
+    later.
     """
     spec = importlib.util.find_spec("torchvision")
     for folder in (spec.submodule_search_locations or []) if spec else []:

@@ -1,5 +1,4 @@
-"""Chooses between several networks and normalisations for the weights of a file by their accuracies on
-images."""
+"""Chooses the network and the normalisation of a weights file by accuracies on images."""
 
 from __future__ import annotations
 
@@ -19,25 +18,28 @@ SHOWN = 12  # the most candidates that an error message names
 
 
 def beats(one: Tensor, other: Tensor, deviations: float = BEYOND) -> bool:
-    """True if `one` is correct on more images than `other` by more than `deviations` standard deviations of
-    this difference. The standard deviation assumes that on each image where `one` and `other` differ, either
-    is right with probability 1/2. Both arguments are boolean (N,), for the same images."""
+    """True if `one` is correct on more images than `other` by more than `deviations` standard deviations.
+
+    The standard deviation assumes that, on each image where they differ, either is right with probability
+    1/2. Both arguments are boolean (N,), for the same images.
+    """
     return int(one.sum()) - int(other.sum()) > deviations * math.sqrt(int(one.ne(other).sum()))
 
 
 def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
-    """Returns the candidates that are not significantly worse than the best candidate, beginning with the
-    best. A candidate with results on fewer images than others was excluded earlier."""
+    """Returns the candidates that are not significantly worse than the best one, the best one first."""
     most = max(map(len, right.values()))
     order = sorted(right, key=lambda name: -int(right[name].sum()))
-    order = [name for name in order if len(right[name]) == most]
+    order = [name for name in order if len(right[name]) == most]  # the others were excluded earlier
     return [name for name in order if not beats(right[order[0]], right[name])]
 
 
 @torch.no_grad()
 def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor]:
-    """Maps the name of each model to booleans (N,) that state whether each image is classified correctly. A
-    model that is significantly worse than the best one is not evaluated on further images."""
+    """Maps the name of each model to booleans (N,), True for each correct image.
+
+    A model that is significantly worse than the best one is not evaluated on further images.
+    """
     right = {name: torch.zeros(0, dtype=torch.bool) for name in models}
     for images, labels in batches():
         alive = unbeaten(right)
@@ -52,12 +54,13 @@ def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor
 
 
 def decided(
-    path: Path, models: Mapping[str, nn.Module], batches: Batches, preferred: Collection[str] = ()
+    path: Path, models: Mapping[str, nn.Module], batches: Batches, preferred: Collection[str]
 ) -> tuple[str, dict[str, Any]]:
-    """Returns the options of the significantly best model, and a dict for the record with the number of
-    `images` and the accuracies (`acc`). If no single model is significantly best, the only `preferred` model
-    among the remaining ones is returned. Raises RbError with all accuracies if not exactly one model
-    remains."""
+    """Returns the options of the best model, and the number of `images` and the accuracies (`acc`) as a dict.
+
+    If several models are not significantly worse than the best one, the only `preferred` one among them is
+    returned. Raises RbError with all accuracies if not exactly one model remains.
+    """
     right = tried(models, batches)
     best = unbeaten(right)
     preferable = [name for name in best if name in preferred]

@@ -1,5 +1,4 @@
-"""Extracts a bare state dict from a training script's file: removes nesting, prefixes and normaliser
-buffers."""
+"""Extracts a bare state dict from a file: removes nesting, prefixes and normaliser buffers."""
 
 from __future__ import annotations
 
@@ -42,13 +41,13 @@ MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
 
 def unwrapped(
-    raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None = None
+    raw: Mapping[Any, Any], path: object, metadata: dict[str, Any], member: str | None
 ) -> tuple[Mapping[Any, Any], list[str], list[str]]:
-    """Find the state dict. Plain values on the path to the state dict are added to `metadata`. Returns the
-    mapping that contains the tensors, the keys that lead to this mapping, and other keys with weights.
+    """Find the state dict, and add plain values on the path to this dict to `metadata`.
 
-    If a file contains several sets of weights, `member` is the key of the wanted set ("best", "ema"). Raises
-    RbError if there are no weights, or no weights with the key `member`.
+    Returns the mapping that contains the tensors, the keys that lead to the mapping, and other keys with
+    weights. If a file contains several sets of weights, `member` is the key of the wanted set ("best",
+    "ema"). Raises RbError if there are no weights, or no weights with the key `member`.
     """
     nesting: list[str] = []
     others: list[str] = []
@@ -108,10 +107,9 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
 def take_normalisation(
     state: dict[str, Tensor], path: object, metadata: Mapping[str, Any]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Move a normaliser's buffers out of the state and return them. The state may contain several normalisers
-    if they are equal.
+    """Move a normaliser's buffers out of the state, and return mean and standard deviation, or (None, None).
 
-    If there are no buffers, numbers called mean and std in the metadata are used. Raises RbError if the
+    Without buffers, numbers called mean and std in the metadata are used. Raises RbError if several
     normalisers differ.
     """
     pairs = []
@@ -123,13 +121,9 @@ def take_normalisation(
     if not pairs:
         # At the top level, or in `normalize`, `normalization` or `args` (from timm's training script).
         places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization", "args"))]
-        pairs = []
         for place in places:
-            pair: list[Any] = (
-                [place.get(name) for name in ("mean", "std")] if isinstance(place, Mapping) else []
-            )
-            if pair and all(_are_numbers(values) for values in pair):
-                pairs.append(_of_one_size(path, *pair))
+            if isinstance(place, Mapping) and all(_are_numbers(place.get(name)) for name in ("mean", "std")):
+                pairs.append(_of_one_size(path, place["mean"], place["std"]))
     if not pairs:
         return None, None
     mean, std = pairs[0]
@@ -141,7 +135,6 @@ def take_normalisation(
 
 
 def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Tensor]:
-    """Returns mean and standard deviation, each with one number per channel."""
     means, stds = per_channel(mean), per_channel(std)
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise RbError(
@@ -161,8 +154,7 @@ def _are_numbers(values: object) -> bool:
 
 
 def is_beside(key: str) -> bool:
-    """True if a tensor's name shows that the tensor belongs to a loss, to a metric, or to a copy of the
-    network."""
+    """True if a tensor belongs, by its name, to a loss, a metric, or a copy of the network."""
     word, leaf = key.partition(".")[0].lower(), key.rpartition(".")[2]
     trained_with = any(part in TRAINED_WITH or part.rstrip("0123456789") == "acc" for part in word.split("_"))
     return key.startswith(COPIES) or leaf in COUNTED or trained_with or bool(WEIGHTS_OF_LOSSES.search(word))
@@ -171,8 +163,8 @@ def is_beside(key: str) -> bool:
 def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:
     """Remove all prefixes that are common to all keys of the network, in place.
 
-    Returns the removed prefixes as one string, and the names of tensors of losses and metrics, which are also
-    removed.
+    Returns the removed prefixes as one string, and the names of the losses' and metrics' tensors, which are
+    also removed.
     """
     taken = ""
     beside: list[str] = []
@@ -197,8 +189,7 @@ MOST = 1_000_000  # limit of characters and numbers in one value; a long trainin
 
 
 class PickleScan:
-    """Queries about the containers of one file. The file's content must not change while the object
-    exists."""
+    """Questions about the containers of one file, whose content must not change. Answers are cached."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, int], bool] = {}
@@ -217,13 +208,11 @@ class PickleScan:
         return self._holds[key]
 
     def is_plain(self, value: object) -> bool:
-        """True if a value can be written as JSON. The options of a training script can be written as JSON,
-        but not an optimiser state."""
+        """True if a value can be written as JSON, such as the options of a training script."""
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: object, depth: int) -> float:
-        """Counts the characters and numbers in a value. The count is infinite for types that JSON does not
-        have."""
+        """Counts characters and numbers. The count is infinite for types that JSON does not have."""
         if isinstance(value, str):
             return 1 + len(value)
         if value is None:

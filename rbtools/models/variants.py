@@ -17,21 +17,20 @@ VARIANT_FIELDS = ("stem", "shortcut", "activation", "eps")
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the architecture and its known variants. The architecture itself is the first."""
+    """Returns the architecture, and after it its known variants."""
     usual = {"shortcut": SHORTCUTS[0], **arch}
     others = [fields for fields in _variant_fields(arch) if any(usual.get(f) != v for f, v in fields.items())]
     return [dict(arch), *({**arch, **fields} for fields in others)]
 
 
 def label(arch: Mapping[str, Any]) -> str:
-    """Returns NAME or NAME:FIELD=VALUE for messages and `--arch`, with the space unless it is the zoo."""
+    """Returns NAME:FIELD=VALUE for messages and `--arch`, with the space unless it is the zoo."""
     space = "" if arch.get("space") in ("zoo", "nasbench201") else f"{arch.get('space')}:"
     fields = [f":{field}={arch[field]}" for field in (*VARIANT_FIELDS, "pool") if field in arch]
     return f"{space}{arch.get('name') or arch.get('str')}{''.join(fields)}"
 
 
 def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns the fields of each variant of a network."""
     name = str(arch.get("name"))
     if arch.get("space") in models.VARIANTS:
         return list(models.VARIANTS.load(str(arch["space"]))(arch))
@@ -44,7 +43,7 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def different_cells(candidates: Sequence[Inferred]) -> list[dict[str, Any]]:
-    """Returns one architecture per function. Cells that differ in unused edges have the same function."""
+    """Returns one architecture per function: cells that differ in unused edges have the same one."""
     by_function: dict[tuple[int | None, ...], dict[str, Any]] = {}
     for arch in sorted((one.arch for one in candidates), key=lambda arch: int(arch["index"])):
         ops = ops_of(arch)

@@ -16,8 +16,8 @@ from rbtools.spaces import zoo
 class VisionTransformer(torchvision.models.VisionTransformer):
     """Maps images (N, in_channels, H, W) to logits (N, classes). The parameters have torchvision's names.
 
-    The network resizes images of other sizes to `side` x `side` pixels. The resizing is bilinear and has no
-    antialiasing, because the gradient must reach every pixel.
+    Images of other sizes are resized to `side` x `side` pixels, without antialiasing, because the gradient
+    must reach every pixel.
     """
 
     def __init__(
@@ -43,6 +43,6 @@ class VisionTransformer(torchvision.models.VisionTransformer):
 
 
 def vit(form: zoo.ViT, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> VisionTransformer:
-    """Returns the zoo's vision transformer of this form. ViT-B has 85,806,346 parameters for 10 classes."""
+    """ViT-B has 85,806,346 parameters for 10 classes."""
     sizes = {name: int(fields[name]) for name in ("patch", "side") if name in fields}
     return VisionTransformer(form, classes=classes, in_channels=shape[0], **sizes)

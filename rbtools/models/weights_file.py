@@ -1,5 +1,4 @@
-"""Reads a weights file without running code in it. The format is recognised from the content and not from the
-file name."""
+"""Reads a weights file without running code in it. The content shows the format, not the file name."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ _OTHER_FORMATS = (
 
 
 def read(path: Path) -> tuple[Any, dict[str, Any], str]:
-    """Return the content of the file, its metadata, and its format, which is "torch", "safetensors" or
-    "nats-bench".
+    """Return the file's content, its metadata, and its format: "torch", "safetensors" or "nats-bench".
 
     Tensors are on the CPU. Raises RbError if the file is missing, empty, truncated or not a weights file, or
     if it is a pickle that cannot be loaded without running code.
@@ -73,7 +71,6 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
 
 
 def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
-    """Reads the tensors of all files of a sharded checkpoint. Raises RbError in the same cases as `read`."""
     tensors: dict[str, Any] = {}
     kind = ""
     for shard in shards:
@@ -101,7 +98,6 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
 
 
 def _refuse_other_zips(path: Path, size: int) -> None:
-    """Raise RbError for a zip file that is truncated or that torch.save did not write."""
     try:
         with zipfile.ZipFile(plain(path)) as archive:
             names = archive.namelist()

@@ -1,5 +1,3 @@
-"""AdvRush (Mok et al., ICCV 2021)."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -29,11 +27,7 @@ class AdvRush(DARTS):
     epochs: int = param(60, "Epochs of the search.", check="positive")
     warmup: int = param(50, "Epochs before the penalty is added.", check="non-negative")
     gamma: float = param(0.01, "Weight of the penalty.", check="non-negative")
-    factor: float = param(
-        4.0,
-        "Further factor of the penalty, as in the authors' code.",
-        check="positive",
-    )
+    factor: float = param(4.0, "Further factor of the penalty, as in the authors' code.", check="positive")
     step_size: float = param(1.5, "Length of the step, for pixels in [0, 1].", check="positive")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
@@ -47,7 +41,7 @@ def curvature(model: nn.Module, images: Tensor, labels: Tensor, step: float) -> 
     """Returns the mean of |grad l(x + z) - grad l(x)|, where z has length `step` along sign(grad l(x)).
 
     The formula is from Moosavi-Dezfooli et al., CVPR 2019, equation 5. The result is differentiable in the
-    model's parameters. Images are float32 (N, C, H, W) in [0, 1], and `step` has the same unit.
+    model's parameters. Images x are float32 (N, C, H, W) in [0, 1].
     """
     with mode(model, train=False):
         images = images.detach().requires_grad_()

@@ -1,5 +1,3 @@
-"""BANANAS (White, Neiswanger and Savani, AAAI 2021)."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -51,7 +49,7 @@ class Bananas(Algorithm):
         while True:
             values = yield proposal
             for index, value in zip(proposal, values, strict=True):
-                known.setdefault(field.key(index), (index, value))
+                known.setdefault(field.keys[index], (index, value))
             finite = [pair for pair in known.values() if math.isfinite(pair[1])]
             others = self._candidates(field, known, finite, draws)
             if len(others) <= self.per_round or len(finite) < 2:
@@ -71,25 +69,24 @@ class Bananas(Algorithm):
     def _candidates(
         self, field: SearchSpace, known: dict[Any, Any], finite: Sequence[tuple[int, float]], draws: RunDraws
     ) -> list[int]:
-        """Returns new mutations of the best architectures, and random architectures if there are too few."""
+        """Returns new mutations of the best architectures, and random ones if there are too few."""
         candidates: dict[Any, int] = {}
         ranked = sorted(finite, key=lambda pair: -pair[1])
         for index, _ in ranked[: self.parents * PATIENCE]:
             for _ in range(math.ceil(self.candidates / self.parents)):
                 other = field.mutate(index, draws)
-                if field.key(other) not in known and len(candidates) < self.candidates:
-                    candidates.setdefault(field.key(other), other)
+                if field.keys[other] not in known and len(candidates) < self.candidates:
+                    candidates.setdefault(field.keys[other], other)
         for _ in range(self.candidates):
             if len(candidates) > self.per_round:
                 break
             other = field.sample(draws)
-            if field.key(other) not in known:
-                candidates.setdefault(field.key(other), other)
+            if field.keys[other] not in known:
+                candidates.setdefault(field.keys[other], other)
         return list(candidates.values())
 
 
 def _costs(values: Sequence[float]) -> list[float]:
-    """Returns the distance of each value to the best one, divided by the spread, plus a margin, in (0,
-    1.1]."""
+    """Returns the distance of each value to the best one, divided by the spread, plus a margin."""
     best, spread = max(values), max(values) - min(values) or 1.0
     return [(best - value) / spread + MARGIN for value in values]

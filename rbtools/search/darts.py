@@ -1,5 +1,3 @@
-"""DARTS, first order (Liu, Simonyan and Yang, ICLR 2019), on the space of NAS-Bench-201."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Counts the queries of each search run and their cost, and ends a run when its budget is spent.
 
-An algorithm's `propose(field, draws)` is an endless generator. The generator yields a list of architectures
-that may be evaluated in parallel, and receives their values (higher is better).
+An algorithm's `propose(field, draws)` is an endless generator. It yields lists of architectures that may be
+evaluated in parallel, and receives their values (higher is better).
 """
 
 from __future__ import annotations
@@ -13,24 +13,21 @@ from typing import Any, ClassVar, NamedTuple
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
-IDLE = 10_000
-"""Most consecutive free proposals after which a run ends; see `patience`."""
+IDLE = 10_000  # the largest value of `patience`
 
+# One number per objective, signed so that higher is better, or None if the evaluation failed.
 Value = tuple[float, ...] | None
-"""One number per objective, signed so that more is better; None if the evaluation failed."""
+# Takes indices of architectures, and maps the keys of these architectures to their values.
 Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
-"""Takes indices of architectures, and maps the keys of these architectures to their values."""
-
-
 Proposals = Generator[Sequence[int], Any, None]
 
 
 class Algorithm:
     """A registered search algorithm.
 
-    `many` is true if the algorithm supports several objectives, whose values are tuples. `heavy` is true if
-    the algorithm itself needs much computation. `supernet` is true if the algorithm derives a cell from a
-    supernet and makes no queries.
+    If `many` is true, it supports several objectives, whose values are tuples. If `heavy` is true, the
+    algorithm itself needs much computation. If `supernet` is true, it derives a cell from a supernet without
+    queries.
     """
 
     name: ClassVar[str]
@@ -44,10 +41,7 @@ class Algorithm:
 
 
 class Rules(NamedTuple):
-    """The cost of queries, the number of objectives, and the seed of the runs.
-
-    A repeat is a query whose result the run already knows.
-    """
+    """The cost of queries. A repeat is a query whose result the run already knows."""
 
     budget: int
     charge_repeats: bool = False
@@ -58,8 +52,8 @@ class Rules(NamedTuple):
 class Trace(NamedTuple):
     """The history of one run. `log` contains the charged queries with their values, in order.
 
-    `new` is the number of charged queries that were new to the run. `free` is the number of free repeats.
-    `ended` is "budget", "all seen" or "nothing new" (the algorithm proposed only known architectures).
+    `new` counts the charged queries that were new to the run, and `free` the free repeats. `ended` is
+    "budget", "all seen" or "nothing new" (the algorithm proposed only known architectures).
     """
 
     number: int
@@ -72,9 +66,9 @@ class Trace(NamedTuple):
 def patience(size: int) -> int:
     """The number of consecutive free proposals after which a run over `size` architectures ends.
 
-    The number is a hundred for each architecture, because a class of isomorphic architectures is proposed in
-    proportion to its size, and a class with one member must still be found. With a fixed limit, a hundred
-    runs over a table of ten architectures would make a million useless proposals.
+    It is a hundred per architecture, because isomorphic cells are proposed in proportion to their number, and
+    a cell without isomorphic cells must still be found. `IDLE` would be many useless proposals for a small
+    table.
     """
     return min(IDLE, max(100, 100 * size))
 
@@ -82,10 +76,10 @@ def patience(size: int) -> int:
 def make_run(
     algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int
 ) -> Generator[dict[Hashable, int], Mapping[Hashable, Value], Trace]:
-    """Make one run, and return its trace.
+    """Makes one run and returns its trace.
 
     Yields a dict that maps keys to the architectures to evaluate, and receives the values of these keys. The
-    dict is empty if the run knows the values of all architectures that the algorithm proposed.
+    dict is empty if all proposed architectures are known.
     """
     known: dict[Hashable, Value] = {}
     charged: list[tuple[int, Hashable]] = []
@@ -95,7 +89,7 @@ def make_run(
     while True:
         asked, new = [], {}
         for index in proposal:
-            key = field.key(index)
+            key = field.keys[index]
             repeat = key in known or key in new
             if repeat and not rules.charge_repeats:
                 free += 1
@@ -129,8 +123,8 @@ def search(
 ) -> list[Trace]:
     """Run the algorithm once for each run number. All runs advance together, one step at a time.
 
-    If several runs need an architecture, it is evaluated once and charged to each of these runs. Runs do not
-    depend on each other, because the random numbers of a run depend only on (seed, run number).
+    If several runs need an architecture, it is evaluated once and charged to each of them. The random numbers
+    of a run depend only on (seed, run number), so runs do not depend on each other.
     """
     active = {number: make_run(algorithm, field, rules, number) for number in runs}
     asked = {number: next(run) for number, run in active.items()}

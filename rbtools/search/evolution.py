@@ -1,5 +1,3 @@
-"""Regularised evolution (Real et al., AAAI 2019)."""
-
 from __future__ import annotations
 
 import dataclasses

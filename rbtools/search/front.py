@@ -9,8 +9,7 @@ from typing import TypeVar
 from rbtools.scoring import rank_order
 
 T = TypeVar("T")
-Point = tuple[float, ...]
-"""One number for each objective; more is better."""
+Point = tuple[float, ...]  # one number for each objective, higher is better
 
 
 def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
@@ -36,8 +35,8 @@ def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
 def hypervolume(points: Sequence[Point]) -> float:
     """Returns the volume between the origin and the points. Points with negative coordinates are ignored.
 
-    The algorithm cuts the region into slices along the last objective (Zitzler). The algorithm is exact, and
-    fast for the few points of a front.
+    The region is cut into slices along the last objective (Zitzler), which is exact, and fast for small
+    fronts.
     """
     nondominated = front([point for point in points if min(point) >= 0], tuple)
     if not nondominated:

@@ -1,7 +1,4 @@
-"""Evaluates queried architectures with the user's pipe (`--live`) or with a measure (`--measure`).
-
-No command line is run unless the user typed it.
-"""
+"""Evaluates queried architectures with the user's pipe (`--live`) or with a measure (`--measure`)."""
 
 from __future__ import annotations
 
@@ -35,9 +32,8 @@ _POLL_SECONDS = 0.5
 class LivePipe:
     """A command line that reads records and writes them with results in the same order.
 
-    The command line runs in `run.placement.jobs` parallel processes, each of which may take at most `seconds`
-    per record. The time is unlimited if `seconds` is None. The processes also use the store of the run
-    (`RB_STORE`).
+    It runs in `run.placement.jobs` parallel processes, each of which may take at most `seconds` per record
+    (None: unlimited). The processes also use the store of the run (`RB_STORE`).
     """
 
     command: str
@@ -45,8 +41,7 @@ class LivePipe:
     seconds: float | None = None
 
     def __call__(self, records: Sequence[Record]) -> list[Record]:
-        """Returns the output for each record, in order. If a record has no output, the result is the record
-        with an `error`."""
+        """Returns the output for each record, in order. A record without output gets an `error`."""
         jobs = min(max(self.run.placement.jobs, 1), len(records))
         shares = [records[start::jobs] for start in range(jobs)]
         store = self.run.store.folder
@@ -108,8 +103,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def measuring(metric: str, run: Run, warn: Callable[[str], object]) -> Iterator[Work]:
-    """Yields the function that measures this metric. The processes that measure the metric run until the
-    context ends."""
+    """Yields the function that measures this metric, in processes that end with the context."""
     job = request_of(metric, warn)
     with engine_for([job], run) as engine:
 
@@ -124,8 +118,7 @@ def measuring(metric: str, run: Run, warn: Callable[[str], object]) -> Iterator[
 
 
 def request_of(metric: str, warn: Callable[[str], object]) -> MeasureJob:
-    """Returns the request to rb-measure that computes this metric. Settings that the name does not contain
-    have default values.
+    """Returns the request to rb-measure for this metric, with defaults for settings that it does not name.
 
     Raises UsageError if the name does not begin with the name of a measure.
     """

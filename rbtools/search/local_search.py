@@ -1,5 +1,3 @@
-"""Local search (White, Nolen and Savani, UAI 2021)."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -44,7 +42,7 @@ class LocalSearch(Algorithm):
     def _better(
         self, field: SearchSpace, index: int, value: float, draws: RunDraws
     ) -> Generator[Sequence[int], Any, tuple[float, int] | None]:
-        """Returns the better neighbour to move to and its value, or None at a local optimum."""
+        """Returns the value and the index of the next architecture, or None at a local optimum."""
         near = draws.shuffled(field.neighbours(index))
         if self.move == "best":
             values = (yield near) if near else []

@@ -1,5 +1,3 @@
-"""NASI (Shu et al., ICLR 2022)."""
-
 from __future__ import annotations
 
 import dataclasses

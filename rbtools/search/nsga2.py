@@ -1,5 +1,3 @@
-"""NSGA-II (Deb et al., IEEE TEC 2002), with the implementation of the package pymoo."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -82,8 +80,6 @@ class NSGA2(Algorithm):
         chance = self.mutation
 
         class Changed(Mutation):
-            """Changes the operation of each edge with the mutation probability."""
-
             def _do(self, problem: object, X: np.ndarray, **_: object) -> Any:
                 return np.array([[_another(int(op), chance, draws) for op in cell] for cell in X])
 

@@ -13,20 +13,19 @@ from rbtools.scoring import rank_order
 
 
 class SearchObjective(NamedTuple):
-    """One quantity to optimise. `text` is the user's text. `higher` is true if more is better."""
+    """A quantity to optimise. `text` is the user's text, and `higher` is true if higher is better."""
 
     text: str
     higher: bool
     expression: expr.Expression
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """Returns the value in a record, or None for a value that is not finite. Raises expr.MissingName or
-        RbError."""
+        """Returns the value in a record, or None if it is not finite. Raises expr.MissingName or RbError."""
         value = self.expression(record)
         return float(value) if is_number(value) and math.isfinite(value) else None
 
     def upward(self, value: float) -> float:
-        """Returns the value, or the negated value if lower is better. The function is its own inverse."""
+        """Returns the value, negated if lower is better. The function is its own inverse."""
         return value if self.higher else -value
 
     @property

@@ -1,4 +1,4 @@
-"""The records that a search writes, which contain the best architectures and a field `search`."""
+"""The records that a search writes: the best architectures with a field `search`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ Record = dict[str, Any]
 
 
 class Searched(NamedTuple):
-    """A finished search.
-
-    `tables` maps names to the tables in which results are looked up. The search uses the table called
-    "table".
-    """
+    """A finished search. `tables` contains the searched table ("table") and those for further results."""
 
     algorithm: Algorithm
     objectives: tuple[SearchObjective, ...]
@@ -38,8 +34,7 @@ class Searched(NamedTuple):
         return self.source.field
 
     def record(self, arch: int, found: Record) -> Record:
-        """Returns the record of an architecture. The record's `search` contains the settings, the cost and
-        `found`."""
+        """Returns the record of an architecture with the settings, the cost and `found` in `search`."""
         about = {
             "algorithm": self.algorithm.name,
             "version": self.algorithm.version,
@@ -56,7 +51,7 @@ class Searched(NamedTuple):
 
 
 def summed_up(done: Searched) -> list[Record]:
-    """Returns one record with the best architecture of all runs. The field `search` summarises the runs.
+    """Returns one record with the best architecture of all runs and a summary of the runs in `search`.
 
     With several objectives, there is one record for each point of the front over all runs.
     """
@@ -87,8 +82,7 @@ def summed_up(done: Searched) -> list[Record]:
 
 
 def each(done: Searched) -> list[Record]:
-    """Returns the result of each run as one record or, with several objectives, as one record for each point
-    of the run's front."""
+    """Returns one record for the result of each run, or for each point of the run's front."""
     records = []
     for trace in done.traces:
         more: Record = {"queries": _cost(trace)}
@@ -121,7 +115,6 @@ def _cost(trace: Trace) -> Record:
 
 
 def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
-    """Returns the name and the values of a queried architecture."""
     pairs = zip(done.objectives, values, strict=True)
     return {
         "found": done.field.name(index),
@@ -130,7 +123,7 @@ def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
 
 
 def _looked_up(done: Searched, indices: list[int]) -> Record:
-    """Returns the metrics of these architectures and the best value of each metric, for each table."""
+    """Returns, for each table, the metrics of these architectures and the best value of each metric."""
     sections = {}
     for place, table in done.tables.items():
         entries = [table.results.get(table.key(index, done.field)) for index in indices]
@@ -147,15 +140,13 @@ def _looked_up(done: Searched, indices: list[int]) -> Record:
 
 
 def _columns(table: ResultTable, entries: Iterable[TableEntry | None]) -> dict[str, list[float]]:
-    """Maps each metric to its values in these entries of the table."""
     known = [entry.metrics for entry in entries if entry is not None]
     columns = {name: [metrics[name] for metrics in known if name in metrics] for name in table.names}
     return {name: values for name, values in columns.items() if values}
 
 
 def _reached(done: Searched, reached: Sequence[Sequence[float]]) -> Record:
-    """Returns the values of the runs for a single objective. If there is a table, the result also contains
-    the optimum of the table and the gaps to the optimum."""
+    """Returns the values of the runs for a single objective and, with a table, its optimum and the gaps."""
     (objective,) = done.objectives
     values = [objective.upward(value) for (value,) in reached]
     section: Record = {"objective": summary.spread(values)}
@@ -177,14 +168,14 @@ def _reached(done: Searched, reached: Sequence[Sequence[float]]) -> Record:
 
 
 def _front(done: Searched) -> list[Record]:
-    known, key = done.source.known, done.field.key
+    known, keys = done.source.known, done.field.keys
     met = [success for trace in done.traces for success in summary.found(trace)]
-    runs = Counter(key(success.arch) for success in met)
+    runs = Counter(keys[success.arch] for success in met)
     best = set(front.front(list((known or {}).values()), tuple))
     covered = _covered(done)
     records = []
     for _, arch, value in front.front(met, attrgetter("values")):
-        own = {**_placed(done, arch, value), "in_fronts_of_runs": runs[key(arch)]}
+        own = {**_placed(done, arch, value), "in_fronts_of_runs": runs[keys[arch]]}
         if known is not None:
             own["optimal"] = value in best
         records.append(done.record(arch, {**covered, **own}))
@@ -192,8 +183,7 @@ def _front(done: Searched) -> list[Record]:
 
 
 def _covered(done: Searched) -> Record:
-    """Returns the hypervolume of each run's front, relative to the hypervolume of the complete table, and its
-    growth.
+    """Returns the hypervolume of each run's front, as a share of the complete table's, and its growth.
 
     Objectives are scaled from the worst to the best value in the table or, without a table, in all queries.
     """
@@ -213,7 +203,7 @@ def _covered(done: Searched) -> Record:
 
 
 def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:
-    """Returns the share of the hypervolume after each query. A run that ended early keeps its last share."""
+    """Returns the share of the hypervolume after each query. A run that ended early keeps its last one."""
     points: list[front.Point] = []
     row = [0.0]
     for _, value in trace.log:

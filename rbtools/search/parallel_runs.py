@@ -1,5 +1,4 @@
-"""Divides the runs of a search over a table into shares for several processes. The shares do not depend on
-the number of processes."""
+"""Divides the runs of a search over a table into shares, which do not depend on the number of processes."""
 
 from __future__ import annotations
 
@@ -12,13 +11,12 @@ from rbtools.search import driver
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import SearchSpace
 
-SHARE = 10
-"""Runs that one call makes."""
+SHARE = 10  # runs that one call makes
 
 
 @dataclass(frozen=True)
 class RunsCall(Call):
-    """A call that makes the search runs with these numbers. `known` contains all values of the table."""
+    """Makes the search runs with these numbers. `known` contains all values of the table."""
 
     algorithm: driver.Algorithm
     field: SearchSpace
@@ -34,8 +32,7 @@ class RunsCall(Call):
 def search(
     algorithm: driver.Algorithm, table: ResultTable, rules: driver.Rules, runs: int, run: Run
 ) -> list[driver.Trace]:
-    """Returns the traces of this number of searches in a table, which are made in `run.placement.jobs`
-    processes."""
+    """Returns the traces of `runs` searches in a table, made in `run.placement.jobs` processes."""
     shares = [
         RunsCall(algorithm, table.field, table.known, rules, range(runs)[start : start + SHARE])
         for start in range(0, runs, SHARE)

@@ -1,9 +1,8 @@
-"""The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
-the path encoding of NAS-Bench-201's cells.
+"""The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): networks on paths of NAS-Bench-201's
+cells.
 
-The networks of an ensemble are trained together. Without joint training, the overhead of function calls would
-take most of the time. The results of a network do not depend on other networks, because numpy multiplies
-stacked matrices one by one.
+The networks of an ensemble are trained together, because calls of numpy would otherwise take most of the
+time. numpy multiplies stacked matrices one by one, so networks do not influence each other.
 """
 
 from __future__ import annotations
@@ -22,20 +21,17 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-PATHS = ((3,), (0, 4), (1, 5), (0, 2, 5))
-"""The edges of each path from the input to the output."""
-WIDTH = len(OPS) + len(OPS) ** 2 + len(OPS) ** 3
-"""One feature for each sequence of one, two or three operations: 155."""
+PATHS = ((3,), (0, 4), (1, 5), (0, 2, 5))  # the edges of each path from the input to the output
+WIDTH = len(OPS) + len(OPS) ** 2 + len(OPS) ** 3  # a feature for each sequence of operations: 155
 BATCH = 32
 BETAS = (0.9, 0.99)
 TINY = 1e-7
 
 
 def features(ops: Sequence[int]) -> list[int]:
-    """Returns the features of a cell, which are the sequences of operations along its paths.
+    """Returns the features of a cell: the sequences of operations along its paths.
 
-    Both paths with two edges have the same set of possible features. Therefore, a cell has three or four
-    features.
+    A cell has three or four features, because its two paths with two edges may have the same one.
     """
     indices = set()
     for path in PATHS:
@@ -80,9 +76,8 @@ def predicted(
 class _Networks:
     """Feed-forward networks with ReLU and one output, trained by Adam.
 
-    The parameters of each network are stored in one row, because Adam then needs only a few operations for
-    all networks. Weights and biases are views of the row. Weights have Glorot uniform initialisation, and
-    biases begin at 0.
+    Each network has its parameters in one row, so Adam needs only a few operations for all. Weights have
+    Glorot uniform initialisation, and biases begin at 0.
     """
 
     def __init__(self, settings: Bananas, chance: np.random.RandomState) -> None:
@@ -124,8 +119,7 @@ class _Networks:
         return layers
 
     def step(self, inputs: Array, costs: Array) -> None:
-        """Makes a step of Adam on the loss of a batch, which is the mean of |predicted - cost| or of
-        |predicted - cost| / cost."""
+        """A step of Adam on the mean of |predicted - cost|, or of |predicted - cost| / cost."""
         layers = self._forward(inputs)
         slope = np.sign(layers[-1] - costs[:, :, None])
         slope /= costs.shape[1]

@@ -1,5 +1,3 @@
-"""Random search."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,4 @@
-"""A table of results by architecture. A search queries the table, and a report looks up results in the
-table."""
+"""A table of results by architecture, for the queries and for the report of a search."""
 
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import nasbench201
 
 Record = Mapping[str, Any]
+# Averaged records must have the same values of these fields.
 _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells")
-"""The settings that averaged records must share: data, training, size."""
 
 
 @dataclass
 class TableEntry:
     """All records of one architecture or of one class of isomorphic architectures.
 
-    `text` is the text of the first record. `samples` contains the metrics of each record. `reached` contains
-    the values of the objectives.
+    `text` is the text of the first record. `reached` contains the values of each objective, and `samples` the
+    metrics of each record.
     """
 
     text: bytes
@@ -56,7 +55,7 @@ class TableEntry:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Returns the mean. The mean of a single value is exactly this value."""
+    """The mean of a single value is exactly this value."""
     mean = values[0]
     for count, value in enumerate(values[1:], start=2):
         mean += (value - mean) / count
@@ -67,8 +66,8 @@ class ResultTable:
     """A table of results by architecture. Call `add`, then `check`, and then read the results.
 
     If an architecture has several records, each metric is averaged. If `share` is true, isomorphic cells
-    count as one architecture. `names` contains all metrics in the order of their first occurrence. `lacking`
-    is the number of records without a value of an objective.
+    count as one architecture. `names` contains all metrics. `lacking` counts the missing values of
+    objectives.
     """
 
     def __init__(self, objectives: Sequence[SearchObjective] = (), *, share: bool = True) -> None:
@@ -81,8 +80,7 @@ class ResultTable:
         self._missing: tuple[RbError, Record] | None = None
 
     def add(self, record: Record, text: bytes) -> None:
-        """Add a record to the table. Raises RbError if the record's architecture is invalid or belongs to
-        another space."""
+        """Raises RbError if the record's architecture is invalid or belongs to another space."""
         kind = _kind(record)
         key = self._key(record["arch"])
         self._kinds[kind] += 1
@@ -126,8 +124,7 @@ class ResultTable:
         return nasbench201.classes()[index] if self.share else index
 
     def check(self) -> None:
-        """Raise UsageError if the table cannot be searched, because it has no objective or contains results
-        of several kinds."""
+        """Raise UsageError if an objective has no values, or if the results are of several kinds."""
         if len(self._kinds) > 1:
             self._refuse_kinds()
         for place, objective in enumerate(self.objectives):
@@ -144,7 +141,6 @@ class ResultTable:
             raise UsageError(f"--objective: no architecture has a value of each of {texts}.")
 
     def _refuse_kinds(self) -> NoReturn:
-        """Raise a UsageError that counts the records by each setting in which they differ."""
         ((most, _),) = self._kinds.most_common(1)
         differing, wanted = [], []
         for place, name in enumerate(_KIND):
@@ -163,8 +159,7 @@ class ResultTable:
 
     @cached_property
     def known(self) -> dict[Hashable, tuple[float, ...]]:
-        """Maps the keys of architectures to their values, in the order of the table. Only architectures with
-        a value of every objective are included, and values are signed so that higher is better."""
+        """Maps keys to values, higher is better, for architectures with a value of every objective."""
         return {
             key: tuple(
                 objective.upward(_mean(values))
@@ -176,22 +171,19 @@ class ResultTable:
 
     @cached_property
     def field(self) -> SearchSpace:
-        """The search space, which contains the architectures with a value of every objective."""
         if self._space == nasbench201.NASBench201.name:
             return CellSpace(self.known, share=self.share)
         return SearchSpace([str(key) for key in self.known])
 
     def record(self, index: int) -> dict[str, Any]:
-        """Returns the record of an architecture in the search space."""
-        return self.results[self.field.key(index)].record()
+        return self.results[self.field.keys[index]].record()
 
     def key(self, index: int, field: SearchSpace) -> Hashable:
         """Returns the key in this table of an architecture of any search space."""
-        return self._cell(index) if isinstance(field, CellSpace) else field.key(index)
+        return self._cell(index) if isinstance(field, CellSpace) else field.keys[index]
 
 
 def _kind(record: Record) -> tuple[Any, ...]:
-    """Returns the settings that averaged records must share. Raises RbError for a list or an object."""
     kind = tuple(at(record, name.split(".")) for name in _KIND)
     for name, value in zip(_KIND, kind, strict=True):
         if isinstance(value, list | dict):

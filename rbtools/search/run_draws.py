@@ -11,24 +11,16 @@ T = TypeVar("T")
 
 
 class RunDraws:
-    """The random numbers of run number `run` with the seed `seed`.
-
-    All numbers come from `random()`, the only method whose sequence Python promises never to change.
-    """
+    """All numbers come from `random()`, the only method whose sequence Python promises never to change."""
 
     def __init__(self, seed: int, run: int) -> None:
-        self._random = Random(f"rb-search {seed} {run}").random
-
-    def uniform(self) -> float:
-        """A number in [0, 1)."""
-        return self._random()
+        self.uniform = Random(f"rb-search {seed} {run}").random  # returns a number in [0, 1)
 
     def below(self, count: int) -> int:
         """Returns an integer from 0 to count - 1."""
-        return int(self._random() * count)
+        return int(self.uniform() * count)
 
     def choice(self, items: Sequence[T]) -> T:
-        """Returns one of the items."""
         return items[self.below(len(items))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
@@ -41,5 +33,5 @@ class RunDraws:
 
     def normal(self) -> float:
         """Returns a number from the standard normal distribution (Box and Muller)."""
-        radius = math.sqrt(-2 * math.log(1 - self._random()))
-        return radius * math.cos(2 * math.pi * self._random())
+        radius = math.sqrt(-2 * math.log(1 - self.uniform()))
+        return radius * math.cos(2 * math.pi * self.uniform())

@@ -29,8 +29,6 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """The options of a search as given by the user."""
-
     objective: tuple[str, ...] = param(
         (),
         "Objectives, separated by commas: metrics, or expressions such as 'mean(fgsm.*, pgd20.*)'.",
@@ -120,8 +118,6 @@ def main(
 
 @dataclass
 class SearchCommand:
-    """One call of rb-search."""
-
     algorithm: Algorithm
     options: SearchOptions
     source: shared.RecordSource
@@ -146,7 +142,6 @@ class SearchCommand:
         self.rules = Rules(1, seed=seed) if algorithm.supernet else charged
 
     def __call__(self) -> int:
-        """Search with the algorithm and the options. Returns the exit status of the command."""
         options = self.options
         if self.algorithm.supernet:
             return self.derive()
@@ -166,7 +161,6 @@ class SearchCommand:
         return self.look_up()
 
     def look_up(self) -> int:
-        """Search in the input records."""
         from rbtools.search import parallel_runs
 
         files = (*self.source.files, *self.options.table)
@@ -226,8 +220,7 @@ class SearchCommand:
         return self._finish(source, traces, tables, cells)
 
     def _with_jobs(self) -> Run:
-        """The run. If --jobs is missing and the algorithm itself needs much computation, the run uses one
-        process per core."""
+        """The run, with one process per core for an expensive algorithm without --jobs."""
         from rbtools.execution import cores
 
         call = calls.current()
@@ -236,14 +229,12 @@ class SearchCommand:
         return self.run if alone else self.run.changed(jobs=cores.count())
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
-        """Maps the names of files to tables in which results are looked up."""
         return {name: self._read((name,), ()) for name in files}
 
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
     ) -> ResultTable:
-        """Returns the records of these files as a table, and reports what was left out. Raises UsageError if
-        the table cannot be searched."""
+        """Returns the records of these files as a table. Raises UsageError if it cannot be searched."""
         source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
         reading = Sink(source, self.screen, self.output, self.options.where)
         table = ResultTable(wanted, share=self.options.share)
@@ -269,7 +260,6 @@ class SearchCommand:
         tables: Mapping[str, ResultTable],
         cells: Sequence[Record] = (),
     ) -> int:
-        """Report and write the results. `cells` are the cells that a differentiable search derived."""
         done = outcome.Searched(self.algorithm, self.wanted, self.rules, source, traces, tables)
         if cells:
             records = outcome.derived(done, cells)

@@ -1,4 +1,4 @@
-"""Writes the output of rb-search, which is a summary for people, a table, or records."""
+"""Writes the output of rb-search: a summary, a table, or records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ Record = dict[str, Any]
 
 
 def print_summary(done: Searched, screen: Terminal) -> None:
-    """Report the searched architectures, missing and averaged results, and whether the budget exceeds the
-    table."""
+    """Report the searched architectures, missing and averaged results, and too large a budget."""
     field, size = done.field, counted(done.field.size, "architecture")
     wanted = " and ".join(f"{one.text} ({one.direction} is better)" for one in done.objectives)
     if done.source.known is None:
-        new = len({field.key(index) for trace in done.traces for index, _ in trace.log})
+        new = len({field.keys[index] for trace in done.traces for index, _ in trace.log})
         screen.say(f"{new} of {field.size} architectures were evaluated for {wanted}.")
         return
     screen.say(f"{size} {'has' if field.size == 1 else 'have'} {wanted}.")
@@ -50,7 +49,6 @@ def print_summary(done: Searched, screen: Terminal) -> None:
 
 
 def print_result(done: Searched, records: list[Record], screen: Terminal) -> None:
-    """Report the result in one line."""
     section = records[0]["search"] if records else {}
     if "objective" in section:
         text = _in_words(section["objective"])
@@ -84,7 +82,6 @@ def _in_words(spread: Record) -> str:
 def write(
     done: Searched, records: list[Record], form: str | None, shown: str | None, output: RecordWriter
 ) -> None:
-    """Write the records, or a table of them."""
     form = form or ("table" if output.is_terminal() else "jsonl")
     if form == "jsonl":
         for record in records:
@@ -96,7 +93,6 @@ def write(
 
 
 def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.Table:
-    """Returns a row for each record, ranked by the first objective."""
     key, higher = done.objectives[0].text, done.objectives[0].higher
 
     def reached(record: Record) -> Record:
@@ -109,8 +105,6 @@ def _ranked(done: Searched, records: list[Record], shown: str | None) -> table.T
 
 
 def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
-    """Returns mean (with interval), standard deviation and optimum of the objective and of all metrics in
-    each table."""
     key = done.objectives[0].text
     tables = section["looked_up"] or {"table": {"metrics": {}, "optima": {}}}
     known = [key, *(metric for one in tables.values() for metric in one["metrics"])]
@@ -138,7 +132,6 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
 
 
 def _chosen(text: str | None, known: list[str]) -> list[str]:
-    """Returns the metrics that --metric selects, or all metrics if --metric is missing."""
     try:
         return known if text is None else expr.select(known, text)
     except RbError as wrong:

@@ -15,9 +15,9 @@ from rbtools.spaces import nasbench201
 class SearchSpace:
     """A numbered list of architectures without neighbours and operations.
 
-    Architectures with the same `key` share a result. The methods return only available architectures
-    (`indices`). `size` is the number of different keys of available architectures. `of_space` is the number
-    of different keys of all architectures.
+    Architectures with the same value in `keys` share a result. The methods return only available
+    architectures (`indices`), whose number of different keys is `size`. `of_space` is that number for all
+    architectures.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -26,7 +26,6 @@ class SearchSpace:
         self.size = self.of_space = len(names)
 
     def sample(self, draws: RunDraws) -> int:
-        """Returns a uniformly random architecture."""
         return draws.choice(self.indices)
 
     def mutate(self, index: int, draws: RunDraws) -> int:
@@ -34,17 +33,11 @@ class SearchSpace:
         near = self.neighbours(index)
         return draws.choice(near) if near else self.sample(draws)
 
-    def key(self, index: int) -> Hashable:
-        """Returns the key of the architecture's result."""
-        return self.keys[index]
-
     def name(self, index: int) -> str:
-        """Returns the name of the architecture for messages."""
         return str(self.keys[index])
 
     def neighbours(self, index: int) -> list[int]:
-        """Returns the architectures one small change away. Raises RbError if the space does not define
-        neighbours."""
+        """Returns the architectures one small change away. Raises RbError if the space defines none."""
         raise self._lacking(index, "neighbours: they are defined in")
 
     def ops(self, index: int) -> tuple[int, ...]:
@@ -62,7 +55,7 @@ class CellSpace(SearchSpace):
     """The cells of NAS-Bench-201, numbered by their published indices.
 
     `there` contains the keys that may be queried (None: all keys). If `share` is true, the key of a cell is
-    the smallest index of an isomorphic cell. Otherwise, the key is the index of the cell.
+    the smallest index of an isomorphic cell, and otherwise its own index.
     """
 
     def __init__(self, there: Container[Hashable] | None = None, *, share: bool = True) -> None:

@@ -13,15 +13,14 @@ from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import CellSpace
 from rbtools.spaces import Space
 
+# Takes records, and returns them in order, each with its results or an `error`.
 Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-"""Takes records, and returns them in order, each with its results or an `error`."""
 
 
 class Live:
-    """Values that `work` computes from records at the time of the query.
+    """Values that `work` computes when they are queried, once for all runs.
 
-    Isomorphic architectures share the result of their class representative. A value is computed once for all
-    runs, but charged to each run.
+    Isomorphic architectures share the result of their class representative.
     """
 
     known = None
@@ -64,15 +63,14 @@ class Live:
 
 
 class DerivedSource:
-    """Architectures that a search derived without queries. If the table contains such an architecture, its
-    values and its record are those in the table."""
+    """Architectures that a search derived without queries. Their results may be in the table."""
 
     def __init__(self, table: ResultTable, space: Space) -> None:
         self.field, self.known = CellSpace(), table.known
         self.table, self.space = table, space
 
     def value(self, index: int) -> Value:
-        """Returns the value in the table, or None if the table has no value or there is no objective."""
+        """Returns the value in the table, or None if the table or the search has none."""
         return self.known.get(self.table.key(index, self.field)) if self.table.objectives else None
 
     def record(self, index: int) -> dict[str, Any]:
@@ -80,5 +78,5 @@ class DerivedSource:
         return {"schema": SCHEMA, "arch": self.space.arch(index)} if entry is None else entry.record()
 
 
+# A search space (`field`), the values of all its architectures if they are `known`, and their records.
 Source = ResultTable | Live | DerivedSource
-"""A search space (`field`), the values of all its architectures if `known`, and their records."""

@@ -17,8 +17,9 @@ Entry = dict[str, Any]
 
 
 def spread(values: Sequence[float]) -> Entry:
-    """Returns mean, standard deviation (with n - 1), Student's 95 % interval of the mean, minimum, maximum
-    and n. A single value has no standard deviation and no interval.
+    """Returns mean, standard deviation (with n - 1), Student's 95 % interval, minimum, maximum and n.
+
+    A single value has no standard deviation and no interval.
     """
     count, mean = len(values), math.fsum(values) / len(values)
     result: Entry = {"mean": mean}
@@ -38,14 +39,12 @@ class Success(NamedTuple):
 
 
 def successes(trace: Trace) -> list[Success]:
-    """Returns the queries of a run that did not fail."""
     log = enumerate(trace.log, start=1)
     return [Success(query, index, value) for query, (index, value) in log if value is not None]
 
 
 def found(trace: Trace) -> list[Success]:
-    """Returns the queries of a run that no other query dominates. For one objective, returns only the first
-    of the best queries."""
+    """Returns the non-dominated queries of a run, or, for one objective, the first of the best ones."""
     return front.front(successes(trace), attrgetter("values"))
 
 
@@ -80,7 +79,6 @@ def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int)
 
 
 def queries(traces: Sequence[Trace]) -> Entry:
-    """Returns the cost of the runs: charged queries, new architectures and free repeats."""
     return {
         "charged": spread([len(trace.log) for trace in traces]),
         "new": spread([trace.new for trace in traces]),

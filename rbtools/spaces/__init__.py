@@ -1,5 +1,4 @@
-"""The architecture spaces that rb-arch lists. Torch is needed only to count parameters and multiply-adds of
-the zoo's networks."""
+"""The architecture spaces that rb-arch lists. Torch is only needed to count the zoo's networks."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class Space(Protocol):
     Every method raises RbError for an architecture that is not in the space.
     """
 
-    sizes: ClassVar[tuple[str, ...]]
-    """The fields for the sizes of its networks."""
+    sizes: ClassVar[tuple[str, ...]]  # the fields for the sizes of its networks
 
     def __len__(self) -> int: ...
 
@@ -52,8 +50,7 @@ class Space(Protocol):
         """Returns a record's `arch` with the counts for `classes` outputs and images of `shape` (C, H, W)."""
 
     def find(self, text: str) -> int:
-        """Returns the index for a text from the user, which is a number, a name, or the space's own
-        notation."""
+        """Returns the index for a user's number, name, or text in the space's own notation."""
 
     def neighbours(self, index: int) -> list[int]:
         """Returns the indices of the architectures that differ in one small change."""
@@ -64,7 +61,7 @@ class Space(Protocol):
 
 @cache
 def space(name: str) -> Space:
-    """Returns the space called `name`. Raises RbError for an unknown name and lists similar names."""
+    """Returns the space called `name`. Raises RbError for an unknown name."""
     if name not in SPACES and name not in BY_NAME:
         raise unknown("space", name, [*SPACES, *BY_NAME])
     built: Space = (BY_NAME if name in BY_NAME else SPACES).load(name)()
@@ -72,7 +69,7 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """Returns the space called `name` with networks of these sizes. None stands for the default size.
+    """Returns the space called `name` with networks of these sizes. None is the default size.
 
     Raises RbError if the space does not have such a size or if a value is not possible.
     """
@@ -85,17 +82,16 @@ def sized(name: str, **sizes: int | None) -> Space:
                 raise unknown("size", key, list(known))
             raise RbError(
                 f"The networks of the space {name} have no {key}, which those of {' and '.join(having)} have:"
-                f" leave it out."
+                " leave it out."
             )
     return dataclasses.replace(chosen, **given) if given else chosen  # type: ignore[type-var]
 
 
 def describe(arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-    """Complete a record's `arch`, and count parameters and multiply-adds for `classes` outputs and images (C,
-    H, W).
+    """Complete a record's `arch` and count its parameters and multiply-adds, for images (C, H, W).
 
-    Other fields are returned unchanged. Raises RbError for an unknown space or architecture,
-    and for a network that does not fit the images.
+    Other fields are returned unchanged. Raises RbError for an unknown space or architecture, and for a
+    network that does not fit the images.
     """
     name = arch.get("space")
     if not isinstance(name, str):

@@ -14,11 +14,9 @@ from rbtools.spaces.residual import ResidualSpace, drawn
 
 Record = dict[str, Any]
 
-SHAPE, CLASSES = (3, 32, 32), 10
-"""The image shape and number of classes for costs, if no data set is given."""
-
+SHAPE, CLASSES = (3, 32, 32), 10  # for the numbers of multiply-adds, if no data set is given
 LISTED = 100_000  # larger spaces are not listed to draw a sample
-TRIES = 20_000  # the most draws for each architecture that is requested
+TRIES = 20_000  # the most random architectures for each one that is requested
 
 
 def records(
@@ -33,14 +31,13 @@ def records(
     seed: int = 0,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """Returns the architectures with the indices `numbers` as records, or all architectures if `numbers` is
-    None. With `unique`, the result contains one architecture for each class of equal architectures.
+    """Returns the architectures with the indices `numbers` (None: all) as records, in their order.
 
-    `about` contains the arguments of `Space.arch` (classes, shape). `extra` contains further fields for every
-    record. `where` is a condition on records. `sample` is the number of records to select at random. The
-    order of the records does not change. With the same seed, a smaller sample is part of every larger sample.
-    `warn` is called if there are fewer records than `sample`. Raises UsageError if the condition cannot be
-    parsed or evaluated.
+    With `unique`, the result contains one architecture for each class of equal architectures. `about`
+    contains the arguments of `Space.arch` (classes, shape), and `extra` further fields for every record.
+    `where` is a condition on records. `sample` is the number of records to select at random: with the same
+    seed, a smaller sample is part of every larger sample. `warn` is called if there are fewer records than
+    `sample`. Raises UsageError if the condition cannot be parsed or evaluated.
     """
     if numbers is None and sample is not None and isinstance(space, ResidualSpace) and space.size > LISTED:
         return _drawn(space, about, extra, where, sample, seed, warn)
@@ -61,8 +58,7 @@ def these(
 
 
 def holding(records: Iterable[Record], where: str | None) -> Iterator[Record]:
-    """Returns the records for which the condition holds. Raises UsageError if the condition cannot be
-    evaluated."""
+    """Returns the records for which the condition holds. Raises UsageError for an invalid condition."""
     if where is None:
         return iter(records)
     try:
@@ -89,7 +85,6 @@ def _described(
 
 
 def _sampled(records: list[Record], count: int, seed: int, warn: Callable[[str], None]) -> list[Record]:
-    """Returns a sample of `count` records in input order."""
     if count > len(records) > 0:
         warn(f"--sample {count} asks for more than there are ({len(records)}); all are written.")
 

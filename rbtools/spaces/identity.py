@@ -1,5 +1,3 @@
-"""The fields of an architecture that determine its network."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,11 +11,10 @@ _TEXTS = tuple("space str stem pool shortcut activation eps member code inputs".
 
 
 def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[str, Any]:
-    """Returns the fields of an architecture that determine its network, without fields that follow from
-    others.
+    """Returns the fields of an architecture that determine its network.
 
-    Raises RbError for a value that rb-arch does not write, because records and files are untrusted. The
-    message begins with `whose`.
+    Raises RbError, with a message that begins with `whose`, for a value that rb-arch does not write: records
+    and files are untrusted.
     """
     fields = {key: arch[key] for key in (*_SIZES, *_TEXTS, "normalize") if key in arch}
     if "str" not in arch:
@@ -34,8 +31,7 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
 
 
 def _is_normalization(value: object) -> bool:
-    """True if the value is None, "none", "per-image", or the means and standard deviations of the
-    channels."""
+    """True for None, "none", "per-image", and the means and standard deviations of the channels."""
     if value in (None, "none", "per-image"):
         return True
     return isinstance(value, list) and len(value) == 2 and all(map(_are_numbers, value))

@@ -1,11 +1,10 @@
 """NAS-Bench-201 (Dong & Yang, ICLR 2020): 15,625 cells in a fixed skeleton, as the space of rb-arch.
 
-This module computes all published indices, strings, isomorphism classes and costs without torch or NumPy. A
-cell has four nodes. Node j is the sum over i < j of an operation on node i, and node 3 is the output. A cell
-is stored as `ops`, six indices into `OPS`, one for each edge in `EDGES`. The order of the cells and the
-isomorphism classes are computed by rules and not read from a table. Dong & Yang (D-X-Y/AutoDL-Projects)
-shuffled the list of all cells, and Jung et al. (ICLR 2023, steffen-jung/robustness-dataset) published which
-cells are the same graph.
+All published indices, strings, isomorphism classes and costs are computed without torch or NumPy. A cell has
+four nodes. Node j is the sum over i < j of an operation on node i, and node 3 is the output. A cell is stored
+as `ops`, six indices into `OPS`, one for each edge in `EDGES`. Dong & Yang (D-X-Y/AutoDL-Projects) shuffled
+the list of all cells, and Jung et al. (ICLR 2023, steffen-jung/robustness-dataset) published which cells are
+the same graph.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ _TEXTS = [
 
 
 def to_string(ops: Ops) -> str:
-    """Returns the published string of a cell, such as
-    `|none~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|`."""
+    """Returns the published string, such as `|none~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|`."""
     a, b, c, d, e, f = ops
     first, second, third, fourth, fifth, sixth = _TEXTS
     return first[a] + second[b] + third[c] + fourth[d] + fifth[e] + sixth[f]
@@ -49,7 +47,7 @@ def to_string(ops: Ops) -> str:
 def parse(text: str) -> Ops:
     """Read an architecture string. The source node follows `~` or, as printed in papers, `^`.
 
-    Raises RbError. The message contains the position of the first error, counted from 1.
+    Raises RbError with the position of the first error, counted from 1.
     """
     ops, at = [], len(text) - len(text.lstrip())
     for edge, (source, target) in enumerate(EDGES):
@@ -94,11 +92,10 @@ def cells() -> tuple[Ops, ...]:
     """All 15,625 cells in the published order: `cells()[13714]` is architecture 13714."""
 
     def top_bits() -> Iterator[int]:
-        """Yields the top 27 bits of each word of the generator. Every second value consists of 26 bits and a
-        zero.
+        """Yields the top 27 bits of each word of the generator (of every second word 26 bits and a zero).
 
-        The bits are from `random()`, the only method whose sequence Python promises to keep (`shuffle` and
-        `getrandbits` may change). Each float contains 27 bits of one word and 26 bits of the next.
+        The bits are from `random()`, the only method whose sequence Python promises to keep. Each float
+        contains 27 bits of one word and 26 bits of the next.
         """
         draw = Random(_SEED).random
         while True:
@@ -119,20 +116,17 @@ def cells() -> tuple[Ops, ...]:
 
 @cache
 def index_by_ops() -> dict[Ops, int]:
-    """Maps each cell to its published index."""
     return {ops: index for index, ops in enumerate(cells())}
 
 
 @cache
 def classes() -> tuple[int, ...]:
-    """For each index, the smallest index of a cell that is the same graph. The result contains 6,466
-    different values.
+    """For each index, the smallest index of a cell that is the same graph, one of 6,466 different values.
 
     Two cells are the same graph if the rule of Dong & Yang writes the same text for both cells. The text of
     an edge is '#' if its source is zero or its operation is `none`, the text of its source for
     `skip_connect`, and '(source)@op' for other operations. The text of a node consists of the sorted texts of
-    all its edges, including '#', joined by '+'. Nodes 1 and 2 have only 5 and 125 different texts, which are
-    computed once.
+    all its edges, including '#', joined by '+'. Nodes 1 and 2 have only 5 and 125 different texts.
     """
     every = range(len(OPS))
     from_0 = [_edge_text("0", op) for op in every]
@@ -156,14 +150,12 @@ def _edge_text(source: str, op: int) -> str:
 
 @cache
 def unique() -> tuple[int, ...]:
-    """The 6,466 class representatives in ascending order. Each representative is the smallest index of its
-    class."""
+    """The 6,466 indices of cells that are the smallest of their class, in ascending order."""
     return tuple(index for index, first in enumerate(classes()) if index == first)
 
 
 class Cost(NamedTuple):
-    """The parameters (or multiply-adds) of the skeleton, and those that a 1x1 or 3x3 convolution adds to all
-    cells."""
+    """The parameters (or multiply-adds) of the skeleton, and of one 1x1 or 3x3 convolution in all cells."""
 
     skeleton: int
     conv1: int
@@ -173,25 +165,9 @@ class Cost(NamedTuple):
         return self.skeleton + ops.count(CONV1) * self.conv1 + ops.count(CONV3) * self.conv3
 
 
-def params(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, in_channels: int = 3) -> int:
-    """Returns the number of trainable parameters, without the running statistics of BatchNorm.
-
-    Raises RbError for a count below 1.
-    """
-    return param_cost(channels, cells, classes, in_channels).of(ops)
-
-
-def macs(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, shape: Shape = (3, 32, 32)) -> int:
-    """Returns the multiply-adds of the convolutions and the classifier for one image of `shape` (C, H, W).
-
-    The FLOPs of AutoDL are larger by `classes`, because they include the classifier's bias. Raises RbError
-    for a count below 1 and for an image whose sides cannot be halved twice.
-    """
-    return mac_cost(channels, cells, classes, tuple(shape)).of(ops)
-
-
 @cache
 def param_cost(channels: int, cells: int, classes: int, in_channels: int) -> Cost:
+    """Counts the trainable parameters, without the running statistics of BatchNorm."""
     check_counts(channels=channels, cells=cells, classes=classes, in_channels=in_channels)
     widths = [channels, 2 * channels, 4 * channels]
     stem = 9 * in_channels * channels + 2 * channels
@@ -204,6 +180,10 @@ def param_cost(channels: int, cells: int, classes: int, in_channels: int) -> Cos
 
 @cache
 def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
+    """Counts the multiply-adds of the convolutions and the classifier for one image of `shape` (C, H, W).
+
+    The FLOPs of AutoDL are larger by `classes`, because they include the classifier's bias.
+    """
     in_channels, height, width = shape
     check_counts(channels=channels, cells=cells, classes=classes, in_channels=in_channels)
     sides = [height, width]
@@ -225,7 +205,6 @@ def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
 
 
 def check_counts(**counts: object) -> None:
-    """Raise RbError unless each value is an integer of 1 or more."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             sizes = f"{name.replace('_', ' ')} = {value!r}"
@@ -237,22 +216,23 @@ def _by(sides: list[int]) -> str:
 
 
 def kernel_params(ops: Ops) -> int:
-    """Returns the sum of 1 for each 1x1 convolution and 9 for each 3x3 convolution over all edges. The sum is
-    at most 54."""
+    """Returns the sum over all edges of 1 for a 1x1 and 9 for a 3x3 convolution, at most 54."""
     return ops.count(CONV1) + 9 * ops.count(CONV3)
 
 
 def live_kernel_params(ops: Ops) -> int:
-    """Returns the sum of `kernel_params` over only the live edges (`live_edges`).
+    """Returns `kernel_params` of only the live edges (`live_edges`).
 
-    This value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
+    The value is 18 for 408 class representatives, as in Jung et al. (ICLR 2023).
     """
     return sum([_KERNEL[op] for op in itertools.compress(ops, live_edges(ops))])
 
 
 def live_edges(ops: Ops) -> tuple[bool, ...]:
-    """For each edge, True if the edge is on a path from node 0 to node 3 without `none`. If there is no such
-    path, the logits are constant, and the accuracy is that of random guessing."""
+    """For each edge, True if it is on a path from node 0 to node 3 without `none`.
+
+    If there is no such path, the logits are constant, and the accuracy is that of random guessing.
+    """
     a, b, c, d, e, f = map(bool, ops)  # NONE is 0
     return (a and (e or (c and f)), b and f, a and c and f, d, a and e, f and (b or (a and c)))
 
@@ -264,13 +244,12 @@ def strings() -> tuple[str, ...]:
 
 
 def index_of(text: str) -> int:
-    """Returns the published index of an architecture string. Raises RbError if the string cannot be
-    parsed."""
+    """Returns the published index of an architecture string. Raises RbError for another text."""
     return index_by_ops()[parse(text)]
 
 
 def find(text: str) -> int:
-    """Returns the index of an architecture that is given by its index, its name (nb201-13714) or its string.
+    """Returns the index of the architecture with this index, name (nb201-13714) or string.
 
     Raises RbError for an index out of range or a string that cannot be parsed.
     """
@@ -284,10 +263,7 @@ def find(text: str) -> int:
 
 
 def neighbours(index: int) -> list[int]:
-    """Returns the 24 indices of cells that differ in one edge, sorted by edge and then by operation.
-
-    Raises RbError for an index out of range.
-    """
+    """Returns the 24 indices of cells that differ in one edge, sorted by edge and then by operation."""
     ops, by_ops = cells()[_checked(index)], index_by_ops()
     return [
         by_ops[(*ops[:edge], op, *ops[edge + 1 :])]
@@ -298,8 +274,7 @@ def neighbours(index: int) -> list[int]:
 
 
 def distance(record: Mapping[str, Any], other: object) -> int:
-    """Returns the number of edges, 0 to 6, in which a record's cell differs from the cell with an index, name
-    or string.
+    """Returns the number of edges, 0 to 6, in which a record's cell differs from the cell `other`.
 
     In expressions, this function is written as `distance(13714)`. Raises RbError for a record of another
     space.
@@ -316,8 +291,8 @@ def edit_distance(first: Ops, second: Ops) -> int:
 
 
 def ops_of(arch: Mapping[str, Any]) -> Ops:
-    """Returns the cell of a record's `arch`, from its `str`, otherwise from its `index`, and otherwise from
-    its `name`.
+    """Returns the cell of a record's `arch`, from its `str`, otherwise from its `index`, otherwise from its
+    `name`.
 
     Raises RbError if all three fields are missing, or if string and index belong to different cells.
     """
@@ -347,11 +322,11 @@ def arch(
     classes: int = 10,
     shape: Iterable[int] = (3, 32, 32),
 ) -> dict[str, Any]:
-    """Returns a description of an architecture in the form of a record's `arch`.
+    """Returns a description of an architecture in the form of a record's `arch`, for images `shape` (C, H,
+    W).
 
     The counts include the dead convolutions of this index, so the class representative may have other counts.
-    `shape` is the shape (C, H, W) of an image. Raises RbError for an index out of range or a network that
-    cannot be built.
+    Raises RbError for an index out of range or a network that cannot be built.
     """
     return _describe(_checked(index), channels, cells, classes, tuple(shape))
 
@@ -402,11 +377,8 @@ class NASBench201:
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         return arch(index, channels=self.channels, cells=self.cells, classes=classes, shape=shape)
 
-    def find(self, text: str) -> int:
-        return find(text)
-
-    def neighbours(self, index: int) -> list[int]:
-        return neighbours(index)
+    find = staticmethod(find)
+    neighbours = staticmethod(neighbours)
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         index = index_by_ops()[ops_of(arch)]

@@ -17,8 +17,7 @@ from rbtools.plain_files import LARGEST_LIST, read_plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """A space of networks that are known only by their names. The space cannot be listed, and networks must
-    be built before their parameters are counted."""
+    """A space of networks that have names but no list. A network is built to count its parameters."""
 
     name: str
     example: str
@@ -53,7 +52,6 @@ class Foreign:
 
 
 def python() -> Foreign:
-    """Networks made by the user's own functions."""
     return Foreign(name="python", example="python:mymodels:make_network")
 
 
@@ -65,7 +63,7 @@ def checkpoint() -> Foreign:
 def code_digest(name: str) -> str:
     """Returns a digest of the source file of MODULE in MODULE:FUNCTION. MODULE is not imported.
 
-    Other modules that MODULE imports are not included. Raises RbError if MODULE does not exist.
+    Modules that MODULE imports are not included. Raises RbError if MODULE does not exist.
     """
     module, colon, function = name.partition(":")
     if not (colon and module and function):
@@ -79,10 +77,10 @@ def code_digest(name: str) -> str:
 
 
 def own_options(name: str) -> dict[str, str | int | float | bool]:
-    """Returns the parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE. A value is a number, true or false,
-    and otherwise a text.
+    """Returns the parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE.
 
-    Raises RbError if a part is not NAME=VALUE, or if a name occurs twice.
+    A value is a number, true or false, and otherwise a text. Raises RbError if a part is not NAME=VALUE, or
+    if a name occurs twice.
     """
     options: dict[str, str | int | float | bool] = {}
     for part in name.split(":")[2:]:

@@ -3,11 +3,10 @@
 A network of the space fcnn computes f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and the
 logits W_L f_(L-1). The layers have no biases. The choices for each layer are the activation s_l and whether
 the layer has a skip connection (a_l is 1) or not (a_l is 0). The space rescnn is the same with convolutions,
-and the filter size of each layer is a further choice. This module does not import torch.
+and the filter size of each layer is a further choice.
 
 The input x is the image scaled to norm 1 (assumption 1) if the record has "inputs": "unit", and otherwise the
-unchanged image. The paper does not list activations or sizes. The lists in this module were chosen for
-rbtools.
+unchanged image. The paper lists neither activations nor sizes. The lists here were chosen for rbtools.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ Layers = tuple[Layer, ...]
 
 
 def outputs(classes: int) -> int:
-    """Returns the number of rows of the last layer. The number is 1 for two classes, whose logits are then
-    (0, f)."""
+    """Returns the number of rows of the last layer: 1 for two classes, whose logits are (0, f)."""
     return 1 if classes == 2 else classes
 
 
@@ -54,9 +52,9 @@ def outputs(classes: int) -> int:
 class ResidualSpace:
     """The space fcnn or rescnn as a `rbtools.spaces.Space`, with networks of `depth` layers.
 
-    `depth` includes the last, linear layer (it is the paper's L). `width` is the paper's m. A layer is
-    written as its activation, followed in rescnn by the size of its filters. If the layer has a skip
-    connection, `+skip` is appended. Examples are relu/tanh+skip and relu3/tanh5+skip.
+    `depth` is the paper's L and includes the last, linear layer. `width` is the paper's m. A layer is written
+    as its activation, in rescnn the size of its filters, and `+skip` if it has a skip connection:
+    relu/tanh+skip and relu3/tanh5+skip.
     """
 
     name: str
@@ -110,8 +108,7 @@ class ResidualSpace:
         return self._index(layers)
 
     def neighbours(self, index: int) -> list[int]:
-        """Returns the architectures that differ in one layer's activation, filter size or skip connection,
-        layer by layer."""
+        """Returns the architectures that differ in one choice for one layer, layer by layer."""
         digits, bases = self._digits(self._checked(index)), self._bases()
         neighbours = []
         for place, base in enumerate(bases):
@@ -125,10 +122,10 @@ class ResidualSpace:
         return {**arch, **described, "name": arch.get("name", described["name"])}
 
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
-        """Returns the space (with its sizes) and the layers of a record's `arch`, from `str`, otherwise from
-        `index` or `name`.
+        """Returns the space with the sizes of a record's `arch`, and its layers.
 
-        Raises RbError if all three fields are missing or if they contradict each other.
+        The layers are from `str`, otherwise from `index` or `name`. Raises RbError if all three are missing
+        or if they contradict each other.
         """
         own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
         space = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
@@ -152,8 +149,7 @@ class ResidualSpace:
         )
 
     def parse(self, text: str) -> Layers:
-        """Returns the layers that the text describes. Raises RbError for an invalid layer. The message names
-        the layer."""
+        """Returns the layers that the text describes. Raises RbError, which names an invalid layer."""
         return tuple(self._layer(word, place) for place, word in enumerate(text.strip().split("/"), 1))
 
     def _layer(self, word: str, place: int) -> Layer:
@@ -176,8 +172,7 @@ class ResidualSpace:
         return "relu3/tanh5+skip" if self.filters else "relu/tanh+skip"
 
     def _bases(self) -> list[int]:
-        """Returns the number of choices for each digit of an index. The digits are the activation, filter
-        size and skip connection of each layer, beginning with the last layer."""
+        """Returns the number of choices for each digit of an index, beginning with the last layer."""
         one = [len(ACTIVATIONS), *([len(self.filters)] if self.filters else [])]
         return [*(self.depth - 2) * [*one, 2], *one]
 
@@ -232,7 +227,6 @@ class ResidualSpace:
         }
 
     def _costs(self, layers: Layers, classes: int, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Returns the numbers of parameters and multiply-adds."""
         channels, *sides = shape
         places = prod(sides)
         if not self.filters:
@@ -253,8 +247,7 @@ def _number(digits: list[int], bases: list[int]) -> int:
 
 
 def drawn(size: int, key: str) -> Iterator[int]:
-    """Yields each index below `size` once, in an order that `key` determines. The indices are generated one
-    by one without a list of all indices."""
+    """Yields each index below `size` once, in an order that `key` determines, without a list of all."""
     seen: set[int] = set()
     number = 0
     while len(seen) < size:
@@ -268,10 +261,8 @@ def drawn(size: int, key: str) -> Iterator[int]:
 
 
 def fcnn() -> ResidualSpace:
-    """Fully connected residual networks."""
     return ResidualSpace(name="fcnn", filters=())
 
 
 def rescnn() -> ResidualSpace:
-    """Residual convolutional networks."""
     return ResidualSpace(name="rescnn", filters=FILTERS)

@@ -1,7 +1,6 @@
-"""The model zoo: fixed networks of papers on robustness. The parameters and multiply-adds of these networks
-are counted with torch.
+"""The model zoo: networks of papers on robustness, as variants for small images that also take 224x224
+pixels.
 
-The networks are variants for small images that also support images of 28x28x1, 32x32, 64x64 and 224x224.
 Average pooling adapts to the image size. In addition, a ResNet adapts its stem, and a transformer resizes the
 image. A form determines which fields its architecture record has besides the name (`fields`).
 """
@@ -36,8 +35,7 @@ class Form(Protocol):
     def family(self) -> str: ...
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        """Returns the record's fields except the name, completed for images of this shape. Raises RbError for
-        invalid fields."""
+        """Returns the record's fields except the name, for images of this shape. Raises RbError."""
 
 
 def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,25 +51,16 @@ def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class NoFields:
-    """A form whose record has only a name."""
-
-    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        return {}
-
-
-@dataclass(frozen=True)
 class ResNetForm:
     """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
 
     The record's `stem` is "cifar", "imagenet" or "cifar-maxpool". "cifar" is a 3x3 convolution of stride 1
     without pooling (kuangliu/pytorch-cifar). "imagenet" is the paper's 7x7 convolution of stride 2 with
-    max-pooling. "cifar-maxpool" is the 3x3 convolution with the max-pooling of "imagenet"
-    (huyvnphan/PyTorch_CIFAR10). The default stem depends on the size of the images. The record's `pool` is
-    the pooling before the linear layer. "global", the default, averages over the complete image. "4x4"
-    averages over windows of 4x4 (kuangliu/pytorch-cifar and wellzline/PRBenchmark). With "4x4", the means of
-    all windows are inputs of the linear layer. For example, ResNet-18 with the stem for small images has
-    (side/32)^2 * 512 such inputs. For 32x32 images, "global" and "4x4" are equal.
+    max-pooling. "cifar-maxpool" is the 3x3 convolution with this max-pooling (huyvnphan/PyTorch_CIFAR10). The
+    default depends on the size of the images. The record's `pool` is the pooling before the linear layer:
+    "global", the default, averages over the complete image, and "4x4" over windows of 4x4, whose means are
+    all inputs of the linear layer (kuangliu/pytorch-cifar and wellzline/PRBenchmark). For 32x32 images both
+    are equal.
     """
 
     blocks: Sequence[int]
@@ -89,8 +78,7 @@ class ResNetForm:
         return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
     def windows(self, fields: Mapping[str, Any], shape: Shape) -> int:
-        """Returns the number of 4x4 windows of the last features. Raises RbError for images that are too
-        small."""
+        """Returns the number of 4x4 windows. Raises RbError for images that are too small."""
         halved = {"cifar": 3, "cifar-maxpool": 4, "imagenet": 5}[fields["stem"]]
         high, wide = (-(-side // 2**halved) // 4 for side in shape[1:])
         if not high * wide:
@@ -103,12 +91,11 @@ class ResNetForm:
 
 @dataclass(frozen=True)
 class PreActResNetForm:
-    """Pre-activation ResNet (He et al., ECCV 2016), whose blocks normalise and activate before each
-    convolution.
+    """Pre-activation ResNet (He et al., ECCV 2016): blocks normalise and activate before each convolution.
 
     If `final_norm` is true, BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting. Both
-    layers are missing in kuangliu/pytorch-cifar. The record's `shortcut` is the input of a block's shortcut
-    convolution. "activation", the default, is the block's input after BatchNorm and ReLU. "input" is the
+    layers are missing in kuangliu/pytorch-cifar. The record's `shortcut` is the input of shortcut
+    convolutions: "activation", the default, is the block's input after BatchNorm and ReLU, and "input" the
     block's input itself (locuslab/fast_adversarial, RobustBench's Wong2020Fast and
     Andriushchenko2020Understanding).
     """
@@ -128,8 +115,7 @@ class PreActResNetForm:
 
 @dataclass(frozen=True)
 class WideResNetForm:
-    """Wide ResNet (Zagoruyko and Komodakis, 2016) with depth 6n+4 and with widths of 16, 32 and 64 times
-    `widen`."""
+    """Wide ResNet (Zagoruyko and Komodakis, 2016) of depth 6n+4 and widths 16, 32, 64 times `widen`."""
 
     depth: int
     widen: int
@@ -140,16 +126,19 @@ class WideResNetForm:
 
 
 @dataclass(frozen=True)
-class VGGForm(NoFields):
+class VGGForm:
     """VGG with BatchNorm for CIFAR (kuangliu/pytorch-cifar), with five stages and one linear layer."""
 
     convs: Sequence[int]
     widths: ClassVar[Sequence[int]] = (64, 128, 256, 512, 512)
     family: ClassVar[str] = "vgg"
 
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        return {}
+
 
 @dataclass(frozen=True)
-class SimpleCNNForm(NoFields):
+class SimpleCNNForm:
     """The four layers of MNISTNet (advbench; PyTorch's own MNIST example)."""
 
     side: ClassVar[int] = 12  # the largest side of the features for the linear layers
@@ -168,8 +157,8 @@ class SimpleCNNForm(NoFields):
 class ViT:
     """Vision transformer (Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021).
 
-    The record's `patch` and `side` are the side lengths of a patch and of the network's images. The default
-    of `patch` is 16, and the default of `side` is 224. The network resizes images of another size.
+    The record's `patch` (default 16) and `side` (default 224) are the side lengths of a patch and of the
+    network's images in pixels. The network resizes images of another size.
     """
 
     width: int
@@ -214,8 +203,7 @@ FORMS: dict[str, Form] = {
 
 
 def form(name: str) -> Form:
-    """Returns the form called `name`. The name must be in the list of forms or be a `wrn-DEPTH-WIDTH`. Raises
-    RbError for an unknown name."""
+    """Returns a form of the list, or the form of `wrn-DEPTH-WIDTH`. Raises RbError for an unknown name."""
     known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):
@@ -226,8 +214,7 @@ def form(name: str) -> Form:
 
 
 def completed(arch: Mapping[str, Any], shape: Iterable[int]) -> dict[str, Any]:
-    """Returns the `name` of a zoo architecture and the fields that determine its network. Raises RbError if
-    the name or a field is invalid."""
+    """Returns the name and all fields that determine the network. Raises RbError for an invalid one."""
     name = arch.get("name")
     if not isinstance(name, str):
         raise RbError(

@@ -31,18 +31,17 @@ def digest(state: State, head: str, stem: str) -> str:
 
 
 def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the torchvision network with exactly these names and shapes. The last layer may have any usual
-    name."""
+    """Returns torchvision's network of these names and shapes. The last layer may have any usual name."""
     table = {about["digest"]: {**about, "names": [name]} for name, about in external.table().items()}
     return _listed("torchvision", table, state, metadata)
 
 
 def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the timm network with exactly these names and shapes. Raises RbError if several networks match.
+    """Returns timm's network of these names and shapes. Raises RbError if several networks match.
 
-    Some timm networks have the same tensors but compute different functions, because they use blur pooling,
-    TensorFlow's padding and epsilon, or another GELU. Accuracies hardly distinguish such networks, so the
-    options in the file or the user must decide.
+    Some networks with the same tensors compute different functions, with blur pooling, TensorFlow's padding
+    and epsilon, or another GELU. Accuracies hardly distinguish them, so the file's options or the user must
+    decide.
     """
     return _listed("timm", external.timm_table(), state, metadata)
 
@@ -50,8 +49,7 @@ def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
 def _listed(
     space: str, table: Mapping[str, Mapping[str, Any]], state: State, metadata: Mapping[str, Any]
 ) -> Inferred | None:
-    """Returns the network of these tensors from a table that maps digests to rows with `head`, `stem` and
-    `names`."""
+    """Returns the network from a table that maps digests to rows with `head`, `stem` and `names`."""
     own = (head_key(state) or "").removesuffix("weight")
     for head, stem in dict.fromkeys((about["head"], about["stem"]) for about in table.values()):
         renamed = state

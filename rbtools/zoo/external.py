@@ -1,7 +1,6 @@
-"""Architectures of other libraries. A table contains the sizes of torchvision's networks.
+"""Architectures of other libraries, and a table of torchvision's networks.
 
-`python -m rbtools.zoo.make_torchvision_table` builds every network once and writes `torchvision.json`. A test
-compares this file with torchvision.
+`python -m rbtools.zoo.make_torchvision_table` writes the table, which a test compares with torchvision.
 """
 
 from __future__ import annotations
@@ -18,22 +17,19 @@ from rbtools.models import Shape
 from rbtools.spaces.own_code import Foreign
 
 SMALL_STEM = "cifar"
-WITH_SMALL_STEM = (
-    "mobilenet_v2",
-    "shufflenet_v2_",
-)  # beginnings of the names of networks with a stem for small images
+WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # beginnings of the names of networks that have it
 
 
 @cache
 def table() -> dict[str, dict[str, Any]]:
     """Maps the names of torchvision's classification networks to their rows of the table.
 
-    `params` is [a, b], where the number of parameters is a + b x classes. `per_channel` is the number of
-    weights of the first layer for each image channel. `macs` maps a side length in pixels to [a, b], where
-    the number of multiply-adds for three channels is a + b x classes. `smallest` is the smallest side length
-    in pixels. `fixed` is the only accepted side length, or 0. `auxiliary` is true if the network has heads
-    that only training uses. `head` and `stem` are the names of the last and first weights. The field `digest`
-    is explained in `rbtools.zoo.by_digest`.
+    `params` is [a, b] for a + b x classes parameters. `per_channel` is the number of weights of the first
+    layer for each image channel. `macs` maps a side length in pixels to [a, b] for a + b x classes
+    multiply-adds, for three channels. `smallest` is the smallest side length in pixels. `fixed` is the only
+    accepted side length, or 0. `auxiliary` is true if the network has heads that only training uses. `head`
+    and `stem` are the names of the last and first weights. `digest` is the result of
+    `rbtools.zoo.by_digest.digest`.
     """
     return json.loads(Path(__file__).with_name("torchvision.json").read_text("utf-8"))
 
@@ -45,19 +41,18 @@ def timm_table() -> dict[str, dict[str, Any]]:
 
 
 def torchvision(name: str) -> dict[str, Any]:
-    """Returns the row of a network, with its name. Raises RbError for an unknown name. The message lists
-    similar names."""
+    """Returns the row of a network, with its name. Raises RbError for an unknown name."""
     if name not in table():
         raise unknown("torchvision model", name, table())
     return {"name": name, **table()[name]}
 
 
 def small_stem(arch: Mapping[str, Any]) -> bool:
-    """True if the record describes the variant for small images (`stem` "cifar"). In this variant, the first
-    layers have no strides, and a shufflenet has no pooling. The repositories huyvnphan/PyTorch_CIFAR10 and
-    chenyaofo/pytorch-cifar-models contain this variant.
+    """True if the record describes the variant for small images (`stem` "cifar").
 
-    Raises RbError for another stem, and for a network without such a variant.
+    In this variant, the first layers have no strides, and a shufflenet has no pooling
+    (huyvnphan/PyTorch_CIFAR10, chenyaofo/pytorch-cifar-models). Raises RbError for another stem, and for a
+    network without this variant.
     """
     stem, name = arch.get("stem"), str(arch.get("name"))
     if stem is not None and not (stem == SMALL_STEM and name.startswith(WITH_SMALL_STEM)):
@@ -69,7 +64,6 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
 
 
 def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
-    """Raise RbError if images of this side length are too small for a network."""
     side = min(shape[1:])
     if not about["fixed"] and side < about["smallest"]:
         raise RbError(
@@ -112,7 +106,7 @@ class Torchvision:
         )
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        """Returns `arch` with `params`, and with `macs` if the table contains images of this size."""
+        """Returns `arch` with `params`, and with `macs` if the table has images of this size."""
         about = torchvision(str(arch.get("name")))
         in_channels, height, width = shape
         fields = {key: value for key, value in arch.items() if key != "macs"}
@@ -126,7 +120,6 @@ class Torchvision:
 
 
 def timm() -> Foreign:
-    """The networks of the package timm."""
     return Foreign(name="timm", example="timm:vit_tiny_patch16_224")
 
 

@@ -1,8 +1,7 @@
 """Published weights by name: hf:ORG/NAME[@REVISION], timm:NAME and torchvision:NAME[:WEIGHTS].
 
-A name denotes a weights file and, as published by the library, its architecture, its normalisation and the
-preprocessing of its images. Files are loaded from the library's cache. With `--download`, missing files are
-downloaded.
+A name denotes a weights file and, as published, its architecture, its normalisation and the preprocessing of
+its images. Files are loaded from the library's cache. With `--download`, missing files are downloaded.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 def of_hub(name: str, run: Run) -> NamedWeights:
-    """Weights of a repository of the Hugging Face Hub, ORG/NAME or ORG/NAME@REVISION."""
+    """Returns the weights in a repository of the Hugging Face Hub, ORG/NAME or ORG/NAME@REVISION."""
     match = _REPOSITORY.fullmatch(name)
     # The Hub does not allow other first or last characters, double marks, or longer names.
     parts = [] if match is None or len(match[1]) > 96 else match[1].split("/")
@@ -54,9 +53,9 @@ def of_hub(name: str, run: Run) -> NamedWeights:
 
 
 def beside(path: str) -> dict[str, Any]:
-    """Returns the architecture in a configuration next to the file, as in downloads from the Hub. The result
-    is empty if there is no configuration. Raises RbError if the configuration is damaged or describes a
-    network that cannot be built.
+    """Returns the architecture in a configuration next to the file, as in downloads from the Hub, or {}.
+
+    Raises RbError if the configuration is damaged or describes a network that cannot be built.
     """
     folder = Path(path).parent
     there = {file: (folder / file).is_file() for file in (CONFIG_FILE, transformers_config.IMAGES_FILE)}
@@ -70,8 +69,7 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
-    """Returns the architecture that the configuration files of timm or transformers describe. `file` maps the
-    names of configuration files to paths."""
+    """Returns the architecture in configuration files, whose paths `file` returns for their names."""
     config = _config(source, file(CONFIG_FILE))
     of_timm = isinstance(config.get("architecture"), str)
     try:
@@ -84,7 +82,6 @@ def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _hub_file(repository: str, revision: str | None, file: str, run: Run) -> str:
-    """Returns the path of a repository's file in the Hub's own cache."""
     try:
         import huggingface_hub
     except ImportError:
@@ -125,8 +122,6 @@ def _config(source: str, path: str) -> Mapping[str, Any]:
 
 
 def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Returns the timm architecture that a repository's configuration describes. Raises RbError if the
-    configuration changes arguments of the network."""
     if config.get("model_args"):
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(
@@ -162,7 +157,6 @@ def of_timm(name: str, run: Run) -> NamedWeights:
 
 
 def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the normalisation and the preprocessing in a timm configuration."""
     from rbtools.models import normalising
 
     fields: dict[str, Any] = {}
@@ -173,8 +167,7 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_torchvision(name: str, run: Run) -> NamedWeights:
-    """Returns the weights NAME:WEIGHTS of torchvision, such as resnet50:IMAGENET1K_V2. Without WEIGHTS, the
-    best weights are returned."""
+    """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2. NAME has default weights."""
     from rbtools.models.torchvision_import import torchvision
     from rbtools.zoo import external
 
@@ -196,8 +189,7 @@ def of_torchvision(name: str, run: Run) -> NamedWeights:
 
 
 def _have(path: Path, url: str, name: str, run: Run) -> None:
-    """Download a missing file if `--download` is given, and compare its SHA-256 with the prefix in its
-    name."""
+    """Download a missing file with `--download`, and compare its SHA-256 with the prefix in its name."""
     if not path.is_file():
         if not run.selection.download:
             raise RbError(

@@ -39,8 +39,7 @@ def table() -> dict[str, tuple[str, str, str]]:
 
 
 def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
-    """Returns the row of NAME, DATASET/NAME or DATASET/THREAT/NAME. `classes` selects the data set if a name
-    belongs to several data sets.
+    """Returns the row of NAME, DATASET/NAME or DATASET/THREAT/NAME. `classes` may select the data set.
 
     Raises RbError if the name is unknown or ambiguous, or if the entry can only be built with its authors'
     code.

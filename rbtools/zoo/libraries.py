@@ -18,9 +18,9 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
     """Builds torchvision's classification network called `arch["name"]` without its published weights.
 
     The first convolution has as many input channels as the images. If the network supports only one image
-    size, it resizes all images to this size. Auxiliary heads, which are used only in training, are left out.
-    If `arch["stem"]` is "cifar", the network is the variant for small images (see `external.small_stem`).
-    Raises RbError if the name is unknown or the images are too small.
+    size, it resizes all images to this size. Auxiliary heads for training are left out. If `arch["stem"]` is
+    "cifar", the network is the variant for small images (see `external.small_stem`). Raises RbError if the
+    name is unknown or the images are too small.
     """
     # the import takes 2 s, so other networks skip it
     from rbtools.models.torchvision_import import torchvision
@@ -41,8 +41,7 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns the usual variant of a torchvision network and, if there is one, the variant for small
-    images."""
+    """Returns the fields of the usual variant and, if there is one, of the variant for small images."""
     small = str(arch.get("name")).startswith(external.WITH_SMALL_STEM)
     return [{}, {"stem": external.SMALL_STEM}] if small else []
 
@@ -61,19 +60,12 @@ def without_first_strides(network: nn.Module) -> None:
 
 
 def let_in(network: nn.Module, place: str, channels: int) -> None:
-    """Replace the first convolution, the module called `place`, by a convolution for images with `channels`
-    channels."""
+    """Replace the first convolution, at `place`, by a convolution for images with `channels` channels."""
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)
     assert isinstance(old, nn.Conv2d)
-    new = nn.Conv2d(
-        channels,
-        old.out_channels,
-        old.kernel_size,  # type: ignore[arg-type]
-        old.stride,  # type: ignore[arg-type]
-        old.padding,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-    )
+    sizes: Any = {"kernel_size": old.kernel_size, "stride": old.stride, "padding": old.padding}
+    new = nn.Conv2d(channels, old.out_channels, bias=old.bias is not None, **sizes)
     setattr(network.get_submodule(parent), name, new)
 
 
@@ -91,8 +83,7 @@ def resizing(network: nn.Module, side: int) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """Returns the package timm, to which networks are added that timm no longer contains. Raises RbError if
-    timm is not installed."""
+    """Returns the package timm with the network of `timm_2020`. Raises RbError if timm is not installed."""
     # timm imports torchvision, which fails if its compiled operators cannot be loaded.
     from rbtools.models.torchvision_import import torchvision  # noqa: F401
 
@@ -110,9 +101,9 @@ def import_timm() -> Any:
 def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """Builds timm's network called `arch["name"]` without its published weights. Nothing is downloaded.
 
-    For networks with such arguments (vision transformers), `side` and `patch` in the record are the side
-    lengths of images and patches. Raises RbError if timm is not installed, if timm does not have the network,
-    or if the network does not support these sizes.
+    For vision transformers, `side` and `patch` in the record are the side lengths of images and patches.
+    Raises RbError if timm is not installed or does not have the network, or if the network does not support
+    these sizes.
     """
     network = _timm(arch, num_classes=classes, in_chans=shape[0])
     cfg = getattr(network, "pretrained_cfg", {})
@@ -123,8 +114,7 @@ def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
 def pretrained_timm(
     arch: Mapping[str, Any], state: Mapping[str, Tensor], *, classes: int, shape: Shape
 ) -> nn.Module:
-    """Builds timm's network with these weights. The package timm adapts patches, positions, channels and
-    classes.
+    """Builds timm's network with these weights. timm adapts patches, positions, channels and classes.
 
     `state` contains tensors with timm's names. The classifier is newly initialised unless timm publishes the
     weights for `classes` classes. Raises RbError if a tensor is missing or has a shape that timm cannot

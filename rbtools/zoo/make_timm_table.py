@@ -1,7 +1,6 @@
 """Write `zoo/timm.json`, which maps digests of tensor names and shapes to timm's networks.
 
-Run `python -m rbtools.zoo.make_timm_table > rbtools/zoo/timm.json` in an environment with timm. The run takes
-20 minutes.
+Run `python -m rbtools.zoo.make_timm_table > rbtools/zoo/timm.json` with timm installed. It takes 20 minutes.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ LARGEST = 450_000_000  # the most parameters of a network in the table
 
 
 def entries() -> dict[str, dict[str, Any]]:
-    """Maps each digest to `names`, `head` and `stem`. If several names belong to the same function, only the
-    shortest name is kept."""
+    """Maps each digest to `head`, `stem` and `names`, with only the shortest name of equal functions."""
     timm = import_timm()
     functions: set[tuple[str, str]] = set()
     table: dict[str, dict[str, Any]] = {}

@@ -1,5 +1,4 @@
-"""Write `zoo/torchvision.json`, which contains the sizes of torchvision's networks. The networks are built
-without memory for their parameters.
+"""Write `zoo/torchvision.json` with the sizes of torchvision's networks.
 
 Run `python -m rbtools.zoo.make_torchvision_table > rbtools/zoo/torchvision.json`.
 """
@@ -24,7 +23,6 @@ NATIVE, LARGE = 224, 256
 
 
 def names() -> list[str]:
-    """All names of torchvision's classification networks."""
     return torchvision.models.list_models(module=torchvision.models)
 
 
@@ -37,7 +35,7 @@ def network(name: str, classes: int = 1000, **options: object) -> nn.Module:
 
 
 def entry(name: str) -> dict[str, Any]:
-    """Returns the line of the table for one network. `rbtools.zoo.external.table` explains the fields."""
+    """Returns the row of one network, with the fields of `rbtools.zoo.external.table`."""
     whole = network(name)
     auxiliary = any(key.startswith(("aux", "AuxLogits")) for key in whole.state_dict())
     options = {"aux_logits": False} if auxiliary else {}
@@ -69,8 +67,7 @@ def _line(at_10: int, at_20: int) -> list[int]:
 
 
 def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
-    """Returns the names of the weights whose shape depends on the number of classes, and the name of the
-    first convolution's weights."""
+    """Returns the names of the classifier's weights and of the first convolution's weights."""
     state, other = first.state_dict(), second.state_dict()
     (head,) = (k for k, v in state.items() if v.shape != other[k].shape and k.endswith("weight"))
     stem = next(k for k, v in state.items() if v.ndim == 4 and v.shape[1] == 3)

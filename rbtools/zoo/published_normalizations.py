@@ -15,8 +15,8 @@ LARGE = 1000  # classes of ImageNet
 
 
 def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named: bool) -> list[Known]:
-    """Returns the normalisations of all publishers of these tensors with this number of classes, without
-    repetitions of the same kind.
+    """Returns the normalisations that publishers of these tensors use for `classes` classes, one of each
+    kind.
 
     If the user `named` the network, the name decides between configurations with equal tensors.
     """
@@ -34,8 +34,7 @@ def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named:
 
 
 def _of_timm(name: str, network: nn.Module, classes: int, named: bool) -> list[Known]:
-    """Returns the normalisation in the network's configuration, or, if the user did not name the network,
-    those in all configurations with weights for this number of classes."""
+    """Returns the normalisations of the named network, or those of all weights for `classes` classes."""
     configurations = [getattr(network, "pretrained_cfg", None) or {}]
     if not named:
         listed = import_timm().models.get_arch_pretrained_cfgs(name).values()

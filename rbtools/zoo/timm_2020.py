@@ -3,9 +3,8 @@
 In 2021, timm gave this name to DeiT's small network. The network of 2020 has width 768, depth 8, 8 heads and
 an MLP of three times the width. Queries, keys and values have no biases, and LayerNorm has epsilon 1e-5.
 Attention is scaled by the width of the network (768^-1/2) and not by the width of a head. The network has
-48,754,408 parameters for 1000 classes. The sources are vision_transformer.py in timm 0.4.5 and
-vit_model_for_cifar in wellzline/PRBenchmark. The network of wellzline/PRBenchmark has 47,338,762 parameters
-for images of 32 pixels per side, patches of 4 and 10 classes.
+48,754,408 parameters for 1000 classes (vision_transformer.py in timm 0.4.5), and 47,338,762 for 10 classes,
+32x32 images and patches of 4 (vit_model_for_cifar in wellzline/PRBenchmark).
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ default_cfgs: dict[str, Any] = {  # timm's registry reads this name
 
 
 def vit_small_patch16_224_2020(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Builds the network. `kwargs` are the arguments of timm's vision transformers (img_size, patch_size,
-    num_classes ...)."""
+    """`kwargs` are the arguments of timm's vision transformers (img_size, patch_size ...)."""
     from timm.models import build_model_with_cfg
     from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 
@@ -59,6 +57,5 @@ def vit_small_patch16_224_2020(pretrained: bool = False, **kwargs: Any) -> nn.Mo
 
 
 def register(timm: Any) -> None:
-    """Add the network to timm's list if the list does not contain it."""
     if not timm.is_model(NAME):
         timm.models.register_model(vit_small_patch16_224_2020)

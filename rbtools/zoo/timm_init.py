@@ -1,5 +1,4 @@
-"""Loads timm's weights as the start of a training run, and adapts them to other patch and image sizes of
-vision transformers."""
+"""Loads timm's weights as the start of a training run, for other patch and image sizes if needed."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 
 
 def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) -> nn.Module:
-    """Builds timm's network with its published weights or with the weights in a file. The classifier is newly
-    initialised."""
+    """Builds timm's network with published weights or those in a file, and with a new classifier."""
     try:
         path = recipe.init_file or published_weights.find(f"timm:{arch['name']}", run).path
     except RbError as error:
@@ -42,8 +40,7 @@ def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) 
 
 
 def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """Returns timm's weights with the patch kernel and the positions resized for `network`, which must be a
-    network of timm.
+    """Returns timm's weights with the patch kernel and the positions resized for `network`.
 
     The kernel (D, C, P, P) is summed over blocks, and the grid of positions is interpolated bilinearly
     without antialiasing (wellzline/PRBenchmark, vit_model_for_cifar, checkpoint_filter_fn). The positions of
@@ -55,8 +52,7 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
     proj = getattr(embed, "proj", None)
     if not (isinstance(proj, nn.Conv2d) and isinstance(own, Tensor) and {KERNEL, POSITIONS} <= state.keys()):
         raise RbError(
-            "--resample prbench is for vision transformers, which have patch_embed.proj and"
-            " pos_embed, and"
+            "--resample prbench is for vision transformers, which have patch_embed.proj and pos_embed, and"
             " this network or its weights have not. Use resample=timm."
         )
     prefix = getattr(network, "num_prefix_tokens", 1)
@@ -69,16 +65,15 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
 
 
 def summed(kernel: Tensor, side: int) -> Tensor:
-    """Sums a kernel (D, C, P, P) over blocks, with a result of shape (D, C, side, side).
+    """Sums a kernel (D, C, P, P) over blocks: (D, C, side, side).
 
-    The result maps an image to the same values as `kernel` maps the image enlarged by repeating pixels.
+    The result maps an image to the values to which `kernel` maps the image enlarged by repeated pixels.
     Raises RbError if P is not a multiple of `side`.
     """
     old = kernel.shape[-1]
     if kernel.ndim != 4 or kernel.shape[-2] != old or old % side:
         raise RbError(
-            f"--resample prbench sums blocks of the patch kernel, whose shape is"
-            f" {tuple(kernel.shape)}, and"
+            f"--resample prbench sums blocks of the patch kernel, whose shape is {tuple(kernel.shape)}, and"
             f" {old} is not a multiple of {side}. Choose another patch, or resample=timm."
         )
     factor = old // side

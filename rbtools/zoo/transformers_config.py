@@ -1,7 +1,7 @@
 """Reads `config.json` and `preprocessor_config.json` of the package transformers' image classifiers.
 
 `zoo.transformers_names` recognises the network from its weights. This module reads the preprocessing, and
-checks that the class that is built computes the configured function.
+checks that rbtools' class computes the configured function.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ _LARGE = 384  # for at least this side, ConvNeXt's preprocessing scales both sid
 
 
 def network(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Returns the fields of the architecture that the weights do not determine. Raises RbError if the network
-    cannot be built.
-    """
+    """Returns the fields that the weights do not show. Raises RbError for a network that cannot be built."""
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else f"a {config.get('model_type')}"
     expected = CLASSES.get(name)
@@ -77,8 +75,10 @@ def _refused(source: str, what: str) -> RbError:
 
 
 def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Returns `normalize` and, if the data set imagenet supports it, `preprocessing`. Raises RbError if
-    pixels are not on the [0, 1] scale. Raises LookupError, TypeError or ValueError if the file is damaged.
+    """Returns `normalize` and, if the data set imagenet supports it, `preprocessing`.
+
+    Raises RbError if pixels are not on the [0, 1] scale, and LookupError, TypeError or ValueError for a
+    damaged file.
     """
     if not config.get("do_rescale", True) or abs(255 * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
         raise _refused(source, "takes pixels that are not scaled to [0, 1]")
@@ -90,8 +90,7 @@ def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _preprocessing(config: Mapping[str, Any]) -> str | None:
-    """Returns scaling and cropping as an argument of the data set imagenet, or None if imagenet has no such
-    argument."""
+    """Returns scaling and cropping as an argument of the data set imagenet, or None if it has none."""
     interpolation, size = _INTERPOLATIONS.get(config.get("resample", 0)), config.get("size")
     if interpolation is None or size is None or not config.get("do_resize", True):
         return None

@@ -3,8 +3,8 @@
 `save_pretrained` of transformers writes names such as `vit.encoder.layer.0...` and `classifier.weight`. Each
 kind of network has a table of substitutions, which are applied one after the other. The new names are those
 of timm (vit, deit, convnext, convnextv2, regnet), torchvision (resnet) or Microsoft's code (swin). Query, key
-and value become one matrix. A weights file does not show the activation and the number of heads.
-`zoo.transformers_config` checks both.
+and value become one matrix. `zoo.transformers_config` checks the activation and the number of heads, which a
+weights file does not show.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ _HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors with the names in the class that rbtools builds. Names are unchanged if no table
-    matches."""
+    """Returns the tensors with the new names, or with unchanged names if no table matches."""
     kind = next((kind for kind in TABLES if any(key.startswith(f"{kind}.") for key in state)), None)
     if kind is None or not all(key.startswith((f"{kind}.", *_HEADS)) for key in state):
         return dict(state)
@@ -121,8 +120,7 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors with timm's shapes, which in small networks are those of 1x1 convolutions and not
-    of linear layers."""
+    """Yields the tensors with timm's shapes: in small networks, 1x1 convolutions replace linear layers."""
     stem = state.get("stem.0.weight")
     small = stem is not None and len(stem) <= CONVOLVED
     for key, value in state.items():

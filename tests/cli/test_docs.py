@@ -23,6 +23,7 @@ def generated() -> dict[str, str]:
     return docs.files()
 
 
+@pytest.mark.slow
 def test_the_files_are_what_the_commands_say_and_none_is_left_of_a_tool_that_is_gone() -> None:
     found = {
         f"{folder}/{path.name}": path

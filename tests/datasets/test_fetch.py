@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rbtools import datasets
@@ -15,6 +16,7 @@ from rbtools.datasets.published_files import ListedFile
 from tests import runner
 from tests.datasets import archives
 from tests.datasets.archives import error_of
+from tests.datasets.test_published import list_sums
 
 
 class Server:
@@ -68,6 +70,10 @@ def quiet(*arguments):
 
 def bring(remote, home, say=quiet, check_cancelled=quiet):
     fetch.bring(remote, Path(home), say, check_cancelled)
+
+
+def download(name, split, home):
+    datasets.source(name, home).download(split, quiet, quiet)
 
 
 def offer(monkeypatch, remote):
@@ -124,6 +130,28 @@ def test_several_who_want_it_download_it_once(server, tmp_path):
     assert (tmp_path / "a.bin").read_bytes() == b"the file" and len(server.asked) == 1
 
 
+def test_cifar_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatch):
+    made = archives.cifar10(tmp_path / "made")
+    packed = archives.tar(tmp_path / "cifar.tar.gz", tmp_path / "made/cifar-10-batches-py")
+    server.offer("cifar-10-python.tar.gz", packed.read_bytes())
+    remote = server.remote("cifar-10-python.tar.gz", packed.read_bytes(), "cifar-10-batches-py", "cifar10")
+    offer(monkeypatch, remote)
+    sizes = {split: len(labels) for split, (_, labels) in made.items()}
+    monkeypatch.setattr(datasets.DATASETS.load("cifar10"), "sizes", sizes)
+    list_sums(monkeypatch, "cifar10", tmp_path / "made")
+    home = tmp_path / "sets"
+    message = error_of(datasets.load, "cifar10", "test", home)
+    assert f"Add --download to get {remote.url} (1 MB)" in message
+    assert server.asked == [] and not home.exists()  # never without being asked
+    download("cifar10", "test", home)
+    assert left(home) == ["cifar-10-batches-py", "cifar-10-python.tar.gz"]
+    for split, (images, labels) in made.items():
+        download("cifar10", split, home)
+        found = datasets.load("cifar10", split, home)
+        assert np.array_equal(found.images.numpy(), images) and found.labels.tolist() == labels
+    assert len(server.asked) == 1
+
+
 def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_path, monkeypatch):
     """Several processes download at once, like the stages of a pipe."""
     made, home = archives.cinic10(tmp_path / "made", each=1), tmp_path / "sets"
@@ -131,7 +159,7 @@ def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_pat
     packed = archives.tar(home / "CINIC-10.tar.gz", tmp_path / "made/CINIC-10", inside=".")
     offer(monkeypatch, server.remote("CINIC-10.tar.gz", packed.read_bytes(), "CINIC-10", "cinic10"))
     monkeypatch.setattr(photographs.Cinic10, "sizes", dict.fromkeys(made, 10))
-    at_once(3, datasets.download, "cinic10", "test", home)
+    at_once(3, download, "cinic10", "test", home)
     assert left(home) == ["CINIC-10", "CINIC-10.tar.gz"]
     assert server.asked == [] and len(datasets.load("cinic10", "test", home)) == 10
 

@@ -203,7 +203,6 @@ class TestWriting:
         network, metadata = built(WITH_SKIP), {"arch": arch_of(WITH_SKIP), "classes": 4}
         normalized = Normalized(network, MEAN, STD)
         Path("w.safetensors").write_bytes(checkpoint.to_bytes(normalized, metadata))
-        assert checkpoint.to_bytes(network, metadata, MEAN, STD) == Path("w.safetensors").read_bytes()
         model, arch, facts = checkpoint.load("w.safetensors")
         assert torch.equal(model(images), normalized(images))
         assert arch == arch_of(WITH_SKIP)
@@ -217,14 +216,15 @@ class TestWriting:
 
     def test_equal_weights_give_equal_bytes(self):
         network = built(WITH_SKIP)
-        first = checkpoint.to_bytes(network, {"a": 1, "b": 2}, MEAN, STD)
+        normalized = Normalized(network, MEAN, STD)
+        first = checkpoint.to_bytes(normalized, {"a": 1, "b": 2})
         network.to(memory_format=torch.channels_last)
-        assert checkpoint.to_bytes(network, {"b": 2, "a": 1}, torch.tensor(MEAN), torch.tensor(STD)) == first
+        assert checkpoint.to_bytes(normalized, {"b": 2, "a": 1}) == first
         with torch.no_grad():
             network.classifier.bias[0] += 1
-        assert checkpoint.to_bytes(network, {"a": 1, "b": 2}, MEAN, STD) != first
+        assert checkpoint.to_bytes(normalized, {"a": 1, "b": 2}) != first
         metadata = {"x": [1], "y": None, "z": {"b": 1, "a": 2}}  # the writer's hash tables differ every time
-        assert len({checkpoint.to_bytes(network, metadata, MEAN, STD) for _ in range(20)}) == 1
+        assert len({checkpoint.to_bytes(normalized, metadata) for _ in range(20)}) == 1
 
     def test_tensors_that_share_memory_are_written(self):
         network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))

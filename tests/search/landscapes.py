@@ -71,5 +71,5 @@ class Counting:
         self.asked: Counter[Hashable] = Counter()
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        self.asked.update(self.field.key(index) for index in indices)
-        return {self.field.key(index): (self.landscape(self.field.keys[index]),) for index in indices}
+        self.asked.update(self.field.keys[index] for index in indices)
+        return {self.field.keys[index]: (self.landscape(self.field.keys[index]),) for index in indices}

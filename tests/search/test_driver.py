@@ -75,7 +75,7 @@ def test_a_failed_evaluation_is_charged_and_worst() -> None:
 def test_every_algorithm_spends_exactly_its_budget(name: str, charge: bool) -> None:
     values = Counting(slope, CellSpace())
     (trace,) = run(SEARCHES.build(name), values, budget=37, charge=charge)
-    keys = [values.field.key(index) for index, _ in trace.log]
+    keys = [values.field.keys[index] for index, _ in trace.log]
     assert len(keys) == 37
     assert trace.new == len(set(keys)) == sum(values.asked.values()) == len(values.asked)
     assert charge or trace.new == 37

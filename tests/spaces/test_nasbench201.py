@@ -54,11 +54,11 @@ def test_dead_cells_and_kernel_params_of_the_representatives():
     ],
 )
 def test_published_counts(index, of_10, of_100, of_120, mflops_32, mflops_16):
-    ops = cells()[index]
-    assert [nb.params(ops, classes=classes) for classes in (10, 100, 120)] == [of_10, of_100, of_120]
+    params = [nb.arch(index, classes=classes)["params"] for classes in (10, 100, 120)]
+    assert params == [of_10, of_100, of_120]
     # AutoDL counts the classifier's bias among the FLOPs.
-    assert round((nb.macs(ops) + 10) / 1e6, 5) == mflops_32
-    assert round((nb.macs(ops, classes=120, shape=(3, 16, 16)) + 120) / 1e6, 5) == mflops_16
+    assert round((nb.arch(index)["macs"] + 10) / 1e6, 5) == mflops_32
+    assert round((nb.arch(index, classes=120, shape=(3, 16, 16))["macs"] + 120) / 1e6, 5) == mflops_16
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_counts_of_the_original_network(index, channels, depth, classes, side, p
 def test_images_are_of_multiples_of_four_pixels():
     for height, width in itertools.product(range(1, 14), repeat=2):
         if height % 4 == width % 4 == 0:
-            assert nb.macs(cells()[0], shape=(3, height, width)) > 0
+            assert nb.arch(0, shape=(3, height, width))["macs"] > 0
             continue
         with pytest.raises(RbError, match=f"images of {height}x{width} pixels.*multiples of 4"):
-            nb.macs(cells()[0], shape=(3, height, width))
+            nb.arch(0, shape=(3, height, width))
     with pytest.raises(RbError, match=r"second reduction the convolution gives 8x8 and the shortcut 7x7"):
         nb.arch(0, shape=(3, 30, 30))
 

@@ -44,7 +44,7 @@ def families() -> Iterator[ModuleType]:
 
 
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns the usual variant of the public repository's network that has these tensors."""
+    """Returns the usual variant of a repository's network with these tensors."""
     classes, channels = classes_of(state), in_channels_of(state)
     if classes is None or channels is None:
         return None

@@ -44,12 +44,11 @@ class AugMixBottleneck(nn.Module):
 
 
 class AugMixResNeXt(nn.Module):
-    """Maps images (N, in_channels, H, W) to logits (N, classes). Each of the three stages has (depth - 2) / 9
-    blocks."""
+    """Maps images (N, in_channels, H, W) to logits. Each of the three stages has (depth - 2) / 9 blocks."""
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: HALF, 100: HALF}
 
-    def __init__(self, depth: int, groups: int, width: int, *, classes: int, in_channels: int = 3) -> None:
+    def __init__(self, depth: int, groups: int, width: int, *, classes: int, in_channels: int) -> None:
         super().__init__()
         self.conv_1_3x3 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
         self.bn_1 = nn.BatchNorm2d(64)
@@ -68,14 +67,11 @@ class AugMixResNeXt(nn.Module):
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """Builds the network with the matched name."""
     sizes = (int(match[name]) for name in ("depth", "groups", "width"))
     return AugMixResNeXt(*sizes, classes=classes, in_channels=shape[0])
 
 
 def names(state: State) -> Iterator[str]:
-    """Yields the name that matches the number of blocks and the first grouped convolution of the first
-    stage."""
     grouped = weight(state, "stage_1.0.conv_conv.weight", 4)
     if grouped is not None:
         count = len(numbered(state, r"stage_1\.(\d+)\.conv_conv\.weight"))

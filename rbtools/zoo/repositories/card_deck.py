@@ -1,10 +1,9 @@
-"""The networks of Diffenderfer et al. 2021 (CARD), which are a ResNet-18 of any width and a binary Wide
-PreActResNet.
+"""The networks of Diffenderfer et al. 2021 (CARD): a ResNet-18 of any width and a binary Wide PreActResNet.
 
 `card/resnet18-w128` has torchvision's tensor names and a 3x3 convolution as its first layer.
-`card/wide-preactresnet18-x2` has BatchNorm layers without weights. The last layer of this network is a 1x1
-convolution without bias. In the weights file, binary weights are ordinary numbers. The weights file also
-contains the scores of edge-popup, which are ignored as in the authors' evaluation code.
+`card/wide-preactresnet18-x2` has BatchNorm layers without weights, and its last layer is a 1x1 convolution
+without bias. Its weights file contains the binary weights as ordinary numbers, and the scores of edge-popup,
+which are ignored as in the authors' evaluation code.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class CardBlock(PreActivated):
 class CardWidePreActResNet(FourStages):
     """Maps images (N, in_channels, H, W) to logits (N, classes)."""
 
-    def __init__(self, widen: int, *, classes: int, in_channels: int = 3) -> None:
+    def __init__(self, widen: int, *, classes: int, in_channels: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
         channels = 64
@@ -60,7 +59,6 @@ class CardWidePreActResNet(FourStages):
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """Builds the network with the matched name."""
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0]}
     network: Any
     if match["widen"]:
@@ -72,7 +70,7 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> Iterator[str]:
-    """Yields the names that match the widths of the first layer and of the last stage."""
+    """Yields the names for the widths of the first layer and of the last stage."""
     stem, deep = weight(state, "conv1.weight", 4), weight(state, "layer4.1.conv2.weight", 4)
     if stem is not None and deep is not None:
         if len(deep) >= 512:

@@ -1,8 +1,7 @@
-"""ConvNeXt and ViT with convolutional stems (Singh et al. 2023) for 224x224 images. The package timm builds
-all parts except the stems.
+"""ConvNeXt and ViT with convolutional stems (Singh et al. 2023) for 224x224 images. timm builds the other
+layers.
 
-The names are `singh/convnext-t`, `-s`, `-b`, `-l` and `singh/vit-s`, `-b`. All networks except vit-s are
-applied to pixels without normalisation.
+All networks except vit-s are applied to pixels without normalisation.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ class ChannelNorm(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """A sequence of 3x3 convolutions, each followed by ChannelNorm and GELU. A 1x1 convolution follows if
-    `width` is given."""
+    """3x3 convolutions, each with ChannelNorm and GELU, and a 1x1 convolution if `width` is given."""
 
     def __init__(
         self, in_channels: int, channels: Sequence[int], strides: Sequence[int], width: int | None = None
@@ -68,7 +66,6 @@ class ConvStem(nn.Module):
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """Builds timm's network with another stem."""
     body, channels, strides = BODIES[match["body"]]
     network: Any = import_timm().create_model(body, num_classes=classes, in_chans=shape[0])
     if body.startswith("convnext"):
@@ -80,6 +77,5 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """Returns the names of all these networks if the tensors include such a stem."""
     stems = state.keys() & {"stem.stem.0.weight", "patch_embed.proj.stem.0.weight"}
     return [f"singh/{body}" for body in BODIES] if stems else []

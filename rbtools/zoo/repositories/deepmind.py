@@ -2,9 +2,9 @@
 
 Gowal et al. 2020 and 2021, Rebuffi et al. 2021, Rade and Moosavi 2021, Pang et al. 2022, Wang et al. 2023,
 Bartoldson et al. 2024 and others publish weights with the same tensor names, all for networks with Swish
-(SiLU). Strided convolutions use TensorFlow's padding: one row and one column after the image, and none before
-the image. RaWRN (Peng et al. 2023) has other sizes, and its blocks have squeeze-and-excitation after the
-second convolution. MeanSparse (Amini et al. 2024) adds a layer before every activation and after every block.
+(SiLU). Strided convolutions use TensorFlow's padding: one row and one column after the image, and none
+before. RaWRN (Peng et al. 2023) has other sizes, and squeeze-and-excitation after the second convolution of a
+block. MeanSparse (Amini et al. 2024) adds a layer before every activation and after every block.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 class MeanSparse(nn.Module):
-    """Replaces values within `threshold` standard deviations of their channel's mean by this mean.
-
-    The method is from Amini et al. 2024. The input is (N, C, H, W).
-    """
+    """Replaces values within `threshold` standard deviations of their channel's mean by this mean."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -81,8 +78,7 @@ def _sparse(channels: int, meansparse: bool) -> nn.Module:
 
 
 class DeepMindBlock(nn.Module):
-    """A block that applies BatchNorm, the activation and a 3x3 convolution twice. A shortcut convolution is
-    applied to the activated input."""
+    """Two 3x3 convolutions. A shortcut convolution is applied to the activated input."""
 
     def __init__(
         self, channels_in: int, channels: int, stride: int, activation: str, squeeze: bool, meansparse: bool
@@ -112,8 +108,8 @@ class DeepMindBlock(nn.Module):
 class DeepMindWideResNet(nn.Module):
     """Maps images (N, in_channels, H, W) to logits (N, classes).
 
-    `blocks` is the number of blocks in each of the three stages. `widths` are the widths of the stem and of
-    the stages.
+    `blocks` are the numbers of blocks in the three stages, and `widths` the widths of the stem and the
+    stages.
     """
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: CIFAR10, 100: CIFAR100}
@@ -124,10 +120,10 @@ class DeepMindWideResNet(nn.Module):
         widths: Sequence[int],
         *,
         classes: int,
-        in_channels: int = 3,
-        activation: str = "silu",
-        squeeze: bool = False,
-        meansparse: bool = False,
+        in_channels: int,
+        activation: str,
+        squeeze: bool,
+        meansparse: bool,
     ) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
@@ -148,8 +144,7 @@ class DeepMindWideResNet(nn.Module):
 
 
 class DeepMindPreActBlock(nn.Module):
-    """A block that applies BatchNorm, the activation and a 3x3 convolution twice. A shortcut is a 3x3
-    convolution of the block's input."""
+    """Two 3x3 convolutions. A shortcut is a 3x3 convolution of the block's input."""
 
     def __init__(self, channels_in: int, channels: int, stride: int, activation: str) -> None:
         super().__init__()
@@ -170,8 +165,7 @@ class DeepMindPreActBlock(nn.Module):
 
 
 class DeepMindPreActResNet(nn.Module):
-    """Maps images (N, in_channels, H, W) to logits (N, classes). `blocks` are the numbers of blocks in the
-    four stages, whose widths are 64, 128, 256 and 512."""
+    """Maps images (N, in_channels, H, W) to logits (N, classes). `blocks` are the numbers per stage."""
 
     normalizations: ClassVar[Mapping[int, Any]] = {10: CIFAR10, 100: CIFAR100}
 
@@ -195,12 +189,12 @@ class DeepMindPreActResNet(nn.Module):
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """Returns the possible activations, which tensor names and shapes do not determine."""
+    """Tensor names and shapes do not determine the activation."""
     return tuple({"activation": activation} for activation in ("silu", "relu"))
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """Builds the network with the matched name. WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    """WRN-28-10 has 36,479,194 parameters for 10 classes."""
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     if match["blocks"]:
         return DeepMindPreActResNet(BLOCKS[match["blocks"]], **ends)
@@ -213,7 +207,7 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> Iterator[str]:
-    """Yields the names that match the number of blocks and the width of the first stage."""
+    """Yields the names for the number of blocks and the width of the first stage."""
     if "conv_2d.weight" in state:
         yield from (f"deepmind/preactresnet{blocks}" for blocks in BLOCKS)
     first = weight(state, "layer.0.block.0.conv_1.weight", 4)

@@ -1,9 +1,9 @@
 """Wide ResNets whose stages have different depths and widths: Huang et al. 2021 (form r) and 2022 (form a).
 
-`huang/wrn-r-d5-5-5-w320-640-512` is the network of Huang2021Exploring. `huang/wrn-a-d27-28-13-w160-448-384`
-is the WRN-A4 of Huang2022Revisiting. Networks of both forms apply the activation before each convolution,
-also in shortcuts. The two forms have different tensor names, and in form a, each block with stride 2 has a
-shortcut convolution.
+`huang/wrn-r-d5-5-5-w320-640-512` is the network of Huang2021Exploring, and
+`huang/wrn-a-d27-28-13-w160-448-384` the WRN-A4 of Huang2022Revisiting. The activation precedes each
+convolution, also in shortcuts. The two forms have different tensor names, and in form a, each block with
+stride 2 has a shortcut convolution.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ ORDER = ("relu", "silu")
 
 
 class HuangBlock(PreActivated):
-    """A block whose shortcut convolution has a name that depends on the form."""
-
     def __init__(self, channels_in: int, channels: int, stride: int, form: str, activation: str) -> None:
         super().__init__(channels_in, channels, stride, ACTIVATIONS[activation])
         beside = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
@@ -56,7 +54,7 @@ class HuangWideResNet(nn.Module):
         widths: Sequence[int],
         *,
         classes: int,
-        in_channels: int = 3,
+        in_channels: int,
         activation: str,
     ) -> None:
         super().__init__()
@@ -81,21 +79,19 @@ class HuangWideResNet(nn.Module):
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """Returns the possible activations, which tensor names and shapes do not determine. Networks of form a
-    are published with SiLU."""
+    """Tensor names and shapes do not determine the activation. Form a is published with SiLU."""
     order = reversed(ORDER) if "-a-" in name else ORDER
     return tuple({"activation": activation} for activation in order)
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """Builds the network with the matched name."""
     sizes = [int(number) for number in match.groups()[1:]]
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     return HuangWideResNet(match["form"], sizes[:3], sizes[3:], **ends)
 
 
 def names(state: State) -> Iterator[str]:
-    """Yields the names that match the numbers of blocks and the widths of the three stages, in both forms."""
+    """Yields the names for the numbers of blocks and the widths of the three stages, in both forms."""
     kernels = [weight(state, f"blocks.{number}.layer.0.conv2.weight", 4) for number in range(3)]
     blocks = [len(numbered(state, rf"blocks\.{n}\.layer\.(\d+)\.conv2\.weight")) for n in range(3)]
     widths = [len(kernel) for kernel in kernels if kernel is not None]

@@ -1,9 +1,8 @@
 """Swin transformers (Liu et al., ICCV 2021) with Microsoft's tensor names, built by timm.
 
-In `microsoft/swin-b` and similar networks, patches are merged at the end of a stage. In timm, patches are
-merged at the beginning of the next stage. `xu/swin-b` and `xu/swin-l` are the networks of MIMIR (Xu et al.
-2024). In both networks, LayerNorm has another epsilon, and pixels are not normalised. `xu/swin-l` has windows
-of 14.
+In `microsoft/swin-b` and similar networks, patches are merged at the end of a stage, in timm at the beginning
+of the next. `xu/swin-b` and `xu/swin-l` are the networks of MIMIR (Xu et al. 2024). Their LayerNorm has
+another epsilon, and pixels are not normalised. `xu/swin-l` has windows of 14.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ SIZES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
 
 # There are no variants: the epsilon of LayerNorm changes only the sixth digit of the logits.
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """Builds timm's class with the sizes in the name, for 224x224 images."""
     width, heads, blocks = SIZES[match["size"]]
     epsilon = 1e-6 if match["owner"] == "xu" else 1e-5
     network: Any = import_timm().models.swin_transformer.SwinTransformer(
@@ -51,7 +49,6 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """Returns all names of Microsoft's networks if the tensors include relative position biases."""
     biased = "layers.0.blocks.0.attn.relative_position_bias_table" in state
     sizes = [f"{size}{window}" for size in SIZES for window in ("", "-window14")]
     return [f"microsoft/swin-{size}" for size in sizes] if biased else []

@@ -1,8 +1,7 @@
 """XCiT (El-Nouby et al., NeurIPS 2021) as trained by Debenedetti et al. 2022 and built by timm.
 
-The names are `debenedetti/xcit-s12`, `m12` and `l12`, and the patches have 16 pixels per side. For small
-images (`stem` "cifar"), the first two convolutions of the patch embedding have stride 1, so the patches have
-4 pixels per side.
+The patches have 16 pixels per side. For small images (`stem` "cifar"), the first two convolutions of the
+patch embedding have stride 1, so the patches have 4 pixels per side.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ NORMALIZATIONS = {
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """Returns the possible strides, which tensor names and shapes do not determine."""
+    """Tensor names and shapes do not determine the strides."""
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """Builds timm's class with the sizes in the name."""
     width, heads = SIZES[match["size"]]
     network: Any = import_timm().models.xcit.Xcit(
         patch_size=16,
@@ -56,5 +54,4 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> list[str]:
-    """Returns all names if the tensors include the temperatures of cross-covariance attention."""
     return [f"debenedetti/xcit-{size}12" for size in SIZES] if "blocks.0.attn.temperature" in state else []
