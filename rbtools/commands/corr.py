@@ -57,11 +57,11 @@ class CorrelationOptions:
 def main(typed: CorrelationOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Compute rank correlations of metrics over records.
 
-    The tool writes one JSON object for each pair of metrics, with "kind", "row", "col", "value", "n" (the
-    number of records that have both metrics), and with --bootstrap "ci95". If there is no correlation,
-    "value" is null and "reason" contains the reason. With --on, result sets are joined by fields of the
-    records, and metrics are called SET:NAME. Several records of the same model are merged. All records are
-    read before any result is written.
+    The tool writes one JSON object for each pair of metrics, with the fields "kind", "row", "col", "value",
+    "n" (the number of records that have both metrics) and, if --bootstrap is given, "ci95". If there is no
+    correlation, "value" is null and "reason" contains the reason. With --on, result sets are joined by fields
+    of the records, and metrics are called SET:NAME. Several records of the same model are merged. All records
+    are read before any result is written.
 
     \b
     Examples:

@@ -53,7 +53,7 @@ class RankingOptions:
         " compared with all others on resampled test images (and over seeds).",
         flags=("--ci",),
     )
-    bootstrap: int = param(1000, "Resamples of --ci.", bounds="[20, inf)", metavar="N")
+    bootstrap: int = param(1000, "Number of resamples for --ci.", bounds="[20, inf)", metavar="N")
     seed: int = param(0, "Seed of --ci.", bounds="[0, inf)")
     pivot: str | None = param(
         None,

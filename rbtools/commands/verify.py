@@ -50,10 +50,10 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
     The verdict is match, differs (with the difference, the test and its p-value), or cannot be told (with the
     reason). Scores and expressions are computed again from the record's metrics. With --n, each entry is
     measured on a random part of its images, which depends on --seed. Each image has its own random numbers,
-    so a correct accuracy can differ only because of the choice of images and because of rounding. Rounding
-    may change the answers on 0.2 % of the images, or on 1 % if the result depends on a search or on noise. If
-    device, precision and environment are the same as in the entry, the answers may change on only a tenth of
-    these shares of images. Results in the store are not used.
+    so a correct accuracy can differ only because of the choice of images and because of rounding. Rounding is
+    allowed to change the answers on up to 0.2 % of the images, or up to 1 % if the result depends on a search
+    or on noise. If device, precision and environment are the same as in the entry, the answers may change on
+    only a tenth of these shares of images. Results in the store are not used.
 
     In addition, the tool always checks whether the numbers of a record agree with each other. The tool
     reports values outside their intervals; shares that are not a multiple of 1/n for n images; metrics

@@ -3,7 +3,7 @@
 Krizhevsky, "Learning multiple layers of features from tiny images", 2009; MD5 sums and addresses are from
 torchvision. Chrabaszcz, Loshchilov and Hutter, "A downsampled variant of ImageNet as an alternative to the
 CIFAR datasets", 2017; MD5 sums are from AutoDL-Projects, whose resized images are the ones that NAS-Bench-201
-used. The files of imagenet16-120 cannot be downloaded without a request.
+used. The files of imagenet16-120 are given only to those who ask its authors.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Summary = Callable[[Sequence[Any], Sequence[Entry], Sequence[Entry], RowsOf | No
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One result of a model on images: a row for each image, and an entry that is made of all rows.
+    """One result of a model on images: a row for each image, and an entry that is computed from all rows.
 
     The fields are the settings, which determine the key in the store and the entry. Two results with equal
     settings answer the same question. Fields that entries do not contain are ignored in comparisons. Several

@@ -47,8 +47,9 @@ class PublishedRow:
         limits: tuple[float, float] | None = SHARE,
         **protocol: object,
     ) -> None:
-        """Add a published number, or an entry with the reason if the number is outside the limits or not a
-        number; for null, nothing is added. `percent` is None if the number has the scale of the row."""
+        """Add a published value. If the value is not a number or is outside the limits, add an entry with the
+        reason; if the value is null, add nothing. `percent` is None if the number has the scale of the row.
+        """
         percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
         try:

@@ -56,8 +56,9 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
     statistics): f(x_i) is the output for image i in its batch, differentiated through all images.
 
     For each image (and logit), a backward pass through the complete batch is needed. At most 1 GiB of
-    gradients is in memory at once; if the model has more parameters, the passes are repeated. The rows of the
-    kernel are the images of all batches, in order. Raises RbError if the model has no parameters.
+    gradients is in memory at once; if all gradients need more, the passes are repeated for parts of the
+    parameters. The rows of the kernel are the images of all batches, in order. Raises RbError if the model
+    has no parameters.
     """
     weights = weights_of(model)
     count = sum(map(len, batches))

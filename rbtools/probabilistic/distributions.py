@@ -40,7 +40,7 @@ class Noise(Registered):
 
     @property
     def definition(self) -> str:
-        """One line for the record that describes scale, projection and clipping."""
+        """One line that describes scale, projection and clipping in the record."""
         return f"{self.laws[self.norm]}; the model sees {'clip(x+delta,0,1)' if self.clip else 'x+delta'}"
 
     @property

@@ -17,10 +17,10 @@ class NASISearch(Algorithm):
 
     In each of `steps=100` steps, an architecture is sampled with Gumbel noise. For each architecture, the
     trace norm of the neural tangent kernel is estimated by the squared norm of the gradient on a mini-batch.
-    If the norm exceeds `limit`, the excess times `penalty` is subtracted (equation 13). The architecture
-    parameters are the mean of the gradients of the penalised norms, each divided by the largest gradient norm
-    so far (equation 18). In the paper, `penalty` and `limit` are chosen for each space. The paper does not
-    contain the defaults of rbtools.
+    If the norm exceeds `limit`, the excess times `penalty` is subtracted (equation 13). Each gradient of a
+    penalised norm is divided by the largest gradient norm so far, and the architecture parameters are the
+    mean of these scaled gradients (equation 18). In the paper, `penalty` and `limit` are chosen for each
+    space. The paper does not contain the defaults of rbtools.
     """
 
     name: ClassVar[str] = "nasi"

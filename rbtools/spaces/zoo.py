@@ -35,7 +35,7 @@ class Form(Protocol):
     def family(self) -> str: ...
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        """Returns the record's fields except the name, for images of this shape. Raises RbError."""
+        """Returns all fields of a record except the name, for images of this shape. Raises RbError."""
 
 
 def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ class PGDTraining(Adversarial):
     The point x' maximises the cross-entropy, starting at a uniform point in the ball. With `origin="image"`,
     a step starts from x and follows the gradient at the iterate. One step of the radius (`attack_steps=1`,
     `step_size` eps or more) is the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss), x +
-    eps * sign g. A step of twice the radius from the starting point ends at the same point, except for pixels
-    where g is 0, which stay at the starting point instead of x.
+    eps * sign g. A step of twice the radius from the starting point ends at that point too, except for pixels
+    where g is 0, which keep the values of the starting point.
     """
 
     name = "pgd"

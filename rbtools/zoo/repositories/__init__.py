@@ -9,8 +9,8 @@ To add a family, add one file to this folder and one line to `REPOSITORIES`. Its
     variants(name)      fields that tensor names and shapes do not determine, the usual ones first; optional
 
 A network may have two further attributes. `normalizations`, {number of classes: (mean, std)}, contains the
-normalisations that its authors use. `other_normalizations`, {number of classes: [...]}, contains the
-normalisations that other publishers of the same tensors use.
+normalisations that the network's authors use. `other_normalizations`, {number of classes: [...]}, contains
+the normalisations that other publishers of the same tensors use.
 """
 
 from __future__ import annotations
