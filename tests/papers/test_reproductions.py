@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.measures import MEASURES
-from rbtools.papers import needed_files, pipes, recipes, reproduce_prbench
+from rbtools.papers import pipes, recipes, reproduce_prbench
 from rbtools.papers.__main__ import main
 from rbtools.papers.recipes import Setting
 from tests import runner
@@ -103,24 +103,6 @@ def test_missing_data_are_named_before_anything_runs(name: str, how: tuple[str, 
     assert "layout: data_batch_1" in done.stderr
     weights = "nowhere/nas-bench-201\n    from: the authors of NAS-Bench-201"
     assert (weights in done.stderr) == (name == "nas-bench-201-robustness")
-
-
-def test_weights_of_timm_are_named_where_the_hub_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    (tmp_path / "models--timm--there.fb").mkdir()
-    vits = "timm:there.fb:side=32,timm:missing.fb:side=32"
-    said = needed_files.absent("prbench", Setting("full", pairs="", vits=vits, vit_s=""))
-    assert f"{tmp_path}/models--timm--missing.fb" in said and "there.fb" not in said
-    assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
-
-
-def test_names_are_listed_and_others_refused() -> None:
-    listed = papers().stdout.split()
-    assert {"reproduce-nas-robbench-201", "figures-wci"} <= {*listed}
-    assert papers("reproduce-prbench", "--scale", "large").exit_code == 2
-    assert "no table is named" in papers("reproduce-search").stderr
 
 
 def test_a_recipe_runs_its_pipe_and_keeps_records_that_did_not_change(
