@@ -96,7 +96,6 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     assert made["figure 1"].done and not made["figure 2"].done
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
-    assert "In the paper: x: accuracy, y &lt; 1.<br>" in figures_of_papers.page(run, made)
     pdf = Path("made/wci/fig1.pdf")
     assert pdf.read_bytes().startswith(b"%PDF")
     whole = shown["figure 1"]._replace(panels={"a": [HISTOGRAM]})
