@@ -164,14 +164,6 @@ def test_an_attack_that_leaves_its_budget_is_brought_back(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cutter(Liar):
-    """Returns images of another shape."""
-
-    def __call__(self, model: Any, images: Tensor, labels: Tensor, draws: Any) -> Tensor:
-        return images[:, :, 1:]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Blind(Liar):
     """Returns no numbers for one image."""
 
@@ -183,12 +175,9 @@ class Blind(Liar):
         return images
 
 
-def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(known: dict[str, Record]) -> None:
-    record = known["erm"]
+def test_an_attack_that_returns_no_numbers_is_no_success(known: dict[str, Record]) -> None:
     with pytest.raises(RbError, match=r"The attack blind gave NaN or infinite pixels for image 123\."):
-        run_task(record, accuracy.attacked(Blind(), (0.1,)), run_in())
-    with pytest.raises(RbError, match=r"liar returned images of shape .*7, 8\); expected"):
-        run_task(record, accuracy.attacked(Cutter(), (0.1,)), run_in())
+        run_task(known["erm"], accuracy.attacked(Blind(), (0.1,)), run_in())
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
@@ -324,8 +313,6 @@ def test_a_missing_checkpoint_is_said(record: Record) -> None:
         run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run_in())
     gone = {**record, "checkpoint_file": "/gone.pt"}
     assert run_task(gone, accuracy.clean(), run_in())["metrics"]  # the store has the file of that hash
-    with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist, and the store has no file"):
-        run_task({**gone, "checkpoint": "sha256:" + 64 * "0"}, accuracy.clean(), run_in())
     for name in ("sha256:../../etc/passwd", "md5:1", 7):
         with pytest.raises(RbError, match="Expected 'sha256:' and 64 hexadecimal digits"):
             run_task({**record, "checkpoint": name}, accuracy.clean(), run_in())

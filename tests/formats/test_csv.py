@@ -140,15 +140,8 @@ def test_a_column_without_a_name_is_left_out_and_said() -> None:
         read(",acc\nA,0.9\n")
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.json"])
-def test_a_compressed_table_is_called_that(name: str) -> None:
-    kind = {"t.csv": "csv", "t.json": "prbench"}[name]
-    with pytest.raises(Broken, match=rf"is compressed \(gzip\)\. .*: zcat {name}"):
-        reading.units(kind, reading.put(name, gzip.compress(b"arch.name,acc\n")))
 
 
-def test_an_empty_file_has_no_rows() -> None:
-    assert read("") == []
 
 
 @pytest.mark.parametrize(
@@ -200,18 +193,6 @@ def test_a_printed_value_is_read_to_the_last_bit(value: float, percent: bool) ->
         assert found is not None and found.value == value
 
 
-@pytest.mark.parametrize(
-    ("raw", "norm", "eps"),
-    [
-        ("8/255", "linf", 8 / 255),
-        (8, "linf", 8 / 255),
-        ("0.031", "linf", 0.031),
-        ("0.5", "l2", 0.5),
-        (2, "l2", 2),
-    ],
-)
-def test_distances_are_on_the_scale_of_pixels(raw: Any, norm: str, eps: float) -> None:
-    assert distance(raw, norm) == eps
 
 
 def test_values_carried_along_are_json() -> None:

@@ -130,10 +130,6 @@ def test_a_server_that_refuses_is_an_error_with_its_reason(
     assert result.exit_code == 2 and "not for you" in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    result = convert("mlflow", "--write mlruns", model())
-    assert result.exit_code == 2 and "rbtools[mlflow]" in result.stderr and not Path("mlruns").exists()
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "csv --scale percent"])

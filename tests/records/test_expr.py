@@ -130,21 +130,6 @@ def test_a_missing_name_says_what_there_is():
         value("fgsm.8", {"arch": 5, "metrics": [1]})
 
 
-@pytest.mark.parametrize(
-    ("name", "severities", "there"),
-    [
-        ("corrupt.mean", "3", "'mean(corrupt.*.3)'"),
-        ("corrupt.fog.mean", "3", "'corrupt.fog.3'"),
-        ("corrupt.snow.mean", "3", None),
-    ],
-)
-def test_a_mean_over_corruptions_that_is_not_there_says_what_is(name, severities, there):
-    metrics = {f"corrupt.{one}.{at}": 0.5 for one in ("fog", "frost") for at in severities}
-    with pytest.raises(expr.MissingName) as caught:
-        value(name, {"metrics": metrics})
-    assert (f"There is {there}." in str(caught.value)) == (there is not None)
-    if there:
-        assert value(there.strip("'"), {"metrics": metrics}) == 0.5
 
 
 @pytest.mark.parametrize(
