@@ -77,9 +77,8 @@ def test_a_page_is_of_one_model_and_replaces_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["hub", "mlflow"])
 def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
-    chosen = FORMATS.build(name)
     with pytest.raises(RbError, match="is only written, not read"):
-        chosen.units(Published(None, "-"), ConversionReport())
+        FORMATS.build(name).units(Published(None, "-"), ConversionReport())
     result = convert(name, "--write out", {"schema": 1, "arch": {"name": "x"}, "dataset": "d"})
     assert result.exit_code == 1 and result.stderr.count("record") >= 1 and not Path("out").exists()
 
@@ -128,8 +127,6 @@ def test_a_server_that_refuses_is_an_error_with_its_reason(
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", refuse)
     result = convert("mlflow", "--write mlruns", model())
     assert result.exit_code == 2 and "not for you" in result.stderr and result.stderr.count("\n") == 1
-
-
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "csv --scale percent"])
