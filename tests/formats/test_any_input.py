@@ -50,7 +50,7 @@ TRAIN = {"method": "pgd", "seed": 0, "config": {"eps": 0.1}}
 RECORD = runner.model("nb201-5", ENTRY, space="nasbench201", dataset="cifar10", train=TRAIN)
 RECORD["metrics"] |= {"acc": 0.5, "aa.8": 0.25, "corrupt.fog.1": 0.5, "pr.uniform.0.1": 0.5, "ge.acc": 0.1}
 # A failure is reported without shrinking, which takes minutes.
-QUICKLY = settings(max_examples=20, phases=[Phase.generate])
+QUICKLY = settings(max_examples=40, phases=[Phase.generate])
 
 
 def put(files: dict[str, Any], cut: int | None = None) -> str:
