@@ -114,21 +114,6 @@ def test_mlflows_client_reads_the_runs_back(client: Any, tmp_path: Path) -> None
     assert json.loads(Path(record).read_text())["metrics"] == given[1]["metrics"]
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_a_server_that_refuses_is_an_error_with_its_reason(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow.exceptions import RestException
-    from mlflow.tracking import MlflowClient
-
-    def refuse(*_: Any) -> None:
-        raise RestException({"error_code": "PERMISSION_DENIED", "message": "not for you"})
-
-    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", refuse)
-    result = convert("mlflow", "--write mlruns", model())
-    assert result.exit_code == 2 and "not for you" in result.stderr and result.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("name", ["csv", "parquet", "csv --scale percent"])
 def test_n_and_intervals_are_columns_beside_a_metric_and_come_back(name: str) -> None:
     odd = {"metric": "acc.n", "value": 0.25}  # a metric that is called like such a column

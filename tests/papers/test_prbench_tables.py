@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from rbtools.papers import pipes, printed, recipes
+from rbtools.papers import printed
 from rbtools.papers import reproduce_prbench as prbench
-from rbtools.papers.recipes import Setting
 
 TABLES = {4: 10, 5: 5, 8: 35, 9: 63, 11: 42, 12: 13}
 AT = ("PGD", "TRADES", "MART", "ALP", "CLP", "KL-PGD")
@@ -144,27 +142,6 @@ def test_records_stand_in_the_tables_of_their_pair() -> None:
     new = {"cifar10, deit_tiny_patch16_224.fb_in1k, PGD", "cifar100, TRADES m=1"}
     for name, one in prbench.tables(records, "full").items():
         assert {*one.rows()} - {*one.printed} - {*one.site} <= new, name
-
-
-def test_the_recipe_trains_what_the_tables_have() -> None:
-    assert "vit_large" in recipes.word("prbench", "vits", Setting("full"))[0]
-    every = [" ".join(command) for command in pipes.commands(recipes.pipe("prbench", Setting("full")))]
-    text = "\n".join(every)
-    for number, pattern in {8: r"--method (\S+) --init timm --preset", 4: r"--method (erm\S*)"}.items():
-        methods = next(iter(re.findall(pattern, text))).split(",")
-        named = {prbench.PAPER[method] for method in methods}
-        assert named == {name.split(", ")[-1] for name in table(number)}
-    # Pair by pair, for tables 9 and 11.
-    noised = re.findall(r"rb-arch (.*)\nrb-train --method corruption .* --noise (\w+)", text)
-    for pair in ("--arch vgg19 --dataset svhn", "--arch resnet18:stem=cifar:pool=4x4 --dataset imagenet50"):
-        assert {(pair, "gaussian"), (pair, "laplace")} <= {*noised}
-    timm = [pair for pair, _ in noised if "timm" in pair]
-    assert timm and not any("vit_large" in one for one in timm)
-    mnist = re.search(r"--dataset mnist\nrb-train \S+ \S+ --method (\S+)", text)
-    assert mnist and "at-pr" not in mnist[1] and "rb-attack aa --eps 76.5" in every
-    filtered = [one for one in every if "--filter chen-lee --warm-steps" in one]
-    assert len(filtered) == 36 and sum("--filter-rule example" in one for one in filtered) == 18
-    assert "rb-arch --arch resnet18 --dataset cifar100\nrb-train --method trades" in text
 
 
 def test_figures_show_one_record_of_each_method_and_noise() -> None:
