@@ -120,6 +120,8 @@ def test_a_missing_name_says_what_there_is():
         value("fgsm.9 > 0.5")
     assert caught.value.name == "fgsm.9"
     assert "There is no metric or field 'fgsm.9'. Did you mean 'fgsm.8'" in str(caught.value)
+    with pytest.raises(expr.MissingName, match=r"There is 'mean\(corrupt\.\*\.3\)'\."):
+        value("corrupt.mean")
     with pytest.raises(expr.MissingName, match="A hyphen or \\* without spaces belongs to the name"):
         value("acc-fgsm.8")
 
