@@ -121,7 +121,7 @@ def test_a_missing_name_says_what_there_is():
     assert caught.value.name == "fgsm.9"
     assert "There is no metric or field 'fgsm.9'. Did you mean 'fgsm.8'" in str(caught.value)
     with pytest.raises(expr.MissingName, match=r"There is 'mean\(corrupt\.\*\.3\)'\."):
-        value("corrupt.mean")
+        value("corrupt.mean", {"metrics": {"corrupt.fog.3": 0.5, "corrupt.snow.3": 0.5}})
     with pytest.raises(expr.MissingName, match="A hyphen or \\* without spaces belongs to the name"):
         value("acc-fgsm.8")
 
