@@ -14,7 +14,6 @@ from rbtools.formats import FORMATS
 from rbtools.records import schema
 from tests import runner
 from tests.formats import reading
-from tests.fuzz.properties import told
 from tests.fuzz.strategies import changed, json_of
 
 ROW: dict[str, Any] = {"dataset": "MNIST", "model": "SimpleCNN", "method": "PGD", "acc": 90.5}
@@ -84,8 +83,7 @@ def test_odd_content_is_an_error_of_one_line_or_none(name: str, data: st.DataObj
     for line in filter(None, result.stdout.split("\n")):
         assert {"arch", "error"} & json.loads(line).keys()
     for line in filter(None, result.stderr.split("\n")):
-        assert line.startswith("rb-convert: ")
-        told(line)
+        assert line.startswith("rb-convert: ") and line.endswith((".", "?"))
     again = run(name, "--write", "again", text=result.stdout)
     assert again.exit_code in ((0, 1) if result.stdout else (3,))
 
