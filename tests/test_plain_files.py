@@ -163,7 +163,8 @@ MAY = {
     " datasets/published_files records/schema pages/templates papers/packaged papers/printed"
     " papers/formats/robustbench registry zoo/external zoo/leaderboard_names",
     "a file that a recipe wrote": "papers/__main__ papers/pipes papers/figures_of_papers",
-    "it is written": "cli/events jobs/corrupted_images jobs/save_images store/files store/lease",
+    "it is written": "cli/events jobs/corrupted_images jobs/save_images papers/sidebyside store/files"
+    " store/lease",
     "a stream that is open": "cli/source corruptions/jpeg_compression datasets/decode datasets/npz"
     " formats/csv formats/parquet_table jobs/evidence",
 }

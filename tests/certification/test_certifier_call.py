@@ -71,16 +71,7 @@ nn.init.constant_(NAN[1].bias, math.nan)
     [
         ({"images": IMAGES * 255}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"There are no images"),
-        ({"labels": torch.eye(3)[:2]}, r"one-hot"),
-        ({"labels": LABELS[:1]}, r"shape \(1,\)\. Expected \(2,\)"),
-        ({"labels": [0, 1]}, r"labels are of type list"),
-        ({"labels": LABELS + 2}, r"labels range from 2 to 3. Expected 0 to 2"),
-        (
-            {"model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(768, 3))},
-            r"in training mode.*model\.eval\(\)",
-        ),
         ({"model": NAN}, r"NaN or infinite logits"),
-        ({"model": nn.Flatten(0).eval()}, r"gives \(\d+,\) for \d images\. Expected logits"),
         ({"batch": 0}, r"batch is 0"),
     ],
 )
@@ -95,7 +86,5 @@ def test_wrong_distances_are_one_sentence() -> None:
         CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, eps=(0.5,))
     with pytest.raises(RbError, match=r"eps is \[-0\.5\]\. Expected distances of 0 or more"):
         CERTIFIERS.build("smooth", adaptive=True)(EVAL, IMAGES, LABELS, eps=(-0.5,))
-    with pytest.raises(RbError, match=r"eps is \[inf\]\. Expected distances of 0 or more"):
-        CERTIFIERS.build("smooth", adaptive=True)(EVAL, IMAGES, LABELS, eps=(float("inf"),))
     with pytest.raises(RbError, match=r"Expected 2 whole numbers"):
         CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, examples=torch.arange(3))

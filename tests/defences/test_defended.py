@@ -19,10 +19,7 @@ from rbtools.defences.quantize import Quantize
 from rbtools.evaluation.fast_model import make_fast_model
 from tests.networks import convolutional, images_for, linear
 
-DETERMINISTIC: tuple[Defence, ...] = (
-    Jpeg(quality=50),
-    Quantize(bits=2),
-)
+DETERMINISTIC: tuple[Defence, ...] = (Jpeg(quality=50), Quantize(bits=2))
 
 
 def logits_and_gradient(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,9 +47,6 @@ def test_the_identity_gives_the_gradient_at_the_image_that_the_network_sees(stag
     _, gradient = logits_and_gradient(Defended(network, [stage], backward="identity"), images)
     _, wanted = logits_and_gradient(network, stage(images))
     assert torch.equal(gradient, wanted)
-
-
-# --- the fast copy, pickles, evaluate ---------------------------------------------------------------------
 
 
 def test_the_fast_copy_is_behind_the_same_stages() -> None:

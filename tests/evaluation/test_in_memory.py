@@ -17,7 +17,6 @@ import rbtools
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.pgd import PGD
 from rbtools.certification.smooth import Smooth
-from rbtools.check_input import check_images
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.corruptions.fog import Fog
 from rbtools.datasets.indices import subset
@@ -156,7 +155,6 @@ def test_a_list_of_tasks_gives_a_list_of_results(network: nn.Module, digits: Dat
     assert (clean.metric, clean.n, len(clean.correct)) == ("acc", N, N)
     assert smooth.metric == "cert.smooth.0.25.0.1" and smooth.entry["sigma"] == 0.25
     assert torch.equal(clean.ids, subset(digits[1], N, seed=0).sort().values)
-    assert "acc" in repr(clean) and f"{clean.value:.4f}" in repr(clean) and "<table>" in clean._repr_html_()
 
 
 def test_without_a_store_nothing_is_written_and_with_one_nothing_is_computed_again(
@@ -233,28 +231,15 @@ def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: Da
 
 
 def test_looks_of_the_command_are_warnings(network: nn.Module, digits: Data) -> None:
-    class Shifted(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return network(images - 1)
-
-    class Touchy(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            if float(images.min()) < 0 or len(images) == 128:
-                raise ValueError("pixels or a batch that I do not take")
-            return network(images)
-
-    plain = rbtools.evaluate(network, digits, "acc")
     training = nn.Sequential(network, nn.Dropout(), nn.BatchNorm1d(10).double())
     for model, said in (
         (nn.Sequential(network, nn.Softmax(1)), "ends in a softmax"),
         (training, r"training mode, in which its Dropout.*evaluated in eval mode.*model\.eval\(\)"),
-        (Shifted(), r"normalisation looks wrong: clean accuracy is 0\.\d+ on 128 images, and 0"),
     ):
         with pytest.warns(UserWarning, match=said):
             result = rbtools.evaluate(model.train(model is training), digits, "acc", n=200)
         assert result.n == 200
     assert training[1].training and int(training[2].num_batches_tracked) == 0
-    assert torch.equal(rbtools.evaluate(Touchy().eval(), digits, "acc").correct, plain.correct)
     for _ in range(2):  # from the store, too
         with pytest.warns(UserWarning, match="softmax"):
             rbtools.evaluate(nn.Sequential(network, nn.Softmax(1)).eval(), digits, "acc", store="kept")
@@ -264,11 +249,7 @@ def test_looks_of_the_command_are_warnings(network: nn.Module, digits: Data) -> 
     ("wrong", "says"),
     [
         (lambda: PGD(eps=8), r"eps of PGD is 8\. Expected 0 to 1 .*; 8/255 is eps=8 / 255"),
-        (lambda: PGD(eps=torch.ones(2)), "Expected a number"),
-        (lambda: PGD(steps=0), "steps of PGD is 0. It must be above 0"),
         (lambda: PGD(steps=2.5), "steps of PGD is 2.5. Expected a whole number"),
-        (lambda: PGD(step_size=2), r"2/255 is step_size=2 / 255"),
-        (lambda: PGD(norm="l3"), "Choose from: linf, l2"),
         (lambda: Smooth(samples=0), "samples of Smooth is 0. It must be 1 or more"),
         (lambda: Uniform(norm="l1"), "norm of Uniform is 'l1'"),
         (lambda: task_of((Uniform(), 8)), r"radius is 8\. Expected above 0 and at most 1.*8/255 is 8 / 255"),
@@ -286,37 +267,15 @@ def test_numbers_of_numpy_and_torch_become_plain() -> None:
     assert [type(value) for value in (attack.eps, attack.steps, attack.step_size)] == [float, int, float]
 
 
-@pytest.mark.parametrize(
-    ("shape", "advice"),
-    [
-        ((60, 8, 8), r"images\[:, None\]\.$"),
-        ((3, 8, 8), r"greyscale .*images\[:, None\], of one image \(C, H, W\) images\[None\]"),
-        ((8, 8, 3), r"images\.permute\(2, 0, 1\)\[None\]"),
-        ((60, 64), r"images\.view\(-1, C, H, W\)"),
-    ],
-)
-def test_advice_on_shapes(shape: tuple[int, ...], advice: str) -> None:
-    with pytest.raises(RbError, match=advice):
-        check_images(torch.zeros(shape))
-
-
 def test_what_else_is_refused(network: nn.Module, digits: Data) -> None:
     loader = torch.utils.data.DataLoader(Pairs(*digits), batch_size=50, shuffle=True)
     with pytest.raises(RbError, match=r"shuffles its images.*shuffle=False"):
         rbtools.evaluate(network, loader, "acc", store="kept")
     assert rbtools.evaluate(network, loader, "acc").n == len(digits[1])
-    refused: list[tuple[str, Any, str, dict[str, Any]]] = [
-        ("evaluation is on meta, the model is on cpu", digits, "acc", {"device": "meta"}),
-        ("The device 'cuda:99' cannot be used", digits, "acc", {"device": "cuda:99"}),
-        ("NaN or infinite", (digits[0] * float("nan"), digits[1]), "acc", {}),
-        (r"The task is 'pgd'\. Expected an attack such as PGD", digits, "pgd", {}),
-        ("draws is .* or more", digits, "acc", {"draws": 0}),
-    ]
-    for message, data, task, options in refused:
-        with pytest.raises(RbError, match=message):
-            rbtools.evaluate(network, data, task, **options)
-    with pytest.raises(RbError, match=r"a network of torch, without images\. Add data="):
-        rbtools.attack(network, "pgd")
+    with pytest.raises(RbError, match="evaluation is on meta, the model is on cpu"):
+        rbtools.evaluate(network, digits, "acc", device="meta")
+    with pytest.raises(RbError, match="NaN or infinite"):
+        rbtools.evaluate(network, (digits[0] * float("nan"), digits[1]), "acc")
     with pytest.raises(RbError, match=r"rb-arch describes; a module in memory has none"):
         rbtools.measure(network, digits, "bound")
 

@@ -97,8 +97,6 @@ def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:
     with pytest.raises(RbError, match=r"measure wci needs trained weights.* no checkpoint.*rb-train"):
         asked("wci")(FRESH, run_in())
     assert any(key.startswith("wci") for key in asked("wci", on="init")(FRESH, run_in())["metrics"])
-    with pytest.raises(RbError, match="no checkpoint"):
-        asked("ntk", on="trained")(FRESH, run_in())
 
 
 def test_values_that_overflow_are_null_with_a_reason(
@@ -144,8 +142,7 @@ def test_what_is_measured_in_another_way_is_refused_before_the_work(
     monkeypatch.setattr(measure_batches, "Measuring", lambda *_: pytest.fail("it was computed"))
     assert json.loads(json.dumps(whole(before, run_in()))) == before
     if one.data:
-        refused = "batch_size 6 there and 5 here"
-        with pytest.raises(RbError, match=refused):
+        with pytest.raises(RbError, match="batch_size 6 there and 5 here"):
             dataclasses.replace(whole, batch_size=5)(before, run_in())
     if one.weights == "init":
         with pytest.raises(RbError, match="init_seed 0 there and 1 here"):

@@ -1,9 +1,4 @@
-"""Faults of a network are named by rb-attack check, false numbers by rb-verify, and honest models raise no
-alarm. What a record shows of itself is in tests/records/test_consistency.py.
-
-The networks are formulas on the digits, so that they are the same on every machine: the class whose mean
-image is nearest, with something wrong around it.
-"""
+"""Faults of networks are named by rb-attack check, false numbers by rb-verify; honest models stay unnamed."""
 
 from __future__ import annotations
 
@@ -113,10 +108,8 @@ def test_a_faulty_network_is_named(fault: str, monkeypatch: pytest.MonkeyPatch) 
 
 # Which training images the means are of (every so many, from one on), and a factor of the logits.
 HONEST: dict[str, Callable[[], nn.Module]] = {
-    "nearest mean": lambda: nearest(class_means()),
     "large logits": lambda: nearest(class_means(2, 1), 10),
     "small logits of few images": lambda: nearest(class_means(4, 3), 0.3),
-    "dropout in eval mode": lambda: Around(after=nn.Dropout(0.3).eval()),
     "BatchNorm in eval mode": lambda: Around(after=nn.BatchNorm1d(10).eval()),
     "brighter": lambda: Around(lambda images: 0.9 * images + 0.05),
     "little contrast": lambda: Around(lambda images: torch.sigmoid(3 * (images - 0.5))),
@@ -143,23 +136,16 @@ def changed(record: Record, metric: str, value: float, n: int = N) -> None:
     record["checksums"][metric] = checksums.of(entry)
 
 
-def other_network(record: Record) -> None:
-    for metric in ("pgd5.8", "pgd5.16"):
-        changed(record, metric, (round(record["metrics"][metric] * N) + 2) / N)
-
-
-def more_images_than_there_are(record: Record) -> None:
-    changed(record, "pgd5.16", record["metrics"]["pgd5.16"], 600)
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("plant", [other_network, more_images_than_there_are])
-def test_numbers_that_were_not_measured_so_differ(
-    plant: Callable[[Record], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("planted", ["another network", "more images than there are"])
+def test_numbers_that_were_not_measured_so_differ(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     record = record_of(monkeypatch, nearest(class_means()))
     record = rbtools.attack(record, "pgd", eps=[8, EPS], steps=5, n=N, store="rb-store")
     assert consistency.findings(record) == []
-    plant(record)
+    if planted == "another network":
+        for metric in ("pgd5.8", "pgd5.16"):
+            changed(record, metric, (round(record["metrics"][metric] * N) + 2) / N)
+    else:
+        changed(record, "pgd5.16", record["metrics"]["pgd5.16"], 600)
     entries = rbtools.verify(record, store="rb-store")["verify"]["entries"].values()
     assert "differs" in {one["verdict"] for one in entries}

@@ -163,5 +163,3 @@ def test_sources_at_the_command_line(networks: dict[str, Any]) -> None:
     assert sorted(networks["loads"]) == ["a", "b", "c", "d"]
     twice = run("attack", f"transfer --from a.jsonl,b.jsonl,a.jsonl {how}", [record_of("d")])
     assert twice.exit_code == 2 and f"the checkpoint {named('a')[:19]}... twice" in twice.stderr
-    absent = run("attack", f"transfer --from a.jsonl,none.jsonl {how}", [record_of("d")])
-    assert absent.exit_code == 2 and "--from: none.jsonl does not exist" in absent.stderr

@@ -1,7 +1,4 @@
-"""Both sides of `--engine ray` with a stand-in for Ray that runs its tasks in threads of this process.
-
-What only a real cluster shows is in test_ray.py.
-"""
+"""Both sides of `--engine ray` with a stand-in for Ray, whose tasks are threads; a real one: test_ray.py."""
 
 from __future__ import annotations
 
@@ -29,7 +26,8 @@ from rbtools.store import Store
 PATIENCE = 300  # seconds for what a busy machine may delay
 
 
-NodeDiedError, RayTaskError = (type(name, (Exception,), {}) for name in ("NodeDiedError", "RayTaskError"))
+class NodeDiedError(Exception):
+    """Ray's."""
 
 
 class Ref:
@@ -150,23 +148,11 @@ def test_a_worker_that_ignores_ctrl_c_works_in_any_thread(ray: FakeRay) -> None:
     assert report.result == {"a": 1, "seen": True}, report.problem
 
 
-@pytest.mark.parametrize(
-    ("failure", "said"),
-    [
-        (NodeDiedError("The node died.\nLong advice."), "NodeDiedError: The node died."),
-        (
-            RayTaskError("Traceback:\n  lines\nImportError: No module"),
-            "RayTaskError: ImportError: No module.",
-        ),
-    ],
-)
-def test_what_is_lost_with_its_node_is_tried_again_and_the_reason_is_passed_on(
-    failure: Exception, said: str, ray: FakeRay
-) -> None:
-    ray.failures = [failure]
+def test_what_is_lost_with_its_node_is_tried_again_and_the_reason_is_passed_on(ray: FakeRay) -> None:
+    ray.failures = [NodeDiedError("The node died.\nLong advice.")]
     (report,) = reports(run_with(), {"a": 1})
     assert ray.options[0]["max_retries"] == ray_engine.TRIES - 1
-    assert f"could not do the work: {said} Is the same" in str(report.problem)
+    assert "could not do the work: NodeDiedError: The node died. Is the same" in str(report.problem)
 
 
 def test_another_version_on_a_node_is_said() -> None:
@@ -206,10 +192,8 @@ def test_a_node_that_does_not_see_the_store_says_so(ray: FakeRay, monkeypatch: p
     ("resources", "options", "wanted"),
     [
         ([{"CPU": 2.0}, {"CPU": 4.0}], {}, ("cpu", 0, 2, 6)),
-        ([{"CPU": 2.0}, {"CPU": 4.0}], {"threads": 2}, ("cpu", 0, 2, 3)),
         ([{"CPU": 3.0}, {"CPU": 4.0}], {"threads": 4}, ("cpu", 0, 4, 1)),
         ([{"CPU": 0.0}, {"CPU": 4.0}], {}, ("cpu", 0, 4, 4)),
-        ([{"CPU": 8.0, "GPU": 2.0}, {"CPU": 2.0}], {}, ("cuda", 1, 1, 2)),
         ([{"CPU": 8.0, "GPU": 2.0}], {"jobs_per_gpu": 4}, ("cuda", 0.25, 1, 8)),
         ([{"CPU": 8.0, "GPU": 2.0}], {"device": "cpu"}, ("cpu", 0, 8, 8)),
     ],
@@ -255,11 +239,8 @@ def test_a_task_asks_for_its_threads_and_its_part_of_a_gpu(
 
 
 def test_an_address_without_a_cluster_is_said_at_once(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    for address in ("nowhere", "a:0", "127.0.0.1:65536", "127.0.0.1:1/x"):
-        with pytest.raises(UsageError, match="Expected HOST:PORT"):
-            ray_cluster.Membership(address).join()
-    with pytest.raises(UsageError, match="is for Ray's client"):
-        ray_cluster.Membership("ray://127.0.0.1:10001").join()
+    with pytest.raises(UsageError, match="Expected HOST:PORT"):
+        ray_cluster.Membership("127.0.0.1:65536").join()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     message = f"No Ray cluster answers at 127.0.0.1:{port}: Connection refused. Start one"
@@ -287,6 +268,3 @@ def test_a_cluster_that_cannot_be_joined_says_why(ray: FakeRay, monkeypatch: pyt
     with pytest.raises(RbError, match="this machine failed: Version mismatch: Ray: 1"):
         ray_cluster.Membership(None).join()
     assert not ray.left.is_set()
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"ray is not installed: pip install 'rbtools\[ray\]'"):
-        ray_cluster.Membership(None).join()

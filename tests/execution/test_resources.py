@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import runpy
 import types
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rbtools import lazy
 from rbtools.cli import build_context
 from rbtools.cli.source import shard
 from rbtools.errors import UsageError
@@ -33,7 +29,6 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("variables", "threads"),
     [
-        ({"OMP_NUM_THREADS": "3"}, 3),
         ({"MKL_NUM_THREADS": "2"}, 2),
         ({"OMP_NUM_THREADS": "4,2", "MKL_NUM_THREADS": "6"}, 4),
         ({"OMP_NUM_THREADS": "many", "MKL_NUM_THREADS": "0"}, 8),
@@ -55,10 +50,8 @@ def test_the_variables_of_openmp_and_mkl_say_how_many(
     ("cards", "options", "jobs"),
     [
         (0, {"jobs": "auto", "threads": 2}, 2),
-        (2, {"jobs": "auto"}, 2),
         (2, {"jobs": "auto", "device": "cuda:1"}, 1),
         (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6),
-        (2, {"jobs": "2"}, 2),
         (2, {"jobs": None}, 1),
         (2, {"jobs": "auto", "dry_run": True}, 1),
     ],
@@ -92,7 +85,6 @@ def array(*numbers: int) -> dict[str, str]:
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # the script of the job, which is one process
         ({**ARRAY, "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (6, 8)),
         ({"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "8"}, (1, 8)),
-        *((array(number, 3, 0, 6, 3), (number // 3 + 1, 3)) for number in (0, 3, 6)),
         *((array(number, 3, 0, 8, 3), (number // 3 + 1, 3)) for number in (0, 3, 6)),
         ({**array(5, 2, 2, 5, 3), "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (4, 4)),
     ],
@@ -122,26 +114,6 @@ def test_the_place_in_an_array_with_uneven_gaps_is_asked_for(
     with pytest.raises(UsageError, match=rf"this is number {numbers[0]}: .* --shard I/{numbers[1]}"):
         shard("auto")
     assert resources.slurm_tasks() == numbers[1]
-
-
-def test_the_service_that_shares_a_gpu_is_noticed_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "mps")
-    assert not device.mps_runs()
-    Path("mps").mkdir()
-    for number, runs in ((os.getpid(), True), (2**22 + 1, False), ("no number", False)):
-        Path("mps/nvidia-cuda-mps-control.pid").write_text(f"{number}\n")
-        assert device.mps_runs() is runs
-
-
-@pytest.mark.parametrize("user", [None, "ACTIVE"])
-def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
-    user: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    if user is not None:
-        monkeypatch.setenv("OMP_WAIT_POLICY", user)
-    runpy.run_path(lazy.__file__)
-    assert os.environ["OMP_WAIT_POLICY"] == (user or "PASSIVE")
 
 
 def test_a_gpu_computes_in_float32_and_its_settings_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,9 +77,8 @@ def test_a_page_is_of_one_model_and_replaces_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["hub", "mlflow"])
 def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
-    chosen = FORMATS.build(name)
     with pytest.raises(RbError, match="is only written, not read"):
-        chosen.units(Published(None, "-"), ConversionReport())
+        FORMATS.build(name).units(Published(None, "-"), ConversionReport())
     result = convert(name, "--write out", {"schema": 1, "arch": {"name": "x"}, "dataset": "d"})
     assert result.exit_code == 1 and result.stderr.count("record") >= 1 and not Path("out").exists()
 
@@ -113,27 +112,6 @@ def test_mlflows_client_reads_the_runs_back(client: Any, tmp_path: Path) -> None
     assert run.data.params["train.seed"] == "1" and run.data.params["arch.name"] == "vgg16"
     record = kept.download_artifacts(run.info.run_id, "record.json", str(tmp_path))
     assert json.loads(Path(record).read_text())["metrics"] == given[1]["metrics"]
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_a_server_that_refuses_is_an_error_with_its_reason(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow.exceptions import RestException
-    from mlflow.tracking import MlflowClient
-
-    def refuse(*_: Any) -> None:
-        raise RestException({"error_code": "PERMISSION_DENIED", "message": "not for you"})
-
-    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", refuse)
-    result = convert("mlflow", "--write mlruns", model())
-    assert result.exit_code == 2 and "not for you" in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    result = convert("mlflow", "--write mlruns", model())
-    assert result.exit_code == 2 and "rbtools[mlflow]" in result.stderr and not Path("mlruns").exists()
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "csv --scale percent"])

@@ -26,6 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE / "golden.json"
 STEPS = HERE / "steps.txt"
+CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
 
 
 def inputs(folder: Path) -> dict[str, str]:
@@ -40,43 +41,19 @@ def inputs(folder: Path) -> dict[str, str]:
         **{"train_images": images[:200], "train_labels": labels[:200]},
         **{"test_images": images[200:300], "test_labels": labels[200:300]},
     )
-    arch = {
-        "space": "nasbench201",
-        "name": "nb201-13714",
-        "str": "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1"
-        "|nor_conv_3x3~2|",
-        "channels": 4,
-        "cells": 1,
-    }
-    files = [HERE / "weights" / f"{method}.safetensors" for method in ("erm", "pgd")]
-    trained = [
-        {
-            "schema": 1,
-            "arch": arch,
-            "dataset": "digits",
-            "checkpoint": digest(file),
-            "checkpoint_file": str(file),
-        }
-        for file in files
-    ]
+    arch = {"space": "nasbench201", "name": "nb201-13714", "str": CELL, "channels": 4, "cells": 1}
+    trained = []
+    for file in (HERE / "weights" / f"{method}.safetensors" for method in ("erm", "pgd")):
+        name = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+        weights = {"checkpoint": name, "checkpoint_file": str(file)}
+        trained.append({"schema": 1, "arch": arch, "dataset": "digits", **weights})
     fresh = {"schema": 1, "arch": {**arch, "channels": 2}, "dataset": f"npz:{folder / 'small.npz'}"}
-    records = {
-        "erm": trained[:1],
-        "pgd": trained[1:],
-        "both": trained,
-        "small": [fresh],
-        "table": table(),
-        "none": [],
-    }
+    records = {"erm": trained[:1], "pgd": trained[1:], "both": trained, "small": [fresh], "none": []}
+    records |= {"table": table(), "one": table()[::4]}
     texts = {name: "".join(f"{json.dumps(record)}\n" for record in some) for name, some in records.items()}
     for name, text in texts.items():
         (folder / f"{name}.jsonl").write_text(text)
-    (folder / "one.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in table()[::4]))
     return texts
-
-
-def digest(file: Path) -> str:
-    return f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
 def table() -> list[dict[str, Any]]:
@@ -86,16 +63,10 @@ def table() -> list[dict[str, Any]]:
     for number in range(12):
         index, method, seed = list(operations)[number // 4], ("erm", "pgd")[number // 2 % 2], number % 2
         values = {"acc": (100 - 7 * number % 40) / 128, "fgsm.8": (20 + 11 * number % 37) / 128}
-        evals: list[dict[str, Any]] = [
-            {
-                "metric": name,
-                "n": 128,
-                "value": value,
-                "ci95": [value - 1 / 16, value + 1 / 16],
-                "split": "test",
-            }
-            for name, value in values.items()
-        ]
+        evals: list[dict[str, Any]] = []
+        for name, value in values.items():
+            ends = [value - 1 / 16, value + 1 / 16]
+            evals.append({"metric": name, "n": 128, "value": value, "ci95": ends, "split": "test"})
         evals[1].update(attack="fgsm", eps=8 / 255, norm="linf")
         if number % 3:
             values["pgd20.8"] = 0.25
@@ -103,56 +74,35 @@ def table() -> list[dict[str, Any]]:
         edge = operations[index]
         string = f"|{edge}~0|+|{edge}~0|{edge}~1|+|skip_connect~0|{edge}~1|{edge}~2|"
         params = 73_306 + 10 * index
-        arch = {
-            "space": "nasbench201",
-            "name": f"nb201-{index}",
-            "index": index,
-            "str": string,
-            "params": params,
-        }
+        arch = {"space": "nasbench201", "name": f"nb201-{index}", "index": index, "str": string}
         train = {"method": method, "seed": seed, "epochs": 2, "config": {"lr": 0.1}}
-        metrics = {**values, "params": params}
-        records.append(
-            {
-                "schema": 1,
-                "arch": arch,
-                "dataset": "cifar10",
-                "train": train,
-                "metrics": metrics,
-                "evals": evals,
-            }
-        )
+        record = {"schema": 1, "arch": {**arch, "params": params}, "dataset": "cifar10", "train": train}
+        records.append({**record, "metrics": {**values, "params": params}, "evals": evals})
     return records
 
 
 RESULTS = ("value", "ci95", "n", "passes", "train", "test")
 BESIDE = ("rank", "band", "rank_ci95", "paired")
+SEARCHED = ("found", "values", "objective", "queries")
 NOT_COMPARED = ("seconds", "seconds_per_epoch", "checks")
+
+
+def chosen(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: fields[name] for name in names if fields.get(name) is not None}
 
 
 def numbers_of(record: dict[str, Any]) -> dict[str, Any]:
     """The numbers of one record of output that do not depend on the machine's speed."""
     entries = {
-        entry["metric"]: {name: entry[name] for name in RESULTS if entry.get(name) is not None}
+        entry["metric"]: chosen(entry, RESULTS)
         for entry in record.get("evals", [])
         if "tool" in entry and entry["metric"] not in NOT_COMPARED
     }
-    beside = {name: record[name] for name in BESIDE if name in record}
-    if "history" in record.get("train", {}):
-        beside |= {
-            name: record["train"]["history"][name]
-            for name in ("loss", "acc")
-            if name in record["train"]["history"]
-        }
+    beside = chosen(record, BESIDE) | chosen(record.get("train", {}).get("history", {}), ("loss", "acc"))
     if "search" in record:
-        search = record["search"]
-        beside["search"] = {
-            name: search[name] for name in ("found", "values", "objective", "queries") if name in search
-        }
+        beside["search"] = chosen(record["search"], SEARCHED)
     if "row" in record:
-        entries[f"{record['kind']} {record['row']} {record['col']}"] = {
-            name: record[name] for name in ("value", "ci95", "n") if name in record
-        }
+        entries[f"{record['kind']} {record['row']} {record['col']}"] = chosen(record, ("value", "ci95", "n"))
     return entries | beside
 
 

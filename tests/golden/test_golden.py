@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import make
+from tests.golden import make
 
 pytestmark = [pytest.mark.slow, pytest.mark.trains, pytest.mark.xdist_group("golden")]
 GOLDEN: dict[str, Any] = json.loads(make.GOLDEN.read_text("utf-8"))

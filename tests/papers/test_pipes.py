@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -181,16 +180,6 @@ def test_the_last_line_of_a_dry_run_is_the_sum_of_its_stages(monkeypatch: pytest
     papers.run("wci", Setting("tiny"), Path("reproduced"), None)
     assert dry("8") == "2 results in the store, 0 to compute."
     assert dry("16") == "1 results in the store, 1 to compute."
-
-
-def test_a_sum_says_what_it_lacks() -> None:
-    plan = {"found": 1, "missing": 3}
-    events = [{"event": "plan", **plan}, {"event": "end", "status": 0}, {"event": "end", "status": 2}]
-    Path("log").write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    assert pipes.planned(Path("log")) == (
-        "in all: 1 results in the store, 3 to compute. Stages that failed, whose work is not in it: 1."
-    )
-    assert pipes.planned(Path("none")) == "no stage ran."
 
 
 def test_a_training_of_the_full_scale_leaves_one_file_of_weights() -> None:

@@ -57,36 +57,13 @@ def test_a_row_is_a_record_with_the_names_of_the_tools() -> None:
     assert record["arch"]["space"] == "zoo" and record["arch"]["name"] == "resnet18"
     assert record["arch"]["params"] == 11_173_962
     assert (record["dataset"], record["train"]) == ("cifar10", {"method": "erm"})
-    assert record["metrics"] == {
-        "acc": 0.9485,
-        "pgd10.8": 0.0001,
-        "pgd20.8": 0.0005,
-        "cw20.8": 0.0,
-        "aa.8": 0.0,
-        "pr.uniform.0.0313725": 0.9764,
-        "pr.uniform.0.08": 0.7619,
-        "pr.uniform.0.1": 0.6165,
-        "pr.uniform.0.12": 0.4707,
-        "probacc.uniform.0.0313725.0.1": 0.9504,
-        "probacc.uniform.0.0313725.0.05": 0.9348,
-        "probacc.uniform.0.0313725.0.01": 0.8982,
-        "ge.pgd20.8": 0.0,
-        "ge.pr-all.uniform.0.0313725": 0.0624,
-        "ge.pr-all.uniform.0.08": 0.0398,
-        "ge.pr-all.uniform.0.1": 0.0294,
-        "ge.pr-all.uniform.0.12": 0.0254,
-        "seconds_per_epoch": 3,
-    }
-
-
-def test_every_metric_has_an_entry_that_says_source_and_rounding() -> None:
-    entries = {entry["metric"]: entry for entry in record_of(ERM)["evals"]}
-    assert list(entries) == list(record_of(ERM)["metrics"])
+    values = {"acc": 0.9485, "pgd20.8": 0.0005, "cw20.8": 0.0, "aa.8": 0.0, "seconds_per_epoch": 3}
+    values |= {"pr.uniform.0.0313725": 0.9764, "probacc.uniform.0.0313725.0.05": 0.9348, "ge.pgd20.8": 0.0}
+    values |= {"pr.uniform.0.1": 0.6165, "ge.pr-all.uniform.0.0313725": 0.0624}
+    assert len(record["metrics"]) == 18 and record["metrics"].items() >= values.items()
+    pgd = next(entry for entry in record["evals"] if entry["metric"] == "pgd20.8")
     told = {"eps": 8 / 255, "source": "prbench", "published": "0.05", "unit": "percent", "rounding": 0.0001}
-    assert entries["pgd20.8"].items() >= {**told, "value": 0.0005}.items()
-    assert entries["cw20.8"]["rounding"] == 0.0001  # printed as 0.00; the method of the row identifies it
-    assert entries["pr.uniform.0.0313725"]["gamma"] == 8 / 255
-    assert entries["probacc.uniform.0.0313725.0.05"]["criterion"] == Estimator(passes="above").criterion
+    assert pgd.items() >= told.items()
 
 
 @pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
@@ -199,13 +176,8 @@ def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
     record = record_of(unit.content, told)
     assert record["metrics"]["acc"] == 0.9485 and not {"pgd20.8", "aa.8", "cw20.8"} & record["metrics"].keys()
     entry = next(entry for entry in record["evals"] if entry["metric"] == "pgd20.8")
-    assert entry["value"] is None
-    assert entry["reason"] == "published as NaN: a number is NaN, which JSON does not have"
-    nan, text, true = told.errors()
-    assert nan.startswith(
-        "a number is NaN, which JSON does not have; the metric is left out, and its entry in"
-    )
-    assert "the text '46,34' where a number was" in text and "found true where a number was expected" in true
+    assert entry["value"] is None and entry["reason"].startswith("published as NaN")
+    assert len(list(told.errors())) == 3
 
 
 def test_fractions_in_the_place_of_percents_are_noticed() -> None:
@@ -216,24 +188,6 @@ def test_fractions_in_the_place_of_percents_are_noticed() -> None:
     record = chosen.record(row, ConversionReport(), "row 1")
     assert record["metrics"]["acc"] == 0.9485 and record["metrics"]["pr.uniform.0.08"] == 0.7619
     assert chosen.unit(record)["acc"] == Decimal("0.9485")
-
-
-def test_a_number_out_of_range_is_named() -> None:
-    told = ConversionReport()
-    assert "acc" not in record_of({**ERM, "acc": 948.5}, told)["metrics"]
-    (line,) = told.errors()
-    assert "a number is above what percent from 0 to 100 can be" in line and "acc is 948.5" in line
-
-
-def test_a_file_that_is_no_list_is_refused() -> None:
-    with pytest.raises(RbError, match=r"board.json holds no list of rows\. Expected a JSON list of"):
-        units(json.dumps({"rows": [ERM]}))
-
-
-def test_rows_for_the_same_thing_are_kept_and_said() -> None:
-    told = ConversionReport()
-    assert len(units(json.dumps([ERM, ERM]), told)) == 2
-    assert "both are kept (once in board.json: row 2)" in next(told.remarks())
 
 
 # The first row of prbench_table8.json.

@@ -33,10 +33,6 @@ def test_a_printed_table_has_the_rows_and_columns_of_the_paper(number: int) -> N
     assert len(rows) == TABLES[number]
     columns = ("Acc", *prbench.NOISE_COLUMNS) if number in (5, 9) else prbench.COLUMNS
     without = {"AA"} if number == 12 else set()
-    if number != 5:  # which has a row for each noise in place of columns
-        columns_here = prbench.tables([], "full")[f"table {number}"].columns
-        more = ["passes"] if number == 12 else []  # ours alone, by which the filter is judged
-        assert [*columns_here] == [column for column in columns if column not in without] + more
     for name, row in rows.items():
         assert [*row] == [column for column in columns if column not in without], name
         for column, value in row.items():
@@ -98,8 +94,6 @@ def test_no_value_of_the_site_is_called_printed() -> None:
     assert len(BOARD) == 15 * 9 and len(NOISES) == 16 * 5
     ten = prbench.tables([], "full")["table 10"]
     assert not ten.printed and len(ten.site) == 11 * 9
-    for name, made in prbench.tables([], "full").items():
-        assert ("site" in made.sides()) == (name not in ("table 12", "composite")), name
 
 
 def test_the_claims_hold_of_the_printed_tables_but_two() -> None:
@@ -180,7 +174,6 @@ def test_figures_show_one_record_of_each_method_and_noise() -> None:
     assert [prbench.row(one) for one in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
     shown = [one["train"]["method"] for one in prbench.plain(records)]
     assert shown == ["erm", "corruption gaussian", "corruption"]
-    assert records[1]["train"]["method"] == "corruption"
 
 
 def test_figure_2a_has_one_name_for_what_each_data_set_is_attacked_at() -> None:

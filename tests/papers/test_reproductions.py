@@ -105,24 +105,6 @@ def test_missing_data_are_named_before_anything_runs(name: str, how: tuple[str, 
     assert (weights in done.stderr) == (name == "nas-bench-201-robustness")
 
 
-def test_weights_of_timm_are_named_where_the_hub_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    (tmp_path / "models--timm--there.fb").mkdir()
-    vits = "timm:there.fb:side=32,timm:missing.fb:side=32"
-    said = papers("reproduce-prbench", "--scale", "full", "--pairs=", "--vits", vits, "--vit-s=").stderr
-    assert f"{tmp_path}/models--timm--missing.fb" in said and "there.fb" not in said
-    assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
-
-
-def test_names_are_listed_and_others_refused() -> None:
-    listed = papers().stdout.split()
-    assert {"reproduce-nas-robbench-201", "figures-wci"} <= {*listed}
-    assert papers("reproduce-prbench", "--scale", "large").exit_code == 2
-    assert "no table is named" in papers("reproduce-search").stderr
-
-
 def test_a_recipe_runs_its_pipe_and_keeps_records_that_did_not_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from rbtools.papers import figures_of_papers, items, pipes, printed, recipes, reproduce_search, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
-from rbtools.papers import reproduce_wci as wci
 from rbtools.papers.recipes import Setting
 from rbtools.spaces import nasbench201
-from tests.runner import lines, model
+from tests.runner import lines
 
 ITEMS = {name: items.paper(name, "full").items for name in ("robustness-dataset", "wci")}
 DISTANCES = {"fgsm": (1, 8, 255), "pgd40": (1, 8), "apgd-ce": (1, 8), "square": (1, 8)}
@@ -81,13 +80,6 @@ def test_the_best_cells_are_best_by_clean_by_robust_and_by_corrupted_accuracy() 
     assert shown.count("edit distance") == 3
 
 
-@pytest.mark.slow
-def test_one_heatmap_has_all_accuracies_of_the_three_data_sets() -> None:
-    rows = [tick.get_text() for tick in drawn("figure 17").axes[0].get_yticklabels()]
-    assert len({*rows}) == 3 * (1 + sum(map(len, DISTANCES.values())))
-    assert {row.partition(":")[0] for row in rows} == set(SETS)
-
-
 def test_excerpts_of_files_are_of_those_that_rb_convert_writes() -> None:
     found = jung.excerpts([sidebyside.essential(RECORDS[0], confidences=True)])
     meta = json.loads(found["figure 10"].lines)
@@ -97,11 +89,6 @@ def test_excerpts_of_files_are_of_those_that_rb_convert_writes() -> None:
     assert accuracies.printed["#0"]["PGD 1"] == 0.295
     assert accuracies.ours["#0"] == pytest.approx({"clean": 0.5, "PGD 1": 0.449, "PGD 8": 0.442})
     assert '"label": [[…]]' in found["figure 12"].text()
-    run = figures_of_papers.PaperRun("robustness-dataset", "full", Path("made"), 6.5)
-    run.tables = found
-    made = run.table(run.paper.items["figure 10"])
-    assert made.done and made.table == found["figure 10"] and not made.missing
-    assert Path("made/robustness-dataset/figure10.md").read_text() == found["figure 10"].text()
 
 
 def test_printed_searches_of_table_1_agree_with_what_the_paper_says_of_them() -> None:
@@ -126,32 +113,6 @@ def test_the_recipe_keeps_details_of_all_attacks_and_measures_on_both_splits() -
         assert len(attacks) == 4 and all("--detail" in one for one in attacks)
         assert "train,test" in every[-1]
     assert sum(",255" in " ".join(one) for one in attacks) == 1  # FGSM: section 3.2
-
-
-def curves_of(letter: str) -> Any:
-    names = ("train_robust_loss", "test_robust_loss", "train_robust_error", "test_robust_error")
-    gaps = ("robust_loss_gap", "robust_error_gap")
-    train = {"method": "pgd", "history": {name: [0.5, 0.4] for name in ("wci", *names, *gaps)}}
-    records = [
-        model("n", dataset=dataset, train={**train, "config": {"regularize": how} if how else {}})
-        for dataset in ("cifar10", "cifar100")
-        for how in ([], ["cutout"], ["mixup"], ["l2"])
-    ]
-    return drawn("figure 1", letter, "wci", wci.plain(records))
-
-
-def test_the_index_stands_beside_losses_and_errors_and_beside_gaps_and_under_four_regularisations() -> None:
-    for letter, beside in (("a", 4), ("b", 2)):
-        figure = curves_of(letter)
-        left, right = figure.axes
-        assert left.get_ylabel() == "WCI" and len(left.lines) == 1
-        assert sum(len(line.get_xdata()) > 0 for line in right.lines) == beside
-    for letter in "cd":
-        figure = curves_of(letter)
-        (axes,) = figure.axes
-        assert len(axes.lines) == 4
-        names = [text.get_text() for text in figure.legends[0].get_texts()]
-        assert names == ["none", "cutout", "mixup", "l2"]
 
 
 def test_the_claims_of_the_text_are_told_of_the_records() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ FIGURES = [
     name
     for name in PLOTS
     if PLOTS.load(name).endings == base.ENDINGS  # type: ignore[attr-defined]
-    and name != "search"  # of what rb-search writes: test_papers.py
+    and name != "search"  # of what rb-search writes: test_paper_plots.py
 ]
 SCORED = "acc,pgd20.8,pr.uniform.0.08,probacc.uniform.0.0313725.0.05,ge.pr.uniform.0.08,seconds_per_epoch"
 WEIGHTINGS = "equal; robust: pgd20.8=5, pr.*=3; fast: seconds_per_epoch=9"
@@ -151,9 +150,3 @@ def test_records_drawn_again_make_the_same_bytes(name: str, fifteen: Records) ->
     # Where panels end up is solved for in an order that differs from figure to figure.
     files = {base.encode(drawn(name, fifteen[:4]), "svg") for _ in range(3)}
     assert len(files) == 1
-
-
-def test_a_network_s_stages_have_their_channels(fifteen: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = " ".join(text for text, _ in texts_of(drawn("cells", fifteen[:1], view="network"), monkeypatch))
-    assert re.findall(r"residual /2\n(\d+) channels", said) == ["32", "64"]
-    assert re.findall(r"cell\n(\d+) channels", said) == ["16", "32", "64"]

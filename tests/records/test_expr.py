@@ -57,6 +57,8 @@ def value(text, record=RECORD):
         ("acc in[1]", False),  # a list, no class of a glob
         ("mean(fgsm.*, pgd20.*)", statistics.mean([0.5, 0.25, 0.4, 0.6])),
         ("count(nothing.*)", 0),
+        ("count(corrupt.*.[35], [pf]g*.8)", 5),
+        ("min(corrupt.*.[!3])", 0.45),
         ("std(fgsm.*, acc)", statistics.stdev([0.5, 0.25, 0.9])),
         ("abs(fgsm.16 - fgsm.8)", 0.25),
         ("log(acc)", math.log(0.9)),
@@ -73,7 +75,6 @@ def test_values(text, expected):
     ("text", "words"),
     [
         ("acc > > 0.8", "found '>': invalid syntax. Expected names, numbers"),
-        ("(acc > 0.8", "found '(': '(' was never closed"),
         ("acc*2", "'acc*2' stands for many metrics"),
         ("meen(fgsm.*)", "Did you mean 'mean'"),
         ("acc in 'x'", "'in' needs a list such as"),
@@ -95,10 +96,8 @@ def test_what_is_not_of_the_language_is_an_error(text, words):
     [
         ("acc and true", "'and' takes conditions such as acc > 0.5, found a number"),
         ("acc < 'x'", "'<' compares two numbers or two texts, found the text 'x' and a number"),
-        ("train <= 5", "found an object and a number"),
         ("1 / (acc - acc)", "division by 0"),
         ("log(acc - acc)", "log() takes a number above 0, found 0.0"),
-        ("sqrt(0 - acc)", "sqrt() takes a number of 0 or more, found -0.9"),
         ("std(acc)", "two values or more"),
         ("sum(1e308, 1e308)", "not a finite number"),
     ],
@@ -119,45 +118,12 @@ def test_what_a_record_holds_cannot_overflow():
 def test_a_missing_name_says_what_there_is():
     with pytest.raises(expr.MissingName) as caught:
         value("fgsm.9 > 0.5")
-    message = str(caught.value)
     assert caught.value.name == "fgsm.9"
-    assert "There is no metric or field 'fgsm.9'. Did you mean 'fgsm.8'" in message
-    assert "Metrics: fgsm.8, fgsm.16, pgd20.8, pr.uniform.0.08, apgd-ce.8 and 6 more. Fields: " in message
-    assert message.count(",") == 8  # at most five of either kind
+    assert "There is no metric or field 'fgsm.9'. Did you mean 'fgsm.8'" in str(caught.value)
+    with pytest.raises(expr.MissingName, match=r"There is 'mean\(corrupt\.\*\.3\)'\."):
+        value("corrupt.mean", {"metrics": {"corrupt.fog.3": 0.5, "corrupt.snow.3": 0.5}})
     with pytest.raises(expr.MissingName, match="A hyphen or \\* without spaces belongs to the name"):
         value("acc-fgsm.8")
-    with pytest.raises(expr.MissingName, match=r"field 'fgsm\.8'\. Metrics: none\."):
-        value("fgsm.8", {"arch": 5, "metrics": [1]})
-
-
-@pytest.mark.parametrize(
-    ("name", "severities", "there"),
-    [
-        ("corrupt.mean", "3", "'mean(corrupt.*.3)'"),
-        ("corrupt.fog.mean", "3", "'corrupt.fog.3'"),
-        ("corrupt.snow.mean", "3", None),
-    ],
-)
-def test_a_mean_over_corruptions_that_is_not_there_says_what_is(name, severities, there):
-    metrics = {f"corrupt.{one}.{at}": 0.5 for one in ("fog", "frost") for at in severities}
-    with pytest.raises(expr.MissingName) as caught:
-        value(name, {"metrics": metrics})
-    assert (f"There is {there}." in str(caught.value)) == (there is not None)
-    if there:
-        assert value(there.strip("'"), {"metrics": metrics}) == 0.5
-
-
-@pytest.mark.parametrize(
-    ("glob", "names"),
-    [
-        ("corrupt.*.[35]", [name for name in METRICS if name.startswith("corrupt")]),
-        ("corrupt.*.[!3]", ["corrupt.gaussian_noise.5"]),
-        ("[pf]g*.8", ["fgsm.8", "pgd20.8"]),
-    ],
-)
-def test_globs_have_one_letter_and_classes(glob, names):
-    assert expr.is_bare(glob) and expr.select(METRICS, glob) == names
-    assert value(f"count({glob})") == len(names) and value(f"max(acc,{glob})") == 0.9
 
 
 def test_select_reads_lists_of_names_and_globs():
@@ -165,15 +131,11 @@ def test_select_reads_lists_of_names_and_globs():
     assert expr.select(["union(acc,aa.8)", *METRICS], "union(acc,aa.8),acc") == ["union(acc,aa.8)", "acc"]
     assert expr.expand("corrupt.*.3", METRICS) == ["corrupt.fog.3", "corrupt.gaussian_noise.3"]
     assert expr.expand("acc", METRICS) == ["acc"] and expr.expand("nothing", METRICS) == []
-    with pytest.raises(expr.MissingName, match="Did you mean 'acc'"):
-        expr.select(METRICS, "fgsm.8,accc")
     with pytest.raises(expr.MissingName, match=r"No metric matches 'x\.\*'"):
         expr.select(METRICS, "x.*")
-    with pytest.raises(RbError, match="list of metrics is empty"):
-        expr.select(METRICS, " , ")
 
 
-@given(st.text("ab.*", max_size=8), st.lists(st.text("ab.", max_size=8)))
+@given(st.text("ab.*?[!]", max_size=8), st.lists(st.text("ab.", max_size=8)))
 def test_globs_match_as_in_a_shell(pattern, names):
     assert expr.expand(pattern, names) == [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
@@ -280,8 +242,6 @@ def test_the_distance_of_a_cell_is_the_number_of_edges_that_differ():
     assert {holds("distance(9)", index) for index in nasbench201.neighbours(9)} == {1}
     with pytest.raises(RbError, match=r"distance\(\) is between cells of NAS-Bench-201"):
         expr.compile("distance(9)")({"arch": {"space": "zoo"}})
-    with pytest.raises(RbError, match="takes one value"):
-        expr.compile("distance(9, 10)")
 
 
 def test_number_is_none_where_there_is_none() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import json
-import lzma
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +51,10 @@ BAD = {
     '{"arch":{},"train":3}': 'has "train" that is a number. Expected an object.',
     '{"arch":{},"metrics":{"acc":"high"}}': 'has the metric "acc" that is a string. Expected a number.',
     '{"arch":{},"evals":[1]}': 'has an entry in "evals" that is not an object',
-    '{"arch":{},"evals":[{"metric":"acc","ci95":[1]}]}': 'has the entry "acc" in "evals" with',
     '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or with a "ci95" that is not two numbers, the',
     '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': "that is not a number or too large",
     '{"arch":{},"metrics":{"acc":9223372036854775808}}': 'has the metric "acc" that is too large.',
     '{"a\\nb":1,"' + "x" * 3000 + '":2}': "it has: a\\nb, xxxxxxxxxxxxxxxxxxxx...)",
-    '{"arch":{},"schema":"' + "x" * 3000 + '"}': "has schema 'xxxx",
     '{"arch":{},"' + "x" * 3000 + '":1,"' + "x" * 3000 + '":1}': 'has the key "xxxx',
     '{"arch":{},"x":NaN}': "holds NaN, which JSON does not have",
     '{"arch":{},"x":1e999}': "is not JSON: number is infinity",
@@ -139,7 +135,6 @@ def test_reading_and_writing_files() -> None:
 
 BINARY = {
     "zip": b"PK\x03\x04\x00\x00\x08\n\x00{}\n" + b"\x80\n" * 99,
-    "pickle": b"\x80\x02}q\x00(X\x01\n" * 99,
     "after a line of text": b"%PDF-1.7\n%\xe2\x00\n" * 99,
 }
 
@@ -154,23 +149,16 @@ def test_binary_data_is_one_bad_line_and_not_read_further(kind: str) -> None:
 
 
 GOOD = '{"arch":{}}\n' * 99
-OTHER = {
-    **{"zcat": gzip.compress(GOOD.encode()) * 2, "xzcat": lzma.compress(GOOD.encode())},
-    "bzcat": bz2.compress(GOOD.encode()),
-    **{f"iconv -f UTF-{bits} -t UTF-8": GOOD.encode(f"utf-{bits}") for bits in (16, 32)},
-    **{f"iconv -f UTF-16{end} -t UTF-8": GOOD.encode(f"utf-16{end}") for end in ("LE", "BE")},
-}
+OTHER = {"zcat": gzip.compress(GOOD.encode()) * 2, "iconv -f UTF-16LE -t UTF-8": GOOD.encode("utf-16LE")}
 
 
 @pytest.mark.parametrize("command", OTHER)
 def test_compressed_or_utf_16_records_are_one_bad_line_that_says_what_to_type(command: str) -> None:
-    for name, said in (("my file", "'my file'"), ("standard input", "FILE")):
-        (line,) = lines(io.BytesIO(OTHER[command]), name)
-        assert line.problem is not None and line.problem.endswith(f": {command} {said} | TOOL.")
+    (line,) = lines(io.BytesIO(OTHER[command]), "my file")
+    assert line.problem is not None and line.problem.endswith(f": {command} 'my file' | TOOL.")
     Path("set").write_bytes(OTHER[command])
-    for reads in (plain_files.read_text, plain_files.read_settings):
-        with pytest.raises(RbError, match=f"^set is .*: {command} set > NEWFILE, and name that file"):
-            reads("set")
+    with pytest.raises(RbError, match=f"^set is .*: {command} set > NEWFILE, and name that file"):
+        plain_files.read_text("set")
 
 
 def test_a_key_that_stands_twice_among_very_many_is_found_at_once() -> None:

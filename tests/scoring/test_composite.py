@@ -84,11 +84,8 @@ def test_rescaling_a_metric_or_all_weights_changes_nothing(
     [
         (term, ["acc:lowr"], "neither a weight nor a direction. Did you mean 'lower'"),
         (term, ["acc:-1"], "The weight of 'acc' is -1. It must be above 0. To reverse a metric, write"),
-        *((term, [f"acc:{weight}"], "It must be above 0") for weight in ("0", "nan", "inf")),
-        (term, [":2"], "A metric of the score has no name"),
-        (check, [[]], "at least one metric"),
+        (term, ["acc:nan"], "It must be above 0"),
         (check, [[ACC, GE, Term("acc", 2.0)]], "has 'acc' twice"),
-        (scored, [[[1.0]], [ACC], "wurst"], "--missing is 'wurst'\\. Did you mean 'worst'"),
         (scored, [[[-1e308, 1e308]], [ACC]], "'acc' ranges from -1e\\+308 to 1e\\+308, too far to scale"),
     ],
 )

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from rbtools.errors import UsageError
 from rbtools.probabilistic.intervals import mean_interval
 from rbtools.records import answers, expr, sheet_cells
 from rbtools.records.sheet_cells import of_cell
@@ -56,9 +55,7 @@ def test_csv_has_full_precision_and_interval_columns() -> None:
     [
         ("ge.aa.l1.12", "GE AutoAttack (L1), ε = 12", True),
         ("cert.smooth.0.25.0.5", "certified by smoothing, σ = 0.25, ε = 0.5", True),
-        ("pr.uniform.0.0313725", "PR uniform, γ = 8/255", True),
-        ("probacc-all.uniform.0.08.0.05", "ProbAcc (all images) uniform, γ = 0.08, ρ = 0.05", True),
-        ("corrupt.gaussian_noise.3", "gaussian noise, severity 3", True),
+        ("probacc-all.uniform.0.0313725.0.05", "ProbAcc (all images) uniform, γ = 8/255, ρ = 0.05", True),
         ("mean(pgd20.*) - acc", "mean(pgd20.*) - acc", True),
         ("acc / pgd20.8", "acc / pgd20.8", False),
     ],
@@ -77,15 +74,11 @@ def test_a_table_for_people() -> None:
     plain_table = table_of(*some, key="acc", metrics=["cost"])
     labels = {"a/model": "Ours", "acc": "Accuracy"}
     shown = table.styled(plain_table, table.Style(percent=True, digits=1, plus_minus=True, labels=labels))
-    table.check_labels([plain_table], labels)
     assert render.to_markdown(shown).splitlines()[::2] == [
         r"| rank | name | dataset | checkpoint | Accuracy \[%\] | cost |",
         "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",
     ]
-    assert "/some/b/model.pt" in render.to_csv(plain_table) and "| b/model |" in render.to_markdown(shown)
     assert render.caption(shown, "latex") == "% ± is half of the 95 % interval."
-    with pytest.raises(UsageError, match=r"no column or cell is 'pgd'"):
-        table.check_labels([plain_table], ["pgd"])
 
 
 def with_answers(**right: list[bool]) -> dict[str, Any]:
@@ -189,9 +182,6 @@ def test_latex_reads_back(found: str) -> None:
     assert all(line.endswith(r" & 0.5000 \\") for line in lines[4:6])
 
 
-LETTERS = "=+-@\t\r\n '\\u001b\x1b\x9b\u202e\u2066aF0.5\uff1d"
-
-
 def test_what_begins_a_formula_is_quoted_and_what_is_not_seen_is_spelled() -> None:
     for found in ["=1+1", "+x", "-x", "@SUM(A1)", "\t=1", "\r", " =1", "-", "--5", "'=1", "\uff1d1", "'\t"]:
         assert sheet_cells.cell(found) == f"'{found}"
@@ -199,6 +189,9 @@ def test_what_begins_a_formula_is_quoted_and_what_is_not_seen_is_spelled() -> No
         assert sheet_cells.cell(found) == found
     for found in ["\x1b[2J", "a\x9bb", "\u202eabc", "\u2066x", "\x00", "\x7f"]:
         assert sheet_cells.cell(found).isprintable()
+
+
+LETTERS = "=+-@\t\r\n '\\u001b\x1b\x9b\u202e\u2066aF0.5\uff1d"
 
 
 @given(st.text(st.sampled_from(LETTERS), max_size=12) | st.text(max_size=12))

@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import stat
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -226,9 +225,6 @@ def test_whether_a_checkpoint_can_be_kept_is_known_before_it_is_made(
     assert not files()
     with pytest.raises(RbError, match="Leave out --store none"):
         Store(None).check_writable()
-    Path("in-the-way").write_text("")
-    with pytest.raises(RbError, match=r"Cannot write .*in-the-way.*: Not a directory\. Free some space, or"):
-        Store("in-the-way/rb-store").check_writable()
     monkeypatch.setattr(os, "makedirs", fails(errno.EROFS))
     with pytest.raises(RbError, match="Read-only file system"):
         Store("elsewhere").check_writable()
@@ -246,12 +242,7 @@ def test_a_store_of_another_format_is_left_alone(marker: str, said: str) -> None
     assert [path.name for path in Path("rb-store").iterdir()] == ["format.json"]
 
 
-def test_a_store_that_is_a_file_or_cannot_be_read_is_refused(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("file").write_text("")
-    with pytest.raises(RbError, match=r"The store .*file is a file\. Name a folder with --store"):
-        Store("file").result(KEY)
+def test_a_store_that_cannot_be_read_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.keep_result(KEY, WHAT, 1)
     monkeypatch.setattr(content_store, "read_plain", fails(errno.EACCES))
     with pytest.raises(RbError, match=r"Cannot read .*: Permission denied\. Check the store's permissions"):
@@ -296,41 +287,22 @@ def test_a_stamp_under_which_a_file_may_change_is_not_believed(
     assert stamp(status(**fields)).settled is settled
 
 
-LINE = model("x", metrics={"acc": 0.5, "fgsm.8": 0.25})
-
-
 def write(path: str, data: bytes = b"data") -> None:
     with user_output(Path(path), hint="") as stream:
         stream.write(data)
 
 
-@pytest.mark.parametrize(
-    ("tool", "words", "begins"),
-    [("convert", "csv --write", b"arch"), ("plot", "leaderboard -o", b"<!doctype")],
-)
-def test_the_tools_follow_links_and_write_to_devices(tool: str, words: str, begins: bytes) -> None:
+def test_a_tool_follows_links_and_writes_to_devices() -> None:
     os.mkdir("there")
     Path("there/file").write_text("before")
-    for name, target in (("x.html", "there/file"), ("y.html", "there/new"), ("full.html", "/dev/full")):
+    for name, target in (("x", "there/file"), ("y", "there/new"), ("full", "/dev/full")):
         os.symlink(target, name)
-        result = run(tool, f"{words} {name}", [LINE])
+        result = run("convert", f"csv --write {name}", [model("x", metrics={"acc": 0.5})])
         assert os.readlink(name) == target
         if target == "/dev/full":
-            assert result.exit_code and "full.html: No space left" in result.stderr
+            assert result.exit_code and "full: No space left" in result.stderr
         else:
-            content = Path(target).read_bytes()
-            assert content[: len(begins)].lower() == begins and len(content) > 20
-
-
-def test_a_pipe_is_written_to() -> None:
-    """Its reader waited for ever, where another file took its name."""
-    os.mkfifo("x")
-    content: list[bytes] = []
-    reader = threading.Thread(target=lambda: content.append(Path("x").read_bytes()), daemon=True)
-    reader.start()
-    write("x")
-    reader.join(60)
-    assert content == [b"data"] and stat.S_ISFIFO(os.stat("x").st_mode)
+            assert Path(target).read_bytes().startswith(b"arch")
 
 
 def test_an_open_file_by_its_other_name_is_written_to() -> None:

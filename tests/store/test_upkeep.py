@@ -235,15 +235,6 @@ def test_states_of_finished_trainings_and_old_or_damaged_ones_are_removed(
     assert "state" not in cleared(filled.store)
 
 
-def test_what_cannot_be_removed_is_said(busy: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(RbError, match=r"Cannot remove .*: Operation not permitted\. Check the store's perm"):
-        upkeep.clear(busy.store, keep_metrics=True)
-
-
 def listed(store: Store) -> list[dict[str, Any]]:
     found = list(listing.records(store))
     assert all(one.record is not None for one in found)
@@ -287,8 +278,6 @@ def test_the_beginning_of_a_key_finds_its_result(filled: Filled) -> None:
     for path in filled.files("results"):
         (found,) = listing.records(filled.store, [path.name[:12].upper()])
         assert found.path == path
-    keys = [path.name for path in filled.files("results")]
-    assert len(list(listing.records(filled.store, [*keys, *keys]))) == len(keys)
 
 
 def test_what_is_no_store_is_said_and_not_made() -> None:
@@ -298,4 +287,3 @@ def test_what_is_no_store_is_said_and_not_made() -> None:
     Path("photos/cat").mkdir(parents=True)
     with pytest.raises(RbError, match=r"photos is not a store: it has no format\.json"):
         list(listing.records(Store("photos")))
-    assert list(listing.records(Store("photos/cat"))) == []  # an empty folder may become one
