@@ -44,6 +44,14 @@ def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None
     assert result.stderr.count("\n") == 2 and result.stderr.count("rb-convert: error: board.json: row ") == 2
 
 
+def test_half_of_a_surrogate_pair_is_written_as_its_escape() -> None:
+    folder = Path("cifar10/Linf")
+    folder.mkdir(parents=True)
+    (folder / "X.json").write_text(json.dumps({"dataset": "cifar10", "clean_acc": "90", "eps": "\ud800"}))
+    (failed,) = records(run(f"robustbench {folder}"))
+    assert "the text '\\ud800'" in failed["error"]["message"]
+
+
 def test_no_records_write_no_file() -> None:
     Path("failed.jsonl").write_text('{"arch":{},"error":{"tool":"rb-train","message":"no luck"}}\n')
     result = run("prbench --write out.json failed.jsonl")

@@ -54,7 +54,7 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
     text = row.get(key)
     if not isinstance(text, str) or not text.strip():
         listed = ", ".join(map(str, list(row)[:8])) or "nothing"
-        kind = repr(text) if key in row else f"missing (the row has: {listed})"
+        kind = shown(repr(text)) if key in row else f"missing (the row has: {listed})"
         raise RbError(f'The row\'s "{key}" is {kind}. Expected a text.')
     return text
 
