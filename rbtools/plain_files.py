@@ -119,7 +119,8 @@ def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
 
 def shards_of(path: str | os.PathLike[str]) -> list[str]:
     """The files that the index of a checkpoint in several files (`*.index.json`) lists; empty for any other
-    file. Raises OSError, and RbError if the index lists no files or files in other folders."""
+    file. Raises OSError if the index cannot be read, and RbError if it lists no files, or files in another
+    folder."""
     if not os.fspath(path).endswith(".index.json"):
         return []
     try:

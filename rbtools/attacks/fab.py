@@ -220,8 +220,8 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     For linf and l2, a coordinate moves by min(t * speed, room) in the direction that decreases |value|. The
     speed is 1 in linf and |normal| in l2. The change of the value is concave and piecewise linear in t.
     Newton's method from t = 0 therefore approaches the solution from below, and needs at most one iteration
-    for each linear piece. In l1, coordinates move to the border one after another, those with the largest
-    |normal| first. The last of the moving coordinates moves only a part of the distance to the border.
+    for each linear piece. In l1, coordinates move to the border of the box one after another, in descending
+    order of |normal|. The last of the moving coordinates moves only a part of the distance to the border.
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])

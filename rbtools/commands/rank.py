@@ -140,8 +140,8 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     more images is kept. All records are read before the first is written.
 
     --against adds the published value of each metric, the difference (ours minus theirs), and whether the
-    difference is within the sampling error of 1.96 standard errors, which takes both numbers of images into
-    account. A record is matched with a row of robustbench by the name in --arch robustbench:NAME, with a row
+    difference is within 1.96 standard errors. The standard error depends on the number of images of both
+    values. A record is matched with a row of robustbench by the name in --arch robustbench:NAME, with a row
     of prbench by data set, network and training method, and with any other row by the cell. The metric, eps
     and other settings must also be equal.
 
@@ -150,7 +150,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     that cannot be distinguished on these images.
 
     With --assert, the exit status is 1 if a record does not meet a condition, lacks the metric or its
-    interval, or is a failed record, and if there is no record. Standard error lists each case in one line.
+    interval, or has failed, and also if there are no records. Standard error lists each case in one line.
 
     \b
     Examples:

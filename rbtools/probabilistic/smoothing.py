@@ -52,7 +52,8 @@ def failure_rate(radius: float, sigma: float) -> float:
 
 
 def largest_radius(draws: int, sigma: float, alpha: float) -> float:
-    """The largest radius that `draws` copies of one class can certify, or 0 if no radius can be certified."""
+    """The largest radius that is certified if all `draws` noisy copies get the same class; 0 if there is
+    none."""
     share = alpha ** (1 / draws)
     return sigma * float(special.ndtri(share)) if share > 0.5 else 0.0
 

@@ -271,7 +271,7 @@ _MARKS = (
 
 
 def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
-    """The columns of the worst class and its accuracy, and of each class's accuracy, if there are any."""
+    """Columns for the worst class, its accuracy and the accuracy of each class, if the records have these."""
     classes = ("per_class", "classes")
 
     def worst(row: _Row) -> TableCell:

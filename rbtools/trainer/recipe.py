@@ -171,8 +171,8 @@ class Recipe:
     )
     select: str = param(
         "last",
-        "The weights of the record's checkpoint: those of the last epoch or of the best epoch in the"
-        " validation. The record contains the names of both checkpoints.",
+        "Weights in the record's checkpoint: those of the last epoch, or of the epoch that is best on the"
+        " validation images. The record contains the names of both checkpoints.",
         choices=("last", "best"),
     )
     output: str = param(
