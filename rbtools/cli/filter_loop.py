@@ -225,7 +225,7 @@ class Loop:
         return dumps(bad_line_record(self.screen.tool, line))
 
     def place_of_another(self) -> bytes:
-        """A placeholder for a result that another shard computes. Later tools do not change the placeholder."""
+        """A placeholder for a result that another shard computes. Later tools leave it unchanged."""
         self.elsewhere += 1
         return dumps(failed_record(self.screen.tool, ELSEWHERE))
 

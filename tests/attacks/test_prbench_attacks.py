@@ -56,3 +56,8 @@ def test_cw_ascends_the_margin_of_the_code(net: str, margin: str) -> None:
     values = losses.margin(logits, labels, labels, kappa) - kappa
     assert values.mean().item() == pytest.approx(case["mean"], rel=1e-6)
     assert values[:8].tolist() == pytest.approx(case["first8"], abs=5e-6)
+
+
+def test_a_record_names_the_margin_that_cw_ascends() -> None:
+    named = [ATTACKS.build("cw", target=target).loss_for(10) for target in ("none", "3")]
+    assert named == ["margin", "targeted-margin"]

@@ -84,7 +84,8 @@ def test_wrong_input_is_one_sentence(name: str, changed: dict[str, Any], message
 def test_wrong_distances_are_one_sentence() -> None:
     with pytest.raises(RbError, match=r"eps is a list of distances for adaptive"):
         CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, eps=(0.5,))
-    with pytest.raises(RbError, match=r"eps is \[-0\.5\]\. Expected distances of 0 or more"):
-        CERTIFIERS.build("smooth", adaptive=True)(EVAL, IMAGES, LABELS, eps=(-0.5,))
+    for wrong in (-0.5, float("inf")):
+        with pytest.raises(RbError, match=rf"eps is \[{wrong}\]\. Expected distances of 0 or more"):
+            CERTIFIERS.build("smooth", adaptive=True)(EVAL, IMAGES, LABELS, eps=(wrong,))
     with pytest.raises(RbError, match=r"Expected 2 whole numbers"):
         CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, examples=torch.arange(3))

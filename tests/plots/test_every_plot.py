@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -150,3 +151,9 @@ def test_records_drawn_again_make_the_same_bytes(name: str, fifteen: Records) ->
     # Where panels end up is solved for in an order that differs from figure to figure.
     files = {base.encode(drawn(name, fifteen[:4]), "svg") for _ in range(3)}
     assert len(files) == 1
+
+
+def test_a_network_s_stages_have_their_channels(fifteen: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = " ".join(text for text, _ in texts_of(drawn("cells", fifteen[:1], view="network"), monkeypatch))
+    assert re.findall(r"residual /2\n(\d+) channels", said) == ["32", "64"]
+    assert re.findall(r"cell\n(\d+) channels", said) == ["16", "32", "64"]
