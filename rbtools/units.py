@@ -89,7 +89,8 @@ def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
 
 def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") -> float:
     """Convert a distance, as typed by a user, to pixel units: in L-infinity, `8` and `8/255` are both 8/255;
-    in L2, the number is unchanged. Raises UsageError for negative numbers, and in L-infinity above 255/255.
+    in L2, the number is unchanged. Raises UsageError for numbers that are negative or unreadable, or in
+    L-infinity above 255/255.
     """
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if value < 0:

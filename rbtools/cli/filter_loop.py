@@ -291,7 +291,7 @@ class Loop:
         at = f"{place} ({name_of(record)})" if place else name_of(record)
         stop_if_strict(self.source.strict, f"{at}: {message}")
         self.screen.error(f"{at}: {message}")
-        return dumps({**record, "error": {"tool": self.screen.tool, "message": message}})
+        return dumps({**record, "error": failed_record(self.screen.tool, message)["error"]})
 
     def _say(self, record: dict[str, Any], result: dict[str, Any]) -> None:
         if not self.screen.terminal:

@@ -255,7 +255,12 @@ def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
 
 
 def failed_record(tool: str, message: str, **about: object) -> dict[str, Any]:
-    return {"schema": SCHEMA, "error": {"tool": tool, "message": message, **about}}
+    """Half of a surrogate pair, as in a file name that is not UTF-8, becomes an escape sequence."""
+    error = {"tool": tool, "message": message, **about}
+    for key, value in error.items():
+        if isinstance(value, str):
+            error[key] = value.encode("utf-8", "backslashreplace").decode()
+    return {"schema": SCHEMA, "error": error}
 
 
 def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from rbtools.cli import options, shared, streams
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import RecordReader, counted
 from rbtools.cli.source import RecordSource, failed_record, name_of, stop_if_strict, where
-from rbtools.errors import RbError, UsageError, one_line
+from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Document, Format, Published, Unit
 from rbtools.formats.base import as_text
 from rbtools.formats.conversion_report import losses
@@ -117,7 +117,7 @@ class _Reading:
             except UnicodeEncodeError:
                 problem = "It contains half of a surrogate pair, which is not text. Expected Unicode."
                 unit = Bad(unit.where, problem, as_text(unit.content))
-        message = one_line(f"{unit.where}: {unit.problem}")
+        message = f"{unit.where}: {unit.problem}"
         self._say(message)
         return dumps(failed_record("rb-convert", message, text=unit.text))
 

@@ -1,9 +1,9 @@
 """Metric names: building and parsing a name, the direction of a metric, and the metric that was evaluated
-last.
+last. No other module parses metric names.
 
 Names begin with the general part and end with the most specific part: `pgd20.8`, `corrupt.fog.3`,
 `pr.uniform.0.08`. Numbers in a name are formatted with `%g`. If the split is not test, the name begins with
-the split: `train.pgd20.8`. No other module parses metric names.
+the split: `train.pgd20.8`.
 """
 
 from __future__ import annotations
@@ -143,22 +143,26 @@ def eps_name(eps: float, norm: str = "linf") -> str:
 
 
 def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
-    """`pgd20.8` is the accuracy at eps 8/255; in another norm, `stem` ends with the norm (`pgd20.l2`)."""
+    """`pgd20.8` is the accuracy under an attack (here with 20 steps) at eps 8/255. In another norm, the stem
+    of the attack includes the norm (`pgd20.l2.0.5`)."""
     return f"{stem}.{eps_name(eps, norm)}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:
-    """`corrupt.fog.3` is the accuracy at severity 3, `corrupt.fog.mean` the mean over severities."""
+    """`corrupt.fog.3` is the accuracy under a corruption of severity 3, and `corrupt.fog.mean` is its mean
+    over all severities."""
     return f"corrupt.{corruption}.{severity}"
 
 
 def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
-    """`pr.uniform.0.08` is over images that are correct without noise, `pr-all.uniform.0.08` over all."""
+    """`pr.uniform.0.08` is the mean share of noisy copies that are classified correctly, over the images that
+    are correct without noise; `pr-all.uniform.0.08` is the mean over all images."""
     return f"pr{_OVER[denominator]}.{noise}.{gamma:g}"
 
 
 def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "correct") -> str:
-    """`probacc.uniform.0.0313725.0.05` ends with gamma and rho; `probacc-all` is over all images."""
+    """`probacc.uniform.0.0313725.0.05` contains the radius and the tolerated failure rate; over all images,
+    the name begins with `probacc-all`."""
     return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
 
@@ -168,7 +172,8 @@ def pfail_name(noise: str, gamma: float) -> str:
 
 
 def smoothing_name(sigma: float, radius: float) -> str:
-    """`cert.smooth.0.25.0.5` is the certified accuracy for sigma 0.25 and the L2 radius 0.5."""
+    """`cert.smooth.0.25.0.5` is the certified accuracy of the smoothed classifier for sigma 0.25 and the L2
+    radius 0.5."""
     return f"cert.smooth.{sigma:g}.{radius:g}"
 
 
@@ -185,7 +190,8 @@ def sides_of_ge(metric: str) -> tuple[str, str]:
 
 
 def gap_name(metric: str) -> str:
-    """`test_minus_train.loss.pgd20.8` is a gap that grows with overfitting."""
+    """`test_minus_train.loss.pgd20.8` is the name of a gap that grows with overfitting; the name shows the
+    direction."""
     return f"{DIFFERENCE}.{metric}"
 
 
