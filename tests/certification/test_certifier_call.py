@@ -71,6 +71,10 @@ nn.init.constant_(NAN[1].bias, math.nan)
     [
         ({"images": IMAGES * 255}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"There are no images"),
+        (
+            {"model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(768, 3))},
+            r"in training mode.*model\.eval\(\)",
+        ),
         ({"model": NAN}, r"NaN or infinite logits"),
         ({"batch": 0}, r"batch is 0"),
     ],

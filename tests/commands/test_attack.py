@@ -117,6 +117,9 @@ def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(
     assert first.stderr.endswith("1 record: 0 computed, 1 found in the store.\n")
     record = one(first)
     assert record["metrics"] == whole["metrics"]
+    for option in ("--store=none", "--force"):
+        refused = run(f"{chosen} --shard 2/2 {option}")
+        assert refused.exit_code == 2 and "--shard with --checkpoint divides the images" in refused.stderr
 
 
 def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
@@ -191,12 +194,13 @@ def test_the_name_of_an_ensemble_is_that_of_its_parts(settings: dict[str, str], 
 
 def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, Record]) -> None:
     plain = "pgd --eps 16 --steps 3 --n 60"
-    run(plain, trained["erm"])  # the images are made though the result is known
+    assert run(plain, trained["erm"]).exit_code == 0  # the images are made though the result is known
     words = f"{plain} --detail --save-adv adv"
     record = one(run(words, trained["erm"]))
     entry = record["evals"][-1]
     confusion = np.array(entry["detail"]["confusion"])
-    assert confusion.sum() == 60 and np.trace(confusion) / 60 == entry["value"]
+    assert confusion.sum(1).tolist() == [6] * 10  # as many of each class
+    assert np.trace(confusion) / 60 == entry["value"]
     label = np.array(entry["detail"]["confidence"]["label"])
     assert np.allclose(label.sum(1), 1, atol=1e-3)
     right, wrong = entry["detail"]["confidence"]["prediction"]

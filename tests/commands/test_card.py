@@ -173,6 +173,10 @@ def test_gaps_and_probabilistic_robustness_are_compared_at_the_end(trained: dict
         assert name.startswith("pr-all.") and row["n"] == 40
         assert row["difference"] == pytest.approx(values[0] - values[1])
     assert rows["pr"]
+    for row, lower in [*((row, False) for row in rows["pr"].values()), (rows["gap"]["ge.acc"], True)]:
+        low, high = row["ci95"]
+        better = "other" if (low > 0) == lower else "this"
+        assert row["better"] == (None if low <= 0 <= high else better)
 
 
 def test_the_live_table_has_a_row_for_each_part() -> None:

@@ -51,6 +51,7 @@ def test_one_list_of_several_is_named(write, tmp_path):
         ("1 5", "", "names the example 5, and the split has 5. Expected numbers from 0 to 4."),
         ("1 2 1", "", "names the example 1 twice"),
         ("1 two", "", "holds 'two'. Expected whole numbers"),
+        ("[1, 2.5]", "", "holds 2.5"),
         ("[1, 2", "", "is not JSON"),
         (PUBLISHED, "", "has several lists: train, valid. Name one: "),
         (PUBLISHED, ":vaild", "has no 'vaild'. Did you mean 'valid'? It has: train, valid."),
@@ -102,6 +103,11 @@ def test_seeds_give_other_orders_and_the_order_is_frozen():
     # Subsets are in users' stores: these may never change.
     assert orders[0] == [2, 33, 31, 32, 6, 37, 27, 4]
     assert orders[1] == [24, 14, 29, 7, 16, 34, 13, 27]
+
+
+def test_fewer_than_one_is_refused():
+    with pytest.raises(RbError, match=r"number of examples is -3\. It must be 1 or more"):
+        datasets.subset(torch.tensor([0, 1]), -3, seed=0)
 
 
 @pytest.mark.parametrize("in_order", [False, True])

@@ -231,15 +231,28 @@ def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: Da
 
 
 def test_looks_of_the_command_are_warnings(network: nn.Module, digits: Data) -> None:
+    class Shifted(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return network(images - 1)
+
+    class Touchy(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            if float(images.min()) < 0 or len(images) == 128:
+                raise ValueError("pixels or a batch that I do not take")
+            return network(images)
+
+    plain = rbtools.evaluate(network, digits, "acc")
     training = nn.Sequential(network, nn.Dropout(), nn.BatchNorm1d(10).double())
     for model, said in (
         (nn.Sequential(network, nn.Softmax(1)), "ends in a softmax"),
         (training, r"training mode, in which its Dropout.*evaluated in eval mode.*model\.eval\(\)"),
+        (Shifted(), r"normalisation looks wrong: clean accuracy is 0\.\d+ on 128 images, and 0"),
     ):
         with pytest.warns(UserWarning, match=said):
             result = rbtools.evaluate(model.train(model is training), digits, "acc", n=200)
         assert result.n == 200
     assert training[1].training and int(training[2].num_batches_tracked) == 0
+    assert torch.equal(rbtools.evaluate(Touchy().eval(), digits, "acc").correct, plain.correct)
     for _ in range(2):  # from the store, too
         with pytest.warns(UserWarning, match="softmax"):
             rbtools.evaluate(nn.Sequential(network, nn.Softmax(1)).eval(), digits, "acc", store="kept")

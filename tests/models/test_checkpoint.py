@@ -289,9 +289,9 @@ def test_a_file_that_holds_no_weights_is_described(case):
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 1) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(12, 12))
+        self.net = nn.Sequential(nn.Flatten(), *(nn.Linear(12, 12) for _ in range(layers)))
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.net(x)
@@ -317,6 +317,7 @@ MAKERS = {
     "averaged": lambda: AveragedModel(Net()),
     "held": lambda: Holder(Net()),
     "ema": lambda: Ema(Net()),
+    "large": lambda: Ema(Net(2)),
     "lazy": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(12)),
 }
 BESIDE = {"criterion.weight": torch.ones(12), "metric.total": torch.tensor(3), "val_acc.tp": torch.ones(2)}
@@ -332,7 +333,7 @@ def load_own(content: Any, maker: str) -> tuple[nn.Module, dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "clf."])
-@pytest.mark.parametrize("maker", [name for name in MAKERS if name != "lazy"])
+@pytest.mark.parametrize("maker", [name for name in MAKERS if name not in ("large", "lazy")])
 @pytest.mark.slow
 def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: str, prefix: str) -> None:
     net, images = Net(), torch.rand(4, 3, 2, 2)
@@ -343,10 +344,12 @@ def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: s
     assert facts.get("warnings", []) == (said if prefix else [])
 
 
-def test_two_networks_are_not_guessed_between() -> None:
-    state = {f"{name}.{key}": one for name in ("student", "other") for key, one in Net().state_dict().items()}
+def test_missing_layers_are_named_and_two_networks_are_not_guessed_between() -> None:
+    state = {f"student.{key}": value for key, value in Net().state_dict().items()}
+    with pytest.raises(RbError, match=r"missing: student\.net\.2\.weight, student\.net\.2\.bias\. "):
+        load_own(state, "large")
     with pytest.raises(RbError, match="does not fit Net"):
-        load_own(state, "plain")
+        load_own({**state, **{f"other.{key}": value for key, value in Net().state_dict().items()}}, "plain")
 
 
 def test_lazy_layers_get_their_sizes_before_the_weights() -> None:

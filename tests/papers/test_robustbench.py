@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS, Bad, ConversionReport
+from rbtools.papers.formats import robustbench
 from rbtools.papers.formats.robustbench import Info
 from tests.formats import reading
 from tests.runner import model, records, run
@@ -65,6 +66,10 @@ def test_distances_are_texts(eps: str, metric: str, distance: float, notes: int)
     entry = next(one for one in record["evals"] if one["metric"] == metric)
     assert entry["eps"] == distance and len(list(told.remarks())) == notes
     assert written([record])["cifar10/Linf/A.json"]["eps"] == eps
+
+
+def test_numbers_are_in_1_255_in_linf_alone() -> None:
+    assert (robustbench.distance(8, "linf"), robustbench.distance(2, "l2")) == (8 / 255, 2)
 
 
 def test_corruptions_have_no_distance() -> None:

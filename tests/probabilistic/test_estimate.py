@@ -117,6 +117,11 @@ def test_nothing_to_average_gives_no_number_but_a_reason() -> None:
     assert pr_d([], 10).reason == "there are no images to count"
 
 
+def test_entry_names_its_confidence() -> None:
+    names = [[*pr_d([3], 4, confidence).entry()][-1] for confidence in (0.95, 0.99, 0.999)]
+    assert names == ["ci95", "ci99", "ci99.9"]
+
+
 def test_undecided_images_are_those_whose_draws_leave_both_open() -> None:
     # 299 draws without failure show a rate below .01 at 95 %, 298 do not
     assert undecided([299], 299, 0.01) == 0 and undecided([298], 298, 0.01) == 1

@@ -114,6 +114,13 @@ def test_an_object_and_a_name_of_a_method_are_the_same() -> None:
     assert named.history["loss"] == made.history["loss"] and named.method == made.method
 
 
+def test_a_preset_of_a_paper_sets_what_is_not_given() -> None:
+    given = {**SHORT, "batch_size": 10}
+    done = rbtools.fit(plain(), some(), "pgd", preset="rice2020", attack_steps=1, **given)
+    assert (done.recipe.schedule, done.recipe.batch_size, done.recipe.clean_pass) == ("piecewise", 10, True)
+    assert (done.method.attack_steps, done.method.inner_mode) == (1, "train")
+
+
 IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
 BAD_DATA: list[tuple[Any, str]] = [
     ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),

@@ -329,6 +329,10 @@ def test_what_a_drawn_output_does_not_go_with() -> None:
             recipe.check(Recipe(output="random", **wrong))
 
 
+def test_options_of_later_versions_are_not_in_the_keys_of_trainings_without_them() -> None:
+    assert not {"output", "lr_rule"} & Recipe().config().keys()
+
+
 def test_a_drawn_output_is_the_weights_before_that_step(tmp_path: Path) -> None:
     run, _, _ = two_classes(12, tmp_path)
     arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5}
