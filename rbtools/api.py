@@ -383,7 +383,7 @@ def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[st
 
 
 def _check_record(given: object) -> None:
-    """Raise RbError, which says what to do, if the value is not a record (a network, a list)."""
+    """Raise RbError with advice if the value is not a record but, for example, a network or a list."""
     if isinstance(given, dict):
         try:
             check_shape(given)

@@ -47,7 +47,9 @@ class CWL2(MinimalNormAttack):
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
     c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
-    kappa: float = param(0.0, "Logit margin from which an image counts as fooled.", check="non-negative")
+    kappa: float = param(
+        0.0, "Logit margin from which the attack on an image counts as successful.", check="non-negative"
+    )
 
     @property
     def stem(self) -> str:

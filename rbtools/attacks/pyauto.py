@@ -32,8 +32,8 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
     """Perturb images (N, C, H, W), float32 in [0, 1], with AutoAttack's own code.
 
-    AutoAttack's code draws random numbers for the whole batch. Its seed is taken from the first example, so
-    equal batches have equal results. Raises RbError if AutoAttack's code fails. For example, DLR losses need
+    AutoAttack's code draws random numbers for the whole batch. The seed depends on the first example, so
+    equal batches give equal results. Raises RbError if AutoAttack's code fails. For example, DLR losses need
     at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes.
     """
     if len(images) == 0 or method.eps == 0:

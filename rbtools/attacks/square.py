@@ -45,8 +45,8 @@ class Square(ReferenceBackend):
 
     The attack is a random search that decreases the margin z_y - (largest other logit) and uses only the
     logits of the model. The squares are random and independent for each image. A square that would change
-    nothing needs no pass of the model, but counts as one of --queries. An example is dropped as soon as a
-    point fools the model. Unbroken examples are returned unchanged.
+    nothing needs no forward pass, but it counts as a query. An example is dropped as soon as a point fools
+    the model. Unbroken examples are returned unchanged.
 
     The fraction of the pixels in a square is initially p and is halved after 10, 50, 200, 500, 1000, 2000,
     4000, 6000 and 8000 queries. With schedule "fixed", these numbers do not depend on --queries, as in

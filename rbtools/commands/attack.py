@@ -90,8 +90,8 @@ def main(
     front of the network, and the attack passes through them.
 
     There are further subcommands: none measures only the clean accuracy, preset runs the attacks of a paper,
-    curve measures all distances at once, check tests for gradient masking, and transfer uses the adversarial
-    examples of other models. With --allow-code, python:MODULE:CLASS runs your own attack.
+    curve measures the accuracy at all distances at once, check tests for gradient masking, and transfer uses
+    the adversarial examples of other models. With --allow-code, python:MODULE:CLASS runs your own attack.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Impulse noise: some values become black or white, like bit errors."""
+"""Impulse noise: some values become 0 or 1, as bit errors could do."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """The name in the registry (or python:MODULE:CLASS), a colon or nothing, and the argument."""
+    """Three parts: the name in the registry (or python:MODULE:CLASS), the colon (empty without an argument),
+    and the argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")

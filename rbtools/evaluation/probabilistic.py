@@ -157,8 +157,8 @@ class Decided(Noisy):
 
     With `adaptive`, the sequential test decides. Without `adaptive`, sampling stops when the remaining
     samples cannot change the decision. `rates` are the rates that are decided together; a decision does not
-    depend on the other rates. A row contains the number of correct copies (-1: excluded), the number of
-    samples, and for each rate 1, 0 or -1 (undecided).
+    depend on the other rates. A row contains the number of correctly classified copies (-1 for an excluded
+    image), the number of samples and, for each rate, a verdict: 1 (passes), 0 (fails) or -1 (undecided).
     """
 
     rho: float = param(0.1, "The tolerated failure rate.", check="fraction")

@@ -84,9 +84,9 @@ PARTS = ("loss", "error")
 def robust_loss(method: Any, eps: Sequence[float]) -> Evaluation:
     """Loss and error under one attack at any number of distances, and clean accuracy.
 
-    Every image is attacked, even if it is misclassified, and only the last iterate counts: a mean that
-    includes unattacked images would not be the robust loss. Raises UsageError if the attack skips images or
-    stops early.
+    Every image is attacked, even if it is already misclassified, because a mean that includes unattacked
+    images would not be the robust loss. Only the last iterate counts. Raises UsageError if the attack skips
+    images or stops early.
     """
     goes_on = method.iterate == "last" or not method.random
     if not goes_on or method.batch_dependent or method.clean_pass:

@@ -26,7 +26,7 @@ Summary = Callable[[Sequence[Any], Sequence[Entry], Sequence[Entry], RowsOf | No
 class Spec:
     """One result of a model on images: a row for each image, and an entry that is computed from all rows.
 
-    The fields are the settings, which determine the key in the store and the entry. Two results with equal
+    The fields are the settings; they determine the entry and its key in the store. Two results with equal
     settings answer the same question. Fields that entries do not contain are ignored in comparisons. Several
     specs may use the same rows; such specs have the same `column`.
     """

@@ -84,7 +84,7 @@ def complete(
 ) -> None:
     """Have the missing tiles of the first n examples measured, and append their outcomes in order.
 
-    `size` is the number of examples of a tile. `measured` requests tiles one by one when a worker is free,
+    `size` is the number of examples in a tile. `measured` requests tiles one by one when a worker is free,
     and yields each tile with its parts when it is finished. Before a tile is requested, `progress` is called
     with the number of examples whose outcomes have been appended; it raises an exception if the work should
     stop. `shard` is (i, N) if N processes share this store (`in_turn`). At the end, also after an

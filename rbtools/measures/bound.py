@@ -288,8 +288,8 @@ class BoundMeasure(Measure):
 
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> BatchResult:
-    """The largest ratios on these images, on their attacked images, and in the direction of the gradients.
-    The keys are the names of the constants; gamma, the largest L2 distance of an attacked image; softmax; and
+    """The largest ratios on these images, on their adversarial examples, and along the gradients. The keys
+    are the names of the constants; gamma, the largest L2 distance of an attacked image; softmax; and
     smooth_theta_local, the list of smooth_theta for each attacked image."""
     largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
     local = []

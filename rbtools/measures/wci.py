@@ -117,9 +117,9 @@ def traces(
     The logits may be piecewise linear in a weight, as with ReLU, pooling and BatchNorm's running statistics.
     The trace of its block is then the mean over images of the trace of J' C J, where J is the Jacobian of an
     image's logits with respect to the weight, and C = diag(p) - p p' is the Hessian of the cross-entropy with
-    respect to the logits. The trace of J' C J needs no second derivative. One backward pass gives an estimate
-    for all such layers at once, without the blocks between layers. Each of the other layers has its own
-    random vectors.
+    respect to the logits. The trace of J' C J needs no second derivative. One backward pass gives estimates
+    for all such layers at once; the blocks of the Hessian between two layers are ignored. Each of the other
+    layers has its own random vectors.
     """
     curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)
     linear = [name for name in names if name not in curved]

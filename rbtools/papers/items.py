@@ -51,8 +51,8 @@ class Item(NamedTuple):
     """A numbered figure, table, theorem or algorithm.
 
     `axes` describes the axes of the paper's figure, or the rows and columns of its table. `verdict` is "as in
-    the paper", or explains the difference. `lacks` lists the parts that are missing below full scale. `note`
-    is a remark for every scale. The page adds a full stop to these texts. `of` names another paper's
+    the paper", or explains the difference. `lacks` lists the parts that a run below full scale leaves out.
+    `note` is a remark for every scale. The page adds a full stop to these texts. `of` names another paper's
     reproduction if its records are drawn. `from_records` is true if records are drawn. `columns` is the
     number of panels in a row. `maker` explains how to compute the records of a table if the reproduction does
     not compute all of them. `bound` is the bound of `rb-measure bound` that a theorem states, such as wci4.

@@ -34,7 +34,7 @@ TRAIN = {"method": "pgd", "preset": "nasrobbench201"}
 
 class RobBenchResult(NamedTuple):
     """The results of one architecture with one seed. The seed "threeseed" is the mean over three seeds.
-    `lone` contains values that are published once for all seeds; these values are added to the first seed."""
+    `lone` contains values that are published once, not for each seed; they are stored with the first seed."""
 
     dataset: str
     arch: str

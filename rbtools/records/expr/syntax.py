@@ -22,7 +22,8 @@ _BARE = re.compile(f"{_NAME}|{_CLASS}{_REST}")
 
 
 class Token(NamedTuple):
-    """`kind` is text, number, name (or glob), word (of the language) or sign; `at` counts from 0."""
+    """`kind` is "text", "number", "name" (also of a glob), "word" (a keyword) or "sign" (an operator or
+    bracket); `at` is the position of its first character, from 0."""
 
     kind: str
     text: str
