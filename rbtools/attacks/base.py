@@ -112,7 +112,8 @@ class Attack(_WithFields, Registered):
 
     @property
     def batch_dependent(self) -> bool:
-        """True if the random numbers depend on the batch and not only on the example."""
+        """True if the random numbers depend on the batch and not only on the example. The batch size of such
+        an attack does not depend on the available memory."""
         return False
 
     @property

@@ -79,7 +79,8 @@ class Corruption(Registered):
         float32 (N, C, H, W) on the device of the images, and every value is k / 255.
 
         Raises RbError for a severity other than 1 to 5, images that are too small or not a tensor of this
-        shape and range, invalid examples or seeds, and photographs of frost that are not installed.
+        shape and range, examples that are not N integers, a seed outside [0, 2^64), and photographs of frost
+        that are not installed.
         """
         if draws is None:
             images = check_input.floats(images)

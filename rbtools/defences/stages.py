@@ -66,9 +66,9 @@ def _stage(text: str, allow_code: bool) -> Defence:
         raise RbError(f"{name} is a program, which would run. If you trust it, add --allow-code.")
     cls = DEFENCES.load(name)
     fields = registry.options(cls)
-    options = {}
     if values and not fields:
         raise RbError(f"--defend {text}: the defence {name} takes no value, found '{values[0]}'.")
+    options = {}
     if values:
         label, kind = registry.public_name(fields[0]), typing.get_type_hints(cls)[fields[0].name]
         expected = {int: "a whole number", float: "a number"}
@@ -77,7 +77,10 @@ def _stage(text: str, allow_code: bool) -> Defence:
         except ValueError:
             expects = expected[kind]
             raise RbError(f"{label} of defence '{name}' is '{values[0]}'. Expected {expects}.") from None
-    stage: Defence = DEFENCES.build(name, **options)
+    try:
+        stage: Defence = DEFENCES.build(name, **options)
+    except ValueError as wrong:  # of a class of the user's own
+        raise RbError(f"--defend {text}: {wrong}.") from None
     return stage
 
 

@@ -73,7 +73,8 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
         if lacking := ", ".join(one.name for one in parts if not one.exists()):
             click.echo(f"{records} is written. The last shard joins all; not there yet: {lacking}.")
             return
-        with sidebyside.replacing(whole) as stream:
+        # Two shards that end at the same time both join all files.
+        with sidebyside.replacing(whole, records.with_suffix(".whole")) as stream:
             pipes.join(parts, stream)
     report(name, setting.scale, whole)
 

@@ -87,10 +87,10 @@ def read(stream: Iterable[str | bytes]) -> Records:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that replaces `path` if it is complete and differs from `path`. A file with the same
-    content keeps its date, because figures are drawn again if a date changes."""
-    new = path.with_suffix(".new")
+def replacing(path: Path, aside: Path | None = None) -> Iterator[IO[bytes]]:
+    """A temporary file (`aside`) that replaces `path` if it is complete and differs from `path`. A file with
+    the same content keeps its date, because figures are drawn again if a date changes."""
+    new = aside or path.with_suffix(".new")
     with new.open("wb") as stream:
         yield stream
     if path.exists() and filecmp.cmp(path, new, shallow=False):

@@ -118,8 +118,8 @@ class ATPR(Method[Solution]):
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: random, drawn (PRBench's text), or --plain-step and --plain-steps,"
-        " plain (PRBench's code).",
+        "Settings of the first candidate: drawn (PRBench's text), which are random, or plain (PRBench's"
+        " code), which are --plain-step and --plain-steps.",
         choices=("drawn", "plain"),
         optional=True,
     )

@@ -132,9 +132,10 @@ class Adversarial(Method[Tensor]):
     The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), with x' detached.
     `inner` is the objective of this attack: "ce", the cross-entropy with the labels, or "kl", the divergence
     KL(p(x) || p(x')) with p(x) held constant. `start` is "uniform", a uniform point in the ball, or "noise",
-    x + 0.001 * N(0, 1), because the divergence has no gradient at x itself. If `inner_mode` is "eval",
-    BatchNorm uses its running statistics during the attack without updating them, and dropout is off. If
-    `inner_mode` is "train", every iterate updates the statistics.
+    x + 0.001 * N(0, 1), because the divergence has no gradient at x itself. If `step_size` is not given, it
+    is 2/255, or 2.5 * eps / attack_steps if steps of 2/255 would end inside the ball. If `inner_mode` is
+    "eval", BatchNorm uses its running statistics during the attack without updating them, and dropout is off.
+    If `inner_mode` is "train", every iterate updates the statistics.
     """
 
     start: ClassVar[str]
