@@ -90,6 +90,16 @@ def test_curves_are_written_while_training_and_for_what_is_found() -> None:
             assert [value for _, value in points] == pytest.approx(history[name], rel=1e-5)
 
 
+def test_the_status_line_and_the_summary_count_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Terminal, "status", lambda screen, text: said.append(text))
+    failed = {"arch": {"name": "other"}, "error": {"tool": "rb-arch", "message": "before"}}
+    result = run("train", f"{TRAIN} --method erm", "no record\n" + lines(failed, *SMALL))
+    assert {text.partition(" ·")[0] for text in said} == {"[3/3] erm seed 0"}
+    counts = "3 records: 1 computed, 0 found in the store, 1 failed, 1 passed on with their error.\n"
+    assert result.stderr.endswith(counts)
+
+
 def test_a_name_in_the_status_line_moves_no_cursor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
