@@ -182,6 +182,9 @@ def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Filled) -> No
     assert [path.name for path in found.live] == [KEY]
     assert not [one for one in found.garbage if one.kind in ("state", "leases", "objects")]
     assert busy.store.state(KEY) and len(busy.files("objects")) == 2
+    with busy.store.claimed(digest({"other": "training"}), lambda: False, lambda: None):
+        upkeep.clear(busy.store, keep_metrics=keep_metrics)
+    assert busy.store.state(KEY)  # nobody holds it, but somebody works
 
 
 def test_leases_that_nobody_holds_go(filled: Filled) -> None:
