@@ -8,7 +8,7 @@ from typing import Any
 
 from rbtools.cli import options, shared, streams
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
-from rbtools.cli.source import RecordSource, name_of, stop_if_strict, where
+from rbtools.cli.source import RecordSource, failed_record, name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import parse_yaml, read_settings
 from rbtools.records import Line, dumps, results
@@ -192,7 +192,7 @@ class _ScoredLines:
             stop_if_strict(self.strict, message)
             self.screen.error(message)
             self.failed = True
-            failed = {**record, "error": {"tool": self.screen.tool, "message": str(wrong)}}
+            failed = {**record, "error": failed_record(self.screen.tool, str(wrong))["error"]}
             return line._replace(text=dumps(failed), record=None)
         return line._replace(text=dumps(result), record=result)
 

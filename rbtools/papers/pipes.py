@@ -24,7 +24,7 @@ from typing import IO, NamedTuple
 import orjson
 
 from rbtools.cli.filter_loop import ELSEWHERE
-from rbtools.cli.source import shard
+from rbtools.cli.source import failed_record, shard
 from rbtools.errors import RbError
 from rbtools.papers.recipes import Command, Pipe
 from rbtools.records import SCHEMA, dumps
@@ -33,7 +33,7 @@ from rbtools.store import digest
 _EVALUATORS = ("rb-attack", "rb-certify", "rb-corrupt", "rb-ge", "rb-measure", "rb-pr")
 _NO_READER = ("status 141", "status -13")
 _FAILED = b'{"schema":%d,"error":' % SCHEMA
-_OTHER = dumps({"schema": SCHEMA, "error": {"tool": "rb-arch", "message": ELSEWHERE}}) + b"\n"
+_OTHER = dumps(failed_record("rb-arch", ELSEWHERE)) + b"\n"
 
 
 class Division(NamedTuple):
