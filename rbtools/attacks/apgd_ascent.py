@@ -16,6 +16,7 @@ from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.replays import Replays
 from rbtools.attacks.target import Network
 from rbtools.lazy import torch
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,7 @@ def apgd(
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
     for (radius, number), (smaller, _) in itertools.pairwise(balls):
         best = _highest(model, batch, goal, start, radius, number)
-        start = steps.project(best, batch.images, smaller, norm)
+        start = ball.project(best, batch.images, smaller, norm)
     return _until_broken(model, batch, goal, start, eps, norm, balls[-1][1], keep_best=keep_best)
 
 
@@ -126,8 +127,8 @@ def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int)
     else:
         offset = draws.normal(shape, draw=draw).to(images)
         if norm == "l2":
-            offset = eps * steps.unit(offset)
-    return steps.project(images + offset, images, eps, norm)
+            offset = eps * ball.unit(offset)
+    return ball.project(images + offset, images, eps, norm)
 
 
 @dataclass
@@ -229,11 +230,11 @@ class HalvingAscent(Ascent):
         """The step z = P(x + eta g) with momentum: P(x + alpha (z - x) + (1 - alpha) (x - x^(k-1)))."""
         x, previous, self.previous = self.point, self.previous, self.point
         z = steps.ascend(x, self.gradient, self.step_size, self.norm)
-        z = steps.project(z, self.images, self.eps, self.norm)
+        z = ball.project(z, self.images, self.eps, self.norm)
         if number == 1:
             return z
         moved = x + ALPHA * (z - x) + (1 - ALPHA) * (x - previous)
-        return steps.project(moved, self.images, self.eps, self.norm)
+        return ball.project(moved, self.images, self.eps, self.norm)
 
     def note(self, loss: Tensor, gradient: Tensor) -> None:
         self.rises = self.rises + (loss > self.loss)
@@ -294,7 +295,7 @@ class SparseAscent(Ascent):
     def move(self, number: int) -> Tensor:
         entries = torch.ceil(self.changed / SPARSITY_RATIO)
         point = self.point + self.step_size * sparse_direction(self.gradient, entries)
-        return steps.project(point, self.images, self.eps, self.norm)
+        return ball.project(point, self.images, self.eps, self.norm)
 
     def check(self, number: int) -> None:
         if number % self.every:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.attacks import cw_l2, ddn, fmn, losses
 from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack
-from rbtools.attacks.steps import distances
 from rbtools.errors import unknown
 from rbtools.lazy import torch
 from rbtools.registry import Registry, param
+from rbtools.threats.ball import distances
 
 if TYPE_CHECKING:
     from torch import Tensor

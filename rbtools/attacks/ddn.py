@@ -10,6 +10,7 @@ from rbtools.attacks import losses, minimal_norm, steps
 from rbtools.attacks.minimal_norm import MinimalNormAttack, Search
 from rbtools.lazy import torch
 from rbtools.registry import param
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,4 +60,4 @@ class DDN(MinimalNormAttack):
         factor = torch.where(search.adversarial, 1 - self.gamma, 1 + self.gamma).view(-1, 1, 1, 1)
         radius.copy_(torch.minimum(radius * factor, farthest))
         change = steps.ascend(search.points, gradient, step, "l2") - search.images
-        return (search.images + radius * steps.unit(change)).clamp_(0, 1)
+        return (search.images + radius * ball.unit(change)).clamp_(0, 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import losses, pyauto, steps
+from rbtools.attacks import losses, pyauto
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
@@ -15,6 +15,7 @@ from rbtools.attacks.replays import Replays
 from rbtools.attacks.target import Network, differentiate
 from rbtools.lazy import torch
 from rbtools.registry import param
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -195,7 +196,7 @@ def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) 
     for kind in range(logits.shape[1]):
         goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
         one, slope = differentiate(model, inputs, logits, goal, again=True)
-        away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=steps.DUAL[norm], dim=1) + 1e-12)
+        away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=ball.DUAL[norm], dim=1) + 1e-12)
         nearer = (away < least) & (labels != kind)
         least = torch.where(nearer, away, least)
         value = torch.where(nearer, one, value)

@@ -11,6 +11,7 @@ from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack, Search
 from rbtools.lazy import torch
 from rbtools.registry import param
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +63,7 @@ class FMN(MinimalNormAttack):
         if start is None:
             radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
         else:
-            radius = steps.distances(start, images, self.norm).view(-1, 1, 1, 1)
+            radius = ball.distances(start, images, self.norm).view(-1, 1, 1, 1)
         objective = losses.AttackObjective(losses.margin, labels, labels)
         if targets is not None:
             objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
@@ -74,7 +75,7 @@ class FMN(MinimalNormAttack):
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)
         broken = torch.isfinite(search.distance).view(-1, 1, 1, 1)
-        order = steps.DUAL[self.norm]
+        order = ball.DUAL[self.norm]
         slope = torch.linalg.vector_norm(gradient.flatten(1), ord=order, dim=1).clamp_min(_TINY)
         linear = (search.length + margin.abs() / slope).view(-1, 1, 1, 1)
         shrunk = torch.minimum(radius * (1 - gamma), search.distance.view(-1, 1, 1, 1))
@@ -82,4 +83,4 @@ class FMN(MinimalNormAttack):
         outside = torch.where(broken | ((linear < grown) & radius.isfinite()), grown, linear)
         radius.copy_(torch.where(search.adversarial.view(-1, 1, 1, 1), shrunk, outside))
         moved = steps.ascend(search.points, gradient, step, "l2")
-        return steps.project(moved, search.images, radius, self.norm)
+        return ball.project(moved, search.images, radius, self.norm)

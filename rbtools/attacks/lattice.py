@@ -14,11 +14,11 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rbtools.attacks import steps
 from rbtools.attacks.target import Evaluated, Network, as_target
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,7 +133,7 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
     Shape: points, images and result are (N, C, H, W). If the attack has a grid, `images` must be 8-bit
     images.
     """
-    points = steps.project(points.detach().float(), images, attack.eps, attack.norm)
+    points = ball.project(points.detach().float(), images, attack.eps, attack.norm)
     if attack.grid == "none":
         return points
     clean = levels(images.double())
@@ -144,7 +144,7 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
         rounded = rounded.clamp(-math.floor(eps), math.floor(eps))
     else:
         sizes = rounded.abs()
-        power = steps.ORDER[attack.norm]
+        power = ball.ORDER[attack.norm]
         # how much the last step of each pixel adds to the norm (l1) or to its square (l2)
         gains = torch.where(sizes > 0, sizes**power - (sizes - 1) ** power, 0)
         excess = (sizes**power).sum(1) - eps**power

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from rbtools.attacks import losses
 from rbtools.attacks.active_examples import wide
 from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.steps import distances
 from rbtools.attacks.target import Evaluated, Network, differentiate
 from rbtools.lazy import torch
 from rbtools.registry import param
+from rbtools.threats.ball import distances
 
 if TYPE_CHECKING:
     from torch import Tensor

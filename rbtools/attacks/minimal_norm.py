@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.attacks.base import SequentialAttack
-from rbtools.attacks.steps import distances
 from rbtools.attacks.target import Network, as_target, differentiate
 from rbtools.lazy import torch
+from rbtools.threats.ball import distances
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import losses, steps
+from rbtools.attacks import losses
 from rbtools.attacks.active_examples import ActiveExamples, wide
 from rbtools.attacks.base import SequentialAttack, norm_param
 from rbtools.lazy import torch
 from rbtools.registry import param
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +49,7 @@ class NoiseAttack(SequentialAttack):
         for sample in range(self.samples):
             if not len(active):
                 break
-            points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
+            points = ball.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
             logits = model.logits(points)
             value = losses.margin(logits, batch.labels, batch.labels).to(best)
             fooled = ~model.still_correct(points, batch.labels, logits)

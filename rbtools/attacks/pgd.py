@@ -11,6 +11,7 @@ from rbtools.attacks.base import norm_param, relative_step_param, step_size_para
 from rbtools.attacks.drive import SteppedAttack
 from rbtools.errors import RbError
 from rbtools.registry import param
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from rbtools.attacks.active_examples import AttackBatch
@@ -138,7 +139,7 @@ class PGD(SteppedAttack):
     def begin(self, batch: AttackBatch, restart: int) -> Iterate:
         state = super().begin(batch, restart)
         if self.start == "uniform":
-            state.points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=restart)
+            state.points = ball.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=restart)
         return state
 
     def tell(self, state: Iterate, seen: Evaluated, step: int) -> None:

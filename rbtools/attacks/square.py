@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import pyauto, steps
+from rbtools.attacks import pyauto
 from rbtools.attacks.active_examples import ActiveExamples, CheckSchedule, ExampleRows
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.losses import best_other, of_class
 from rbtools.attacks.replays import Replays
 from rbtools.lazy import torch
 from rbtools.registry import param
+from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -301,7 +302,7 @@ def _eta_half(rows: int, columns: int, norm: str) -> Tensor:
     )
     terms = 1 / torch.arange(1, max(rows, columns) // 2 + 2).float() ** _DECAY[norm]
     half: Tensor = terms.flip(0).cumsum(0).flip(0)[distance]
-    unit: Tensor = half / half.norm(p=steps.ORDER[norm])
+    unit: Tensor = half / half.norm(p=ball.ORDER[norm])
     return unit
 
 
@@ -311,7 +312,7 @@ def _eta(side: int, norm: str, device: torch.device) -> Tensor:
     is cached on the device, because a copy to a GPU makes the host wait."""
     lower = _eta_half(side - side // 2, side, norm)
     eta = torch.cat((_eta_half(side // 2, side, norm), -lower)) if side > 1 else lower
-    unit: Tensor = eta / eta.norm(p=steps.ORDER[norm])
+    unit: Tensor = eta / eta.norm(p=ball.ORDER[norm])
     return unit.to(device)
 
 
@@ -345,13 +346,13 @@ def _tiles(batch: AttackBatch, eps: float, norm: str, restart: int) -> Tensor:
 def _within(images: Tensor, offset: Tensor, eps: float, norm: str) -> Tensor:
     """The images plus the offset, in ball and box. In l2, the offset is first scaled to length eps."""
     if norm == "l1":
-        return steps.project(images + offset, images, eps, norm)
-    return (images + eps * steps.unit(offset)).clamp_(0, 1)
+        return ball.project(images + offset, images, eps, norm)
+    return (images + eps * ball.unit(offset)).clamp_(0, 1)
 
 
 def _unit_rows(rows: Tensor, norm: str) -> Tensor:
     """Each channel's values (N, C, P), scaled to length 1."""
-    length: Tensor = torch.linalg.vector_norm(rows, ord=steps.ORDER[norm], dim=2, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(rows, ord=ball.ORDER[norm], dim=2, keepdim=True)
     return rows / length.clamp_min(1e-12)
 
 
@@ -368,7 +369,7 @@ def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Te
     nu = (state.best - state.images).flatten(2)
     emptied = nu.scatter(2, w2, 0.0).scatter_(2, w1, 0.0)
     before, after = (nu.abs(), emptied.abs()) if norm == "l1" else (nu.square(), emptied.square())
-    unused = (state.eps ** steps.ORDER[norm] - before.sum((1, 2))).clamp_min(0).view(-1, 1, 1)
+    unused = (state.eps ** ball.ORDER[norm] - before.sum((1, 2))).clamp_min(0).view(-1, 1, 1)
     windows = before.sum(2, keepdim=True) - after.sum(2, keepdim=True)
     available = windows.clamp_min(0) + unused / channels
     length = available * channels if norm == "l1" else available.sqrt()

@@ -11,6 +11,7 @@ from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
+from rbtools.threats import ball
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class Nu(Measure):
         with torch.no_grad():
             there = model(images).double().softmax(1)
         best = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-        points = steps.uniform_start(images, draws, self.eps, self.norm)
+        points = ball.uniform_start(images, draws, self.eps, self.norm)
         length = 2.5 * self.eps / self.steps
         for step in range(self.steps + 1):
             with torch.enable_grad():

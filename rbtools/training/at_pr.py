@@ -11,6 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
+from rbtools.threats import ball
 from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
 Solution: TypeAlias = "Tensor | tuple[Tensor, Tensor | None]"
@@ -248,7 +249,7 @@ class ATPR(Method[Solution]):
     ) -> Tensor:
         """The last iterate of each image's attack. In train mode, an image whose steps are finished still
         goes through the network, because BatchNorm uses the complete batch."""
-        perturbed = steps.uniform_start(images, draws, settings.eps)
+        perturbed = ball.uniform_start(images, draws, settings.eps)
         for done in range(int(settings.steps.max())):
             moving = uploaded((settings.steps > done).nonzero()[:, 0], images.device)
             rows = slice(None) if self._in_train else moving

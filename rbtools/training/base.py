@@ -13,6 +13,7 @@ from rbtools.attacks.steps import widen
 from rbtools.lazy import F, Tensor, nn, torch
 from rbtools.registry import Registered, param
 from rbtools.rng.draws import Draws
+from rbtools.threats import ball
 
 Objective = Callable[[Tensor], Tensor]
 
@@ -219,7 +220,7 @@ class Adversarial(Method[Tensor]):
         if self.start == "noise":
             # Not clipped, as in the authors' code: the first step projects it into the ball.
             return images + START_STD * draws.normal(tuple(images.shape[1:])).to(images)
-        return steps.uniform_start(images, draws, self.eps, self.norm)
+        return ball.uniform_start(images, draws, self.eps, self.norm)
 
 
 def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale: str = "eps") -> Tensor:

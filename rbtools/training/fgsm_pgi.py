@@ -11,6 +11,7 @@ from rbtools.attacks.steps import widen
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
+from rbtools.threats import ball
 from rbtools.training.base import LossTerms, Method, cross_entropy, mode, step_mode_param
 
 _LARGEST = 60000.0  # the largest float16 is 65504
@@ -95,7 +96,7 @@ class FGSMPGI(Method[PriorStep]):
             unit = gradient / size.clamp_min(torch.finfo(gradient.dtype).tiny)
             momentum = unit + self.prior_decay * prior.momentum
             ends = [
-                steps.project(steps.ascend(start, along, length, "linf"), images, self.eps, "linf")
+                ball.project(steps.ascend(start, along, length, "linf"), images, self.eps, "linf")
                 for along in (gradient, momentum)
             ]
         return PriorStep(start, ends[0], Prior(ends[1] - images, momentum))

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from rbtools.attacks import ATTACKS, steps
 from rbtools.attacks.mi_fgsm import MIFGSM, copies
 from rbtools.rng.draws import Draws
+from rbtools.threats import ball
 from tests.networks import InFloat64, draws_for, images_for, linear
 
 SHAPE = (1, 4, 4)
@@ -84,7 +85,7 @@ def test_restarts_keep_what_an_earlier_one_broke(iterate):
     images, labels, draws = torch.full((200, 1, 1, 1), 0.5), torch.zeros(200).long(), draws_for(200)
     attack = ATTACKS.build("pgd", eps=0.1, steps=2, restarts=4, iterate=iterate)
     perturbed = attack(cliff, images, labels, draws)
-    starts = torch.stack([steps.uniform_start(images, draws, 0.1, draw=r).flatten() for r in range(4)])
+    starts = torch.stack([ball.uniform_start(images, draws, 0.1, draw=r).flatten() for r in range(4)])
     fooled = starts > 0.58
     assert 0.05 < fooled[0].float().mean() < 0.16 and fooled.any(0).float().mean() > 0.25
     first = torch.where(fooled.any(0), fooled.float().argmax(0), torch.tensor(3))
@@ -116,7 +117,7 @@ def test_the_projection_in_l1_is_the_nearest_point_of_ball_and_box(seed, eps, sc
     # some lie on the border of the box
     images = torch.rand(3, channels, 5, 5, generator=generator).round(decimals=1)
     points = images + scale * torch.randn(images.shape, generator=generator)
-    nearest = steps.project(points, images, eps, "l1")
+    nearest = ball.project(points, images, eps, "l1")
     assert nearest.min() >= 0 and nearest.max() <= 1
     radius = torch.as_tensor(eps).double().expand(3, 1, 1, 1).flatten(1)
     assert ((nearest - images).double().flatten(1).abs().sum(1, keepdim=True) <= radius + 3e-6).all()
@@ -144,7 +145,7 @@ def test_l2_step_has_its_length_however_small_the_gradient(scale):
 def test_l2_start_is_uniform_in_the_ball():
     # Uniform in a ball of dimension d: (radius / eps)^d is uniform on [0, 1], directions average out.
     images = torch.full((4000, 1, 1, 3), 0.5)
-    offset = steps.uniform_start(images, Draws(0, "test", torch.arange(4000)), 0.2, "l2") - images
+    offset = ball.uniform_start(images, Draws(0, "test", torch.arange(4000)), 0.2, "l2") - images
     offset = offset.flatten(1) / 0.2
     radius = offset.norm(dim=1)
     assert kolmogorov(radius**3) < 1.63 / 4000**0.5

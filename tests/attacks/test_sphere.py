@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rbtools.attacks import steps
 from rbtools.errors import RbError
+from rbtools.threats import ball
 from rbtools.training import METHODS
 from tests.networks import draws_for, images_for
 
@@ -22,7 +22,7 @@ def test_the_projection_is_the_nearest_point_of_sphere_and_ball(eps: float) -> N
     images = IMAGES[:5].double()
     generator = torch.Generator().manual_seed(1)
     points = images + torch.randn(images.shape, generator=generator, dtype=images.dtype)
-    found = steps.project(points, images, eps, "sphere")
+    found = ball.project(points, images, eps, "sphere")
     torch.testing.assert_close(norms(found), norms(images))
     assert (norms(found - images) <= eps * norms(images) * (1 + 1e-9)).all()
     # No other point of the cap is nearer to the point, once that is on the sphere.
@@ -34,7 +34,7 @@ def test_the_projection_is_the_nearest_point_of_sphere_and_ball(eps: float) -> N
         other = other / norms(other).view(-1, 1, 1, 1) * norms(images).view(-1, 1, 1, 1)
         inside = norms(other - images) <= eps * norms(images)
         assert (norms(other - reached)[inside] >= distance[inside] - 1e-9).all()
-    torch.testing.assert_close(steps.project(images, images, eps, "sphere"), images)
+    torch.testing.assert_close(ball.project(images, images, eps, "sphere"), images)
 
 
 def test_a_radius_beyond_the_sphere_is_a_slip_of_unit() -> None:
@@ -44,12 +44,12 @@ def test_a_radius_beyond_the_sphere_is_a_slip_of_unit() -> None:
 
 def test_small_radii_are_kept_in_single_precision() -> None:
     images = IMAGES[:5]
-    found = steps.project(images + 0.5 * torch.rand_like(images), images, 1e-3, "sphere")
+    found = ball.project(images + 0.5 * torch.rand_like(images), images, 1e-3, "sphere")
     torch.testing.assert_close(norms(found - images), 1e-3 * norms(images), rtol=1e-3, atol=0)
 
 
 def test_starts_lie_in_the_ball_on_the_sphere() -> None:
-    start = steps.uniform_start(IMAGES, draws_for(64), 0.2, "sphere")
+    start = ball.uniform_start(IMAGES, draws_for(64), 0.2, "sphere")
     torch.testing.assert_close(norms(start), norms(IMAGES))
     far = norms(start - IMAGES) / norms(IMAGES)
     assert (far <= 0.2 * (1 + 1e-5)).all() and float(far.max()) > 0.1
