@@ -29,7 +29,7 @@ COMMON = set(
 )
 
 _LIBRARIES = set(
-    "spaces models datasets attacks corruptions defences certification training"
+    "spaces models datasets threats attacks corruptions defences certification training"
     " probabilistic measures".split()
 )
 _NUMBERS = {"records", "scoring", "store", "rng"}
@@ -40,13 +40,14 @@ TABLE: dict[str, set[str]] = {
     "records": set(),
     "spaces": {"records"},
     "models": {"spaces"},
-    "attacks": {"rng"},
+    "threats": {"rng"},
+    "attacks": {"rng", "threats"},
     "corruptions": {"rng"},
     "defences": {"corruptions"},
     "probabilistic": {"rng"},
     "certification": {"probabilistic", "rng"},
-    "training": {"attacks", "corruptions", "rng"},
-    "measures": {"rng", "attacks"},
+    "training": {"attacks", "corruptions", "rng", "threats"},
+    "measures": {"rng", "attacks", "threats"},
     "scoring": {"records", "probabilistic"},
     "store": {"records"},
     "datasets": {"store"},

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from rbtools import datasets, evaluation
 from rbtools.attacks import ATTACKS, active_examples
+from rbtools.attacks.oracle import Oracle
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
@@ -27,7 +28,6 @@ from rbtools.evaluation.attacking import run_attack
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.certified import certified
 from rbtools.evaluation.distances import nearest
-from rbtools.evaluation.fast_model import CountingModel
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
@@ -172,10 +172,10 @@ def passes_of(name: str, model: nn.Module, graphs: bool) -> tuple[Tensor, tuple[
     attack, images = ATTACKS.build(name, eps=EPS["linf"] / 4, **REPLAYED[name]), images_of(24)
     labels = model(images).argmax(1)
     with PretendDevice(graphs=graphs) as device:
-        target = CountingModel(model.to("cuda"))
+        oracle = Oracle(model.to("cuda"))
         draws = Draws(0, "test", torch.arange(24, device="cuda"))
-        points = attack(target, images.to("cuda"), labels.to("cuda"), draws).cpu()
-    return points, target.counted, device.launches
+        points = attack(oracle, images.to("cuda"), labels.to("cuda"), draws).cpu()
+    return points, (oracle.passes.forwards, oracle.passes.backwards), device.launches
 
 
 class Waiting(nn.Module):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.oracle import Oracle
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.target import Network
 
 VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
     "standard": (("apgd-ce", {}), ("apgd-t", {}), ("fab-t", {}), ("square", {})),
@@ -131,11 +131,7 @@ class AutoAttack(ReferenceBackend):
         return ",".join(part.loss_for(classes) for part in self.parts)
 
     def stages(self, classes: int) -> list[Stage]:
-        return [
-            functools.partial(_with_draws_of, part.name, run)
-            for part in self.parts
-            for run in part.stages(classes)
-        ]
+        return [functools.partial(_as_part, part, run) for part in self.parts for run in part.stages(classes)]
 
     def stage_names(self, classes: int) -> list[str]:
         return [part.name for part in self.parts for _ in part.stages(classes)]
@@ -178,11 +174,14 @@ def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
     return [(name, more.get(name, settings)) for name, settings in VARIANTS["standard"]]
 
 
-def _with_draws_of(
-    name: str, run: Stage, model: Network, batch: AttackBatch, more: bool
+def _as_part(
+    part: SequentialAttack, run: Stage, model: Oracle, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
-    """Run a stage with the random numbers of its attack. Only images that the stage breaks are changed."""
-    points, broken = run(model, replace(batch, draws=batch.draws.child(name)), True)
+    """Run a stage with the precision and the random numbers of its attack. Only images that the stage breaks
+    are changed."""
+    if part.precise:
+        model, batch = (batch.decides or model).exact(), replace(batch, decides=None)
+    points, broken = run(model, replace(batch, draws=batch.draws.child(part.name)), True)
     unchanged = batch.images.clone()
     unchanged[broken] = points[broken]
     return unchanged, broken

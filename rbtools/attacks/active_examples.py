@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.losses import Loss
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.oracle import Oracle
     from rbtools.rng.draws import Draws
 
     # Maps a model, a batch and whether more stages follow to (one image per example, which fool the model).
-    Stage = Callable[[Network, "AttackBatch", bool], tuple[Tensor, Tensor]]
+    Stage = Callable[[Oracle, "AttackBatch", bool], tuple[Tensor, Tensor]]
 
 STILL_CORRECT, CLEAN = -1, -2
 """Instead of a stage's number: the example is not broken, or it is misclassified without an attack."""
@@ -67,7 +67,7 @@ class AttackBatch:
     labels: Tensor
     draws: Draws
     logits: Tensor | None = None
-    decides: Network | None = None
+    decides: Oracle | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

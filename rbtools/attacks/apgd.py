@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.oracle import Oracle
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.target import Network
 
 
 class _AutoPGD(ReferenceBackend):
@@ -28,7 +28,7 @@ class _AutoPGD(ReferenceBackend):
     mean_of: ClassVar[str] = "loss"
 
     def _climb(
-        self, draw: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
+        self, draw: int, rank: int | None, model: Oracle, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]

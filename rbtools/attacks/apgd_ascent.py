@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.attacks import steps
 from rbtools.attacks.active_examples import ActiveExamples, AttackBatch, ExampleRows, wide
 from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.oracle import Oracle
 from rbtools.attacks.replays import Replays
-from rbtools.attacks.target import Network
 from rbtools.lazy import torch
 from rbtools.threats import ball
 
@@ -32,7 +32,7 @@ SHRINK, LEAST_STEP = 1.5, 0.1  # l1: divides the step size; the least step size 
 
 
 def apgd(
-    model: Network,
+    model: Oracle,
     batch: AttackBatch,
     goal: AttackObjective,
     *,
@@ -59,7 +59,7 @@ def apgd(
 
 
 def _until_broken(
-    model: Network,
+    model: Oracle,
     batch: AttackBatch,
     goal: AttackObjective,
     start: Tensor,
@@ -99,7 +99,7 @@ def _until_broken(
 
 
 def _highest(
-    model: Network, batch: AttackBatch, goal: AttackObjective, start: Tensor, eps: float, count: int
+    model: Oracle, batch: AttackBatch, goal: AttackObjective, start: Tensor, eps: float, count: int
 ) -> Tensor:
     """The points (N, C, H, W) of highest loss among all `count` steps in an L1 ball."""
     seen = model.loss_and_gradient(start, goal, everyone=True)

@@ -5,6 +5,7 @@ This module does not import torch, because `--help` loads the attack classes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import Stage
+    from rbtools.attacks.oracle import Oracle
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
+    from rbtools.threats.base import Threat
 
 # A loss that needs more classes than the model has is replaced by its numerator, the margin, which increases
 # in the same direction but is not scaled by other logits.
@@ -90,10 +92,22 @@ class Attack(_WithFields, Registered):
     minimal: ClassVar[bool] = False
     # Settings that may follow from other settings; an entry contains the values in use.
     derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
+    # Whether the attack needs gradients of the model, or its outputs alone.
+    uses_gradients: ClassVar[bool] = True
+    # Whether the search computes in float32: it stays near the decision boundary, where a fast copy with
+    # rounding errors decides by chance.
+    precise: ClassVar[bool] = False
     # The quantity that is averaged over several samples of a randomised model.
     mean_of: ClassVar[str] = "logits"
-    eps: float
+    eps: float | None  # None: any distance, for searches of the nearest adversarial example
     norm: str = "linf"
+
+    @property
+    def threat(self) -> Threat:
+        """What the attack may do to an image. Raises RbError for a norm that cannot be checked."""
+        from rbtools.threats.ball import AnyDistance, Ball
+
+        return AnyDistance(norm=self.norm) if self.eps is None else Ball(eps=self.eps, norm=self.norm)
 
     @property
     def stem(self) -> str:
@@ -165,7 +179,7 @@ class Attack(_WithFields, Registered):
         """Raise RbError if the ball contains no image of the attack's grid except the clean image."""
         lattice.check_distance(self)
 
-    def __call__(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
 
         Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). `model` maps
@@ -174,8 +188,16 @@ class Attack(_WithFields, Registered):
         """
         raise NotImplementedError
 
+    def runner(self, oracle: Oracle) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+        """The function that searches on this oracle: `run`, or `lattice.run` for 8-bit images and for means
+        over samples."""
+        plain = self.grid == "none" and (
+            self.batch_dependent or not (self.draws_each > 1 or oracle.randomised)
+        )
+        return self.run if plain else functools.partial(lattice.run, self)
+
     def run(
-        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Perturb images. Also returns a dictionary of further results (N,).
 
@@ -203,7 +225,7 @@ class SequentialAttack(Attack):
     @check_input.outside_inference
     def __call__(
         self,
-        model: Network,
+        model: Oracle,
         images: Tensor,
         labels: Tensor,
         draws: Draws | None = None,
@@ -226,22 +248,22 @@ class SequentialAttack(Attack):
         return lattice.run(self, model, images, labels, draws)[0]
 
     def run(
-        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the stages one after another on the examples that are still classified correctly."""
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         # --help does not need these imports
         from rbtools.attacks.active_examples import CLEAN, STILL_CORRECT, AttackBatch
-        from rbtools.attacks.target import as_target
+        from rbtools.attacks.oracle import oracle_of
 
-        target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
+        oracle, batch, classes = oracle_of(model), AttackBatch(images, labels, draws), 0
         perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
         left = torch.arange(len(batch), device=labels.device)
         with torch.no_grad():
             if self.clean_pass:
-                logits = target.logits(images)
-                classes, correct = logits.shape[1], target.still_correct(images, labels, logits)
+                logits = oracle.logits(images)
+                classes, correct = logits.shape[1], oracle.still_correct(images, labels, logits)
                 by[~correct] = CLEAN
                 left = correct.nonzero()[:, 0]
                 batch = AttackBatch(images, labels, draws, logits).take(left)
@@ -250,9 +272,9 @@ class SequentialAttack(Attack):
                 if not len(batch):
                     break
                 name, some_left = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} left"
-                target.stage(f"{name}, {number + 1} of {len(stages)} · {some_left}")
+                oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {some_left} · "
                 more = number + 1 < len(stages)
-                some = target.take(left)
+                some = oracle.take(left)
                 alone = None if batch.schedule.each_step else some.undecided()
                 if alone is not None:
                     batch, some = replace(batch, decides=some), alone
@@ -283,11 +305,11 @@ class ReferenceBackend(SequentialAttack):
         raise NotImplementedError
 
     def run(
-        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.backend != "pyautoattack":
             return super().run(model, images, labels, draws)
         from rbtools.attacks import pyauto
-        from rbtools.attacks.target import as_target
+        from rbtools.attacks.oracle import oracle_of
 
-        return pyauto.run(self, as_target(model), images, labels, draws), {}
+        return pyauto.run(self, oracle_of(model), images, labels, draws), {}

@@ -17,7 +17,7 @@ from rbtools.threats.ball import distances
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.oracle import Oracle
 
 # Shares of the steps: _TARGETED for searches towards the _TARGETS likeliest classes, _REFINED for the search
 # around the nearest point so far. The first search gets the rest; in L2, DDN gets the share _DDN of the rest.
@@ -28,7 +28,6 @@ _DDN = 0.7
 _HALVINGS = 10
 _SEARCHES = 9  # number of runs of CW's binary search, which share the queries
 _CONFIRMATIONS = 10  # passes that confirm the points of each search and find their classes
-UNBOUNDED = 1e6  # larger than any distance between two images
 SEARCHES = Registry(
     "search",
     {
@@ -57,11 +56,11 @@ class CurveAttack(MinimalNormAttack):
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
 
-    eps: float = UNBOUNDED
+    eps: float | None = None
     norm: str = norm_param("l1")
     queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
 
-    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _CONFIRMATIONS) // 2, 1)
         classes = losses.ranked_targets(model.logits(images), labels)[:, :_TARGETS].unbind(1)
         targeted = int(_TARGETED * budget / _TARGETS) if budget >= _MANY else 0
@@ -83,7 +82,7 @@ class CurveAttack(MinimalNormAttack):
         return self._bisect(model, images, labels, *best)
 
     def _bisect(
-        self, model: Network, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
+        self, model: Oracle, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Bisect between images and points. Returns the nearest points that fool the model."""
         low, high = torch.zeros_like(distance), torch.ones_like(distance)
@@ -101,12 +100,12 @@ def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
     """The minimal-norm attack `name`, with at most `queries` passes per image. Raises RbError for others."""
     searches: dict[str, Callable[[], MinimalNormAttack]] = {
         "curve": lambda: CurveAttack(norm=norm, queries=queries),
-        "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=UNBOUNDED),
+        "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=None),
     }
     if norm == "l2":
         searches |= {
-            "ddn": lambda: ddn.DDN(steps=max(queries // 2, 1), eps=UNBOUNDED),
-            "cw-l2": lambda: cw_l2.CWL2(steps=max(queries // 2 // _SEARCHES, 1), eps=UNBOUNDED),
+            "ddn": lambda: ddn.DDN(steps=max(queries // 2, 1), eps=None),
+            "cw-l2": lambda: cw_l2.CWL2(steps=max(queries // 2 // _SEARCHES, 1), eps=None),
         }
     if name not in searches:
         raise unknown(f"search in {norm}", name, searches)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.attacks import losses
 from rbtools.attacks.active_examples import ExampleRows, check_schedule, wide
 from rbtools.attacks.minimal_norm import MinimalNormAttack
-from rbtools.attacks.target import Network, need_constant
+from rbtools.attacks.oracle import Oracle
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -42,7 +42,7 @@ class CWL2(MinimalNormAttack):
     norm = "l2"
     loss: ClassVar[str] = "margin"
 
-    eps: float = 8.0
+    eps: float | None = 8.0
     steps: int = param(100, "Number of Adam steps in each run.", check="positive")
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
     c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
@@ -55,7 +55,7 @@ class CWL2(MinimalNormAttack):
     def stem(self) -> str:
         return self.name
 
-    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         best, distance = images.clone(), torch.full_like(images.flatten(1)[:, 0], torch.inf)
         clean_wrong = ~model.still_correct(images, labels)
         distance[clean_wrong] = 0.0
@@ -75,7 +75,7 @@ class CWL2(MinimalNormAttack):
             weight = torch.where(high < torch.inf, middle, weight * 10)
         return best, distance
 
-    def _descend(self, model: Network, images: Tensor, labels: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    def _descend(self, model: Oracle, images: Tensor, labels: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Make one run of Adam. Returns the nearest fooling points and their distances (N,), or infinity."""
         nearest, distance = images.clone(), torch.full_like(c, torch.inf)
         w = torch.atanh((2 * images - 1) * INSIDE)
@@ -136,7 +136,7 @@ class _CWState(ExampleRows):
     going: Tensor
 
 
-def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
+def _value(model: Oracle, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
     """Logits (N, K), objective, margin and distance (N,), and gradient with respect to w, for some rows."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
@@ -144,7 +144,7 @@ def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[
         model = model.take(rows)
         logits = model.logits(point)
         if not logits.requires_grad:
-            need_constant(model, point, logits)
+            model.need_constant(point, logits)
         gap = state.goal.take(rows)(logits)
         squared = (point - state.images[rows]).square().flatten(1).sum(1)
         total = squared + state.c[rows] * (-gap).clamp_min(-kappa)

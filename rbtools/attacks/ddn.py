@@ -15,7 +15,7 @@ from rbtools.threats import ball
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.oracle import Oracle
 
 _LAST_STEP = 0.01  # the length of the last step, as in the paper
 
@@ -39,13 +39,13 @@ class DDN(MinimalNormAttack):
     norm = "l2"
     loss: ClassVar[str] = "ce"
 
-    eps: float = 0.5
+    eps: float | None = 0.5
     steps: int = param(100, "Number of gradient steps.", check="positive")
     gamma: float = param(0.05, "Relative change of the norm in each step.", check="positive")
     first_norm: float = param(1.0, "Norm of the perturbation in the first step.", check="positive")
     step_size: float = param(1.0, "Size of the first step.", check="positive")
 
-    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         farthest = torch.linalg.vector_norm(torch.maximum(images, 1 - images), dim=(1, 2, 3), keepdim=True)
         radius = torch.full_like(farthest, self.first_norm)
         move = functools.partial(self._move, radius, farthest)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
-    from rbtools.attacks.target import Evaluated, Network
+    from rbtools.attacks.oracle import Evaluated, Oracle
 
 
 @dataclass
@@ -65,7 +65,7 @@ class SteppedAttack(SequentialAttack):
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
 
-    def _drive(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _drive(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """Make one run. Returns a point for each example, and which points are known to fool the model."""
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)

@@ -11,8 +11,8 @@ from rbtools.attacks import losses, pyauto
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
+from rbtools.attacks.oracle import Oracle
 from rbtools.attacks.replays import Replays
-from rbtools.attacks.target import Network, differentiate
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
@@ -44,6 +44,7 @@ class FAB(ReferenceBackend):
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "logit-difference"
     targeted: ClassVar[bool] = False
+    precise: ClassVar[bool] = True
 
     eps: float = 8 / 255
     norm: str = norm_param("l1")
@@ -61,7 +62,7 @@ class FAB(ReferenceBackend):
         return [functools.partial(self._walk, restart, None) for restart in range(self.restarts)]
 
     def _walk(
-        self, restart: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
+        self, restart: int, rank: int | None, model: Oracle, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
@@ -179,14 +180,14 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
     return moved.clamp_(0, 1).view_as(state.point)
 
 
-def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
+def _boundary(model: Oracle, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
     """The difference z_t - z_y (N,) and its gradient (N, C, H, W), for some examples."""
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
     some = model.take(rows)
-    return differentiate(some, *some.with_graph(state.point[rows]), goal)
+    return some.differentiate(*some.with_graph(state.point[rows]), goal)
 
 
-def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
+def _nearest_boundary(model: Oracle, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
     """The same as `_boundary`, but for the wrong class whose linearised boundary is nearest."""
     labels = state.labels[rows]
     model = model.take(rows)
@@ -195,7 +196,7 @@ def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) 
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
     for kind in range(logits.shape[1]):
         goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
-        one, slope = differentiate(model, inputs, logits, goal, again=True)
+        one, slope = model.differentiate(inputs, logits, goal, again=True)
         away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=ball.DUAL[norm], dim=1) + 1e-12)
         nearer = (away < least) & (labels != kind)
         least = torch.where(nearer, away, least)

@@ -10,7 +10,7 @@ from rbtools.attacks.drive import SteppedAttack
 
 if TYPE_CHECKING:
     from rbtools.attacks.drive import Iterate
-    from rbtools.attacks.target import Evaluated
+    from rbtools.attacks.oracle import Evaluated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from rbtools.threats import ball
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.oracle import Oracle
 
 _TINY = 1e-12
 
@@ -43,7 +43,7 @@ class FMN(MinimalNormAttack):
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
 
-    eps: float = 8 / 255
+    eps: float | None = 8 / 255
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     step_size: float = param(1.0, "L2 size of the first step.", check="positive")
@@ -53,7 +53,7 @@ class FMN(MinimalNormAttack):
 
     def search(
         self,
-        model: Network,
+        model: Oracle,
         images: Tensor,
         labels: Tensor,
         targets: Tensor | None = None,

@@ -1,7 +1,7 @@
 """Attacks whose results are 8-bit images (`grid` "8bit"), with pixels k/255.
 
 The points of the search are real numbers, but the model receives the nearest 8-bit image of each point
-(`OnLattice`). Gradients are computed at this 8-bit image, while the point itself accumulates steps that are
+(`Oracle.seen`). Gradients are computed at this 8-bit image, while the point itself accumulates steps that are
 smaller than a grey level. After the search, each point is rounded to an 8-bit image inside the ball
 (`project`). In L-infinity, the result is the image that the model received. In L2 and L1, the nearest 8-bit
 image may be outside the ball. If rounding into the ball undoes a success, the search is repeated in smaller
@@ -14,7 +14,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rbtools.attacks.target import Evaluated, Network, as_target
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.base import Attack
-    from rbtools.attacks.losses import AttackObjective
+    from rbtools.attacks.oracle import Oracle
     from rbtools.rng.draws import Draws
 
     Method = TypeVar("Method", bound=Attack)
@@ -44,7 +43,7 @@ def grid_param() -> Any:
 
 
 def check_distance(attack: Attack) -> None:
-    if attack.grid != "none" and attack.eps > 0 and _in_levels(attack.eps) < 1:
+    if attack.grid != "none" and attack.eps and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
             " more, so the clean image is the only one in this ball. Give an eps of 1/255 or more, or no"
@@ -54,7 +53,7 @@ def check_distance(attack: Attack) -> None:
 
 def searched(attack: Method) -> Method:
     """The attack with the eps of its search: in linf with a grid, rounded down to a multiple of 1/255."""
-    if attack.grid == "none" or attack.norm != "linf":
+    if attack.grid == "none" or attack.norm != "linf" or attack.eps is None:
         return attack
     return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
 
@@ -68,6 +67,11 @@ def _in_levels(eps: float) -> float:
     return eps * _LEVELS * (1 + 1e-9)
 
 
+def nearest(images: Tensor) -> Tensor:
+    """The nearest 8-bit images, with pixels k/255."""
+    return levels(images).div_(_LEVELS)
+
+
 def levels(images: Tensor) -> Tensor:
     """The grey levels (integers from 0 to 255) of the nearest 8-bit images."""
     return (images * _LEVELS).round_().clamp_(0, _LEVELS)
@@ -79,47 +83,51 @@ def run(
     """Call `attack.run` with the attack's grid, on the mean over samples if the model is randomised. Raises
     RbError for grid "8bit" if the clean images are not 8-bit images or if the ball contains no other 8-bit
     image."""
-    target = as_target(model)
-    if attack.batch_dependent or not (attack.draws_each > 1 or target.randomised):
-        return _run(attack, target, images, labels, draws)
+    from rbtools.attacks.oracle import oracle_of
+
+    oracle = oracle_of(model)
+    if attack.batch_dependent or not (attack.draws_each > 1 or oracle.randomised):
+        return _run(attack, oracle, images, labels, draws)
     from rbtools.attacks.mean_over_draws import MeanOverDraws
 
     with torch.no_grad():
-        mean = MeanOverDraws(target, attack, images, labels, draws)
+        mean = MeanOverDraws(oracle, attack, images, labels, draws)
         points, findings = _run(attack, mean, images, labels, draws)
         if mean.each == 1:
             return points, findings
+        mean.eight_bit = False  # the candidates are images already
         return mean.chosen(project(points, images, attack)), findings
 
 
 def _run(
-    attack: Attack, target: Network, images: Tensor, labels: Tensor, draws: Draws
+    attack: Attack, oracle: Oracle, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same as `run`, without the mean over samples of a randomised model."""
+    """The same as `run`, without the mean over samples of a randomised model. The `oracle` is changed."""
     if attack.grid == "none":
-        return attack.run(target, images, labels, draws)
+        return attack.run(oracle, images, labels, draws)
     check_distance(attack)
     if len(images) and bool((images * _LEVELS - levels(images)).abs().max() > 1e-3):
         raise RbError(
             "grid 8bit needs clean images of 8 bits, whose pixels are k/255. These have other values: round"
             " them first, or give uint8 images."
         )
-    target, search = OnLattice(target), searched(attack)
-    search = _with_eps(search, search.eps * (1 + _SLACK))
-    points, findings = search.run(target, images, labels, draws)
-    if attack.norm == "linf" or attack.batch_dependent:
+    oracle.eight_bit, search = True, searched(attack)
+    if attack.eps is not None:
+        search = _with_eps(search, search.eps * (1 + _SLACK))
+    points, findings = search.run(oracle, images, labels, draws)
+    if attack.norm == "linf" or attack.batch_dependent or attack.eps is None:
         return project(points, images, attack), findings
     inside = project(points, images, attack)
     for share in _SMALLER:
         rows = (levels(points) != levels(inside)).flatten(1).any(1).nonzero()[:, 0]
         if len(rows):
-            some = target.take(rows)
+            some = oracle.take(rows)
             lost = some.still_correct(inside[rows], labels[rows])
             rows = rows[lost & ~some.still_correct(points[rows], labels[rows])]
         if not len(rows):
             break
         smaller = _with_eps(search, attack.eps * share)
-        points[rows], _ = smaller.run(target.take(rows), images[rows], labels[rows], draws.take(rows))
+        points[rows], _ = smaller.run(oracle.take(rows), images[rows], labels[rows], draws.take(rows))
         inside[rows] = project(points[rows], images[rows], attack)
     return inside, findings
 
@@ -133,9 +141,11 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
     Shape: points, images and result are (N, C, H, W). If the attack has a grid, `images` must be 8-bit
     images.
     """
-    points = ball.project(points.detach().float(), images, attack.eps, attack.norm)
+    points = attack.threat.project(points.detach().float(), images)
     if attack.grid == "none":
         return points
+    if attack.eps is None:
+        return nearest(points)
     clean = levels(images.double())
     wanted = (points.double() * _LEVELS - clean).flatten(1)
     rounded = (levels(points.double()) - clean).flatten(1)
@@ -153,44 +163,3 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
         undone = torch.zeros_like(sizes).scatter(1, order, (before < excess[:, None]).double())
         rounded = rounded.sign() * (sizes - undone).clamp_min(0)
     return (clean + rounded.view_as(clean)).float().div_(_LEVELS)
-
-
-class OnLattice(Network):
-    """A model that receives the nearest 8-bit image of every point."""
-
-    def __init__(self, target: Network) -> None:
-        super().__init__(target, target.chunk_size)
-        self.target = target
-
-    def seen(self, points: Tensor) -> Tensor:
-        """The 8-bit images that the model receives. Their gradient is passed on to the points."""
-        images = levels(points.detach()).div_(_LEVELS)
-        return images + (points - points.detach()) if points.requires_grad else images
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return self.target(self.seen(images))
-
-    def logits(self, images: Tensor) -> Tensor:
-        return self.target.logits(self.seen(images))
-
-    def loss_and_gradient(
-        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
-    ) -> Evaluated:
-        return self.target.loss_and_gradient(self.seen(points.detach()), objective, everyone=everyone)
-
-    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        return self.target.still_correct(self.seen(points.detach()), labels, logits)
-
-    def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
-        return self.target.verdict(self.seen(points), labels)
-
-    def take(self, rows: Tensor | slice) -> Network:
-        some = self.target.take(rows)
-        return self if some is self.target else OnLattice(some)
-
-    def undecided(self) -> Network | None:
-        alone = self.target.undecided()
-        return None if alone is None else OnLattice(alone)
-
-    def repeat_draws(self) -> None:
-        self.target.repeat_draws()

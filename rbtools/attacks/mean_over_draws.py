@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from rbtools.attacks import losses
 from rbtools.attacks.active_examples import wide
 from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.target import Evaluated, Network, differentiate
+from rbtools.attacks.oracle import Evaluated, Oracle
 from rbtools.lazy import torch
 from rbtools.registry import param
-from rbtools.threats.ball import distances
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 CHOICE = 20  # new samples for each candidate point, to choose one
 SURE = 100  # failed samples in a row, after which the failure rate is 97 % or more
 BY_MARGIN = 3  # points kept for each example because of their mean margin, which is noisy
-_SLACK = 1e-5  # relative tolerance of a distance, for the rounding of float32
 
 
 def eot_param() -> Any:
@@ -60,7 +58,7 @@ class _Best:
         self.values[place, rows] = torch.where(better, values, least)
 
 
-class MeanOverDraws(Network):
+class MeanOverDraws(Oracle):
     """The mean over `method.draws_each` samples of a randomised model, for the examples of an attack.
 
     All samples of an image are in the same batch. An example counts as misclassified, and is dropped, only
@@ -68,32 +66,31 @@ class MeanOverDraws(Network):
     the nearest point or uses one sample per pass, the majority of the samples in a pass decides instead.
     """
 
-    def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
+    def __init__(self, target: Oracle, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
         self.target, self.method, self.images, self.labels, self.draws = target, method, images, labels, draws
         self.each, chunk = method.draws_each, target.chunk_size
-        super().__init__(target, None if chunk is None else max(chunk // self.each, 1))
-        self.rows = torch.arange(len(images), device=images.device)
+        chunk = None if chunk is None else max(chunk // self.each, 1)
+        super().__init__(target.logits, chunk, passes=target.passes)
+        self.rows: Tensor = torch.arange(len(images), device=images.device)
         # shared with the targets that `take` returns
-        self.passes, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)
+        self.made, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)
         self.last, self.by_margin, self.by_rate = images.clone(), _Best(images, BY_MARGIN), _Best(images, 1)
         self._last: tuple[Any, Any] = (None, None)
 
-    def take(self, rows: Tensor | slice) -> Network:
+    def take(self, rows: Tensor | slice) -> Oracle:
         some = copy(self)
         some.rows, some._last = self.rows[rows], (None, None)
         return some
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return self.logits(images)
 
     @property
     def randomised(self) -> bool:
         return True
 
     def repeat_draws(self) -> None:
-        self.passes[self.rows] -= 1
+        self.made[self.rows] -= 1
 
-    def logits(self, images: Tensor) -> Tensor:
+    def logits(self, points: Tensor) -> Tensor:
+        images = self.seen(points)
         drawn, right = self.in_chunks(len(images), lambda rows: self._drawn(images[rows], self.rows[rows]))
         logits = drawn.mean(1)
         self._last = (logits, right)
@@ -102,16 +99,16 @@ class MeanOverDraws(Network):
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
-        parts = []
+        points, parts = self.seen(points.detach()), []
         for rows in self.chunks(len(points)):
             goal = objective.take(rows)
             copies = AttackObjective(goal.loss, self._copies(goal.labels), self._copies(goal.targets))
             with torch.enable_grad():
-                inputs = points[rows].detach().requires_grad_(True)
+                inputs = points[rows].clone().requires_grad_(True)
                 drawn, right = self._drawn(inputs, self.rows[rows])
                 logits = drawn.flatten(0, 1)
-            again = Network(functools.partial(self._repeated, self.rows[rows]))
-            loss, gradient = differentiate(again, inputs, logits, copies)
+            again = Oracle(functools.partial(self._repeated, self.rows[rows]))
+            loss, gradient = again.differentiate(inputs, logits, copies)
             correct = self._still(right, self.rows[rows])
             kept = slice(None) if everyone else correct
             loss = loss.view(-1, self.each).mean(1)
@@ -193,13 +190,13 @@ class MeanOverDraws(Network):
 
     def _drawn(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits (M, samples, K) and numbers of correct samples (M,), and updates the kept points."""
-        drawn = self._passed(points, rows, "search", self.passes[rows] * self.each)
-        self.passes[rows] += 1
+        drawn = self._passed(points, rows, "search", self.made[rows] * self.each)
+        self.made[rows] += 1
         labels, points = self.labels[rows], points.detach()
         right = drawn.detach().argmax(2).eq(labels[:, None]).sum(1)
         self.failed[rows] = torch.where(right == 0, self.failed[rows] + self.each, 0)
         margin = self._margins(drawn.detach(), labels).mean(1)
-        inside = distances(points, self.images[rows], self.method.norm) <= self.method.eps * (1 + _SLACK)
+        inside = self.method.threat.contains(points, self.images[rows])
         self.last[rows] = torch.where(wide(inside, points), points.to(self.last), self.last[rows])
         self.by_rate.note(rows, points, -right.to(margin), inside)
         self.by_margin.note(rows, points, margin, inside)
@@ -207,7 +204,7 @@ class MeanOverDraws(Network):
 
     def _repeated(self, rows: Tensor, points: Tensor) -> Tensor:
         """The logits (M * samples, K) of other points with the random numbers of the last pass."""
-        return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
+        return self._passed(points, rows, "search", (self.made[rows] - 1) * self.each).flatten(0, 1)
 
     def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
         """Returns logits (M, samples, K). `first` (M,) is the index of each example's first sample."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch
-    from rbtools.attacks.target import Evaluated
+    from rbtools.attacks.oracle import Evaluated
     from rbtools.rng.draws import Draws
 
 _SMALLEST = 0.9  # side of the smallest copy of --diversity, as a share of the image's side

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.attacks.base import SequentialAttack
-from rbtools.attacks.target import Network, as_target, differentiate
+from rbtools.attacks.oracle import Oracle, oracle_of
 from rbtools.lazy import torch
 from rbtools.threats.ball import distances
 
@@ -30,22 +30,24 @@ class MinimalNormAttack(SequentialAttack):
 
     random: ClassVar[bool] = False
     minimal: ClassVar[bool] = True
+    precise: ClassVar[bool] = True
 
-    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off."""
         raise NotImplementedError
 
     def run(
-        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():
-            points, distance = self._confirmed(as_target(model), images, labels)
-            within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
-            return torch.where(within, points, images), {"distance": distance}
+            points, distance = self._confirmed(oracle_of(model), images, labels)
+            if self.eps is not None:
+                points = torch.where(wide(distance <= self.eps, points), points, images)
+            return points, {"distance": distance}
 
-    def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _confirmed(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the result of `search`. On a GPU, the search uses the fast copy of the model, and the exact
         model checks the points at the end. For points that do not fool the exact model, the search is
         repeated with checks by the exact model in every step."""
@@ -77,7 +79,7 @@ class Search:
 
 
 def nearest(
-    model: Network,
+    model: Oracle,
     images: Tensor,
     objective: AttackObjective,
     norm: str,
@@ -94,7 +96,7 @@ def nearest(
     def gradient_at(rows: slice) -> tuple[Tensor, ...]:
         some = model.take(rows)
         inputs, logits = some.with_graph(search.points[rows])
-        return logits.detach(), *differentiate(some, inputs, logits, objective.take(rows))
+        return logits.detach(), *some.differentiate(inputs, logits, objective.take(rows))
 
     for number in range(count):
         logits, value, gradient = model.in_chunks(len(images), gradient_at)
@@ -110,7 +112,7 @@ def cosine(first: float, last: float, number: int, count: int) -> float:
     return last + (first - last) * (1 + math.cos(math.pi * number / count)) / 2
 
 
-def _keep_nearest(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
+def _keep_nearest(model: Oracle, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
     """Keep the points that fool the model and are nearer to the image than the nearest points so far."""
     search.adversarial = ~model.still_correct(search.points, labels, logits)
     points, length = model.seen(search.points), search.length

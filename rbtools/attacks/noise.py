@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.oracle import Oracle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class NoiseAttack(SequentialAttack):
     name: ClassVar[str] = "noise"
     version: ClassVar[int] = 1
     random: ClassVar[bool] = True
+    uses_gradients: ClassVar[bool] = False
     loss: ClassVar[str] = "margin"
     clean_pass: ClassVar[bool] = False
 
@@ -43,7 +44,7 @@ class NoiseAttack(SequentialAttack):
     def stages(self, classes: int) -> list[Stage]:
         return [self._sample]
 
-    def _sample(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _sample(self, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         active, best_point = ActiveExamples(batch), batch.images
         best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         for sample in range(self.samples):

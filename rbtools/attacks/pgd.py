@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.active_examples import AttackBatch
     from rbtools.attacks.drive import Iterate
     from rbtools.attacks.losses import AttackObjective
-    from rbtools.attacks.target import Evaluated
+    from rbtools.attacks.oracle import Evaluated
 
 
 @dataclass(frozen=True, kw_only=True)

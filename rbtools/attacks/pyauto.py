@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.base import ReferenceBackend
-    from rbtools.attacks.target import Network
+    from rbtools.attacks.oracle import Oracle
     from rbtools.rng.draws import Draws
 
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
-def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+def run(method: ReferenceBackend, model: Oracle, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
     """Perturb images (N, C, H, W), float32 in [0, 1], with AutoAttack's own code.
 
     AutoAttack's code draws random numbers for the whole batch. The seed depends on the first example, so
@@ -63,7 +63,7 @@ class TameModel:
     have a zero gradient instead of an error.
     """
 
-    def __init__(self, model: Network, image: Tensor) -> None:
+    def __init__(self, model: Oracle, image: Tensor) -> None:
         self.model = model
         self.classes: int = model.logits(image).shape[1]
         self.failed = False  # True while the model computes, and after the model raised an error
@@ -116,7 +116,7 @@ if not logger.filters:
 
 
 @contextlib.contextmanager
-def _guarded(model: Network) -> Iterator[None]:
+def _guarded(model: Oracle) -> Iterator[None]:
     """A context that restores stdout, random generators, tracing and the model's parameters at its end."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, legacy, tracer = random.getstate(), np.random.get_state(), sys.gettrace()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rbtools import graphs
-from rbtools.attacks.target import Network
+from rbtools.attacks.oracle import Oracle
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Replays:
     """
 
     def __init__(
-        self, model: Network, state: ExampleRows, step: Callable[[], None], active: ActiveExamples
+        self, model: Oracle, state: ExampleRows, step: Callable[[], None], active: ActiveExamples
     ) -> None:
         self.model, self.state, self.step, self.active = model, state, step, active
         self.usable = not model.randomised and graphs.usable(active.row.device)
@@ -40,7 +40,7 @@ class Replays:
 
     def __call__(self, case: object = None) -> None:
         """Perform a step. `case` is a further value on which the step depends."""
-        if not (self.usable and self.model.captures):
+        if not (self.usable and self.model.passes.captures):
             self.step()
             return
         tensors = self.state.tensors()
@@ -51,7 +51,7 @@ class Replays:
         if self.graph is not None:
             self._settle()
             self.graph.replay()
-            self.model.count(*self.passes)
+            self.model.passes.add(*self.passes)
         elif self.calls <= _BEFORE or max(one.nbytes for one in tensors.values()) > _LARGEST:
             self.step()
         else:
@@ -75,12 +75,12 @@ class Replays:
     def _record(self) -> None:
         """Capture the step, replay it, and compare the result with that of a normal call of the step."""
         before, self.fixed = self._copies(), self._copies()
-        marks, counted = self.active.marks(), self.model.counted
+        marks, counted = self.active.marks(), self._counted()
         try:
             with graphs.no_waits():
                 self.step()
             called, marked = self._copies(), self.active.marks()
-            self.passes = [now - then for now, then in zip(self.model.counted, counted, strict=True)]
+            self.passes = [now - then for now, then in zip(self._counted(), counted, strict=True)]
             self._assign(self.fixed)
             self.active.set_marks(marks)
             graph, (pool, _) = torch.cuda.CUDAGraph(), graphs.lasting_pool(self.active.row.device)
@@ -91,9 +91,9 @@ class Replays:
             self._compare(before, called, marked)
             self.graph = graph
             self._count_from(counted)
-            self.model.count(*self.passes)
+            self.model.passes.add(*self.passes)
         except (RuntimeError, ValueError):  # the network's own code does something that cannot be captured
-            self.model.captures, self.fixed = False, {}
+            self.model.passes.captures, self.fixed = False, {}
             graphs.lasting_pool.cache_clear()
             self._count_from(counted)
             self.active.set_marks(marks)
@@ -104,7 +104,10 @@ class Replays:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
     def _count_from(self, counted: tuple[int, int]) -> None:
-        self.model.count(*(then - now for then, now in zip(counted, self.model.counted, strict=True)))
+        self.model.passes.add(*(then - now for then, now in zip(counted, self._counted(), strict=True)))
+
+    def _counted(self) -> tuple[int, int]:
+        return self.model.passes.forwards, self.model.passes.backwards
 
     def _compare(
         self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]

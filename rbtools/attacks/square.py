@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.oracle import Oracle
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -59,6 +59,7 @@ class Square(ReferenceBackend):
     name: ClassVar[str] = "square"
     version: ClassVar[int] = 2
     random: ClassVar[bool] = True
+    uses_gradients: ClassVar[bool] = False
     loss: ClassVar[str] = "margin"
 
     eps: float = 8 / 255
@@ -90,7 +91,7 @@ class Square(ReferenceBackend):
             side = max(side, 3) | 1
         return min(side, height, width)
 
-    def _search(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _search(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """Make one run. Returns images (N, C, H, W) in [0, 1], and a mask (N,) of the broken examples."""
         sides = [self.side(query, *batch.images.shape[2:]) for query in range(self.queries)]
         schedule = batch.schedule
@@ -216,7 +217,7 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
     return words[:, queries[0] % _AT_ONCE :][:, : len(queries)]
 
 
-def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
+def _try(model: Oracle, state: _SquareState, side: int, each: bool) -> Tensor:
     """Write each image's next square into its best image if this decreases the margin. Returns a mask (N,) of
     the newly misclassified examples. With `each`, only images that the square changes are queried."""
     count = state.words.shape[1]
@@ -249,7 +250,7 @@ def _try(model: Network, state: _SquareState, side: int, each: bool) -> Tensor:
     return fooled
 
 
-def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _ask(model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Returns z_y - (largest other logit) (N,), and a mask (N,) of the misclassified images."""
     logits = model.logits(images)
     wrong = ~model.still_correct(images, labels, logits)

@@ -170,8 +170,9 @@ class Attacked(Accuracy):
 
     @property
     def searches(self) -> bool:
-        """False for AutoAttack's own code and for randomised models, which need the float32 model."""
-        return not (self.batch_dependent or self.draws)
+        """False for AutoAttack's own code, for randomised models, and for searches near the boundary, which
+        need the float32 model."""
+        return not (self.batch_dependent or self.draws or self.method.precise)
 
     @property
     def needs(self) -> tuple[Spec, ...]:
@@ -205,7 +206,8 @@ class Attacked(Accuracy):
         return super().findings(rows, totals) | diagnostics.of_attack(self.method, totals, len(rows))
 
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
-        return attacking.attempted(batch, self.method, batch.model)
+        found = attacking.run_attack(replace(batch, fast_model=batch.model), self.method, everyone=True)
+        return found.images, found.totals
 
     @classmethod
     def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks import lattice
+from rbtools.attacks.losses import best_other, of_class
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch
 from rbtools.lazy import nn, torch
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.base import Attack
-    from rbtools.evaluation.fast_model import CountingModel
+    from rbtools.attacks.oracle import Oracle
+
+_ROUNDINGS = 4  # within this multiple of the largest measured rounding error, an example is attacked again
 
 
 class AttackResult(NamedTuple):
@@ -38,102 +41,131 @@ def run_attack(
     previous: AttackResult | None = None,
     still_correct: Tensor | None = None,
     on: nn.Module | None = None,
+    everyone: bool = False,
 ) -> AttackResult:
     """Attack the examples that are classified correctly. With `still_correct` (N,), attack only those for
-    which it is true.
+    which it is true. With `everyone`, misclassified examples are attacked, too.
 
     A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
     projected onto the budget, the box and the attack's lattice before they are classified. A faulty attack
     therefore cannot report a false success. An example that the fast model misclassifies stays in the attack
-    until the exact model also misclassifies it; on a GPU, the exact model is run every few steps. If the two
-    models still disagree at the end, the example is attacked again on the exact model, unless `iterate` is
-    "last", which evaluates only the last iterate. `previous` is the result at a smaller eps; its images are
-    kept for the examples that are not attacked here. `on` is another model to attack, whose adversarial
-    examples are evaluated on the model of the batch.
+    until the exact model also misclassifies it; on a GPU, the exact model is run every few steps. An example
+    that the fast copy may have decided by its rounding errors is attacked again on the exact model
+    (`_doubtful`). `previous` is the result at a smaller eps; its images are kept for the examples that are
+    not attacked here. `on` is another model to attack, whose adversarial examples are evaluated on the model
+    of the batch.
+    """
+    start = time.perf_counter()
+    images = batch.images.clone() if previous is None else previous.images.clone()
+    if everyone:
+        logits, survived = None, torch.ones_like(batch.labels, dtype=torch.bool)
+    else:
+        logits = batch.clean_logits.clone() if previous is None else previous.logits.clone()
+        survived = batch.clean.clone() if still_correct is None else batch.clean & still_correct
+    totals = {"forward": 0.0 if everyone else float(len(images)), "backward": 0.0}
+    copied = not (
+        on is not None or method.batch_dependent or method.precise or batch.fast_model is batch.model
+    )
+    networks = [batch.fast_model, batch.model] if copied else [on or batch.model]
+    rows = survived.nonzero()[:, 0]
+    for network in networks if not method.threat.empty else ():
+        if not len(rows):
+            break
+        some = batch.take(rows)
+        oracle = _oracle(some, method, network, copied and network is batch.fast_model)
+        draws = some.draws(f"attack.{method.name}")
+        points, findings = method.runner(oracle)(oracle, some.images, some.labels, draws)
+        points = _allowed(some, method, points, totals)
+        outputs = some.logits(points)
+        logits = outputs.clone() if logits is None else logits
+        images[rows], logits[rows] = points, outputs
+        survived[rows] = outputs.argmax(1) == some.labels
+        _add(totals, some, method, oracle, outputs, findings, again=copied and network is batch.model)
+        if network is not networks[-1]:
+            rows = rows[_doubtful(some, method, oracle, points, outputs, totals)]
+    totals["seconds"] = time.perf_counter() - start
+    return AttackResult(survived, images, batch.clean_logits if logits is None else logits, totals)
+
+
+def _doubtful(
+    batch: Batch, method: Attack, oracle: Oracle, images: Tensor, logits: Tensor, totals: dict[str, float]
+) -> Tensor:
+    """The examples (N,) whose outcome may be an effect of the fast copy's rounding errors.
+
+    `images` (N, C, H, W) are the images of the attack, and `logits` (N, K) those of the exact model. The
+    rounding error is the largest difference between the margins of copy and model at these images. An example
+    that is still correct is in doubt if the copy misclassifies its image, or if a margin of the copy during
+    the search was within a multiple of the rounding error. If only the last iterate counts, an example is in
+    doubt, correct or not, if its last margin is that small. A copy in float32 decides as the model does, but
+    for ties, and the decisions of such a copy are not used by a single step or a last iterate.
     """
     from rbtools.evaluation.fast_model import is_float32
 
-    start = time.perf_counter()
-    images = batch.images.clone() if previous is None else previous.images.clone()
-    logits = batch.clean_logits.clone() if previous is None else previous.logits.clone()
-    survived = batch.clean.clone() if still_correct is None else batch.clean & still_correct
-    totals = {"forward": float(len(images)), "backward": 0.0}
-    if survived.any() and method.eps > 0:
-        left = batch.take(survived)
-        exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
-        network = on or (batch.model if exact else batch.fast_model)
-        points, outputs = _attempt(left, method, network, totals)
-        # A single step uses no decision of the fast model. In float32, both models decide alike, and a pass
-        # that finds differences would cost as much as the step.
-        confirmed = method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
-        if not exact and not confirmed:
-            _repeat_unconfirmed(left, method, points, outputs, totals)
-        rows = survived.nonzero()[:, 0]
-        images[rows], logits[rows] = points, outputs
-        survived[rows] = outputs.argmax(1) == left.labels
-    totals["seconds"] = time.perf_counter() - start
-    return AttackResult(survived, images, logits, totals)
+    in_float32, correct = is_float32(batch.fast_model), logits.argmax(1) == batch.labels
+    last = method.single_step or method.iterate == "last"
+    if in_float32 and (last or not correct.any()):
+        return torch.zeros_like(correct)
+    copies = batch.outputs(batch.fast_model, images)
+    totals["forward"] += float(len(copies))
+    doubt = correct & (copies.argmax(1) != batch.labels)
+    if oracle.least is not None:
+        margin, of_copy = _margin(logits, batch.labels), _margin(copies, batch.labels)
+        near = _ROUNDINGS * (margin - of_copy).abs().max()
+        doubt |= margin.abs() <= near if last else correct & (torch.minimum(oracle.least, of_copy) <= near)
+    totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(doubt.sum())
+    return doubt
 
 
-def _repeat_unconfirmed(
-    batch: Batch, method: Attack, images: Tensor, logits: Tensor, totals: dict[str, float]
-) -> None:
-    """Attack again, on the exact model, the examples that only the fast model misclassifies at the end.
-    `images` (N, C, H, W) and the exact model's `logits` (N, K) are changed in place."""
-    still_correct = logits.argmax(1) == batch.labels
-    unconfirmed = torch.zeros_like(still_correct)
-    if still_correct.any():
-        left = batch.take(still_correct)
-        found = left.outputs(batch.fast_model, images[still_correct]).argmax(1)
-        unconfirmed[still_correct] = found != left.labels
-        totals["forward"] += float(still_correct.sum())
-    totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(unconfirmed.sum())
-    if unconfirmed.any():
-        again = _attempt(batch.take(unconfirmed), method, batch.model, totals, True)
-        images[unconfirmed], logits[unconfirmed] = again
+def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> Oracle:
+    """The oracle of an attack on a network, which is a fast copy of the exact model if `copied` is true."""
+    from rbtools.attacks.oracle import Oracle, Passes
+    from rbtools.evaluation.fast_model import is_float32
 
-
-def searched(
-    batch: Batch, method: Attack, model: nn.Module, decides: nn.Module | None = None
-) -> tuple[Tensor, Mapping[str, Tensor], CountingModel]:
-    """Attack all examples. Returns the images (N, C, H, W), inside the budget; the other results of the
-    attack; and the model that counted the passes. Raises RbError if the attack returns images of another
-    shape, or values that are not finite."""
-    from rbtools.evaluation.fast_model import CountingModel
-
+    passes = Passes(first=len(batch.ids) * method.draws_each, watch=batch.watch)
     # AutoAttack's own code samples random numbers for the whole batch, which is therefore not divided.
-    counting = CountingModel(model, None if method.batch_dependent else batch.chunk_size, decides)
-    counting.begin(len(batch.ids) * method.draws_each)
-    counting.watch = batch.watch
-    draws = batch.draws(f"attack.{method.name}")
-    perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
-    if perturbed.shape != batch.images.shape:
+    chunk = None if method.batch_dependent else batch.chunk_size
+    oracle = Oracle(network, chunk, batch.model if copied else None, passes=passes)
+    if copied and not is_float32(network):
+        oracle.least = torch.full_like(batch.clean_logits[:, 0], torch.inf)
+    return oracle
+
+
+def _allowed(batch: Batch, method: Attack, points: Tensor, totals: dict[str, float]) -> Tensor:
+    """The images of an attack, inside its threat. Raises RbError if the attack returns images of another
+    shape, or values that are not finite."""
+    if points.shape != batch.images.shape:
         raise RbError(
-            f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
+            f"The attack {method.name} returned images of shape {tuple(points.shape)}; expected"
             f" {tuple(batch.images.shape)}. This is an error in the attack."
         )
-    if not torch.isfinite(perturbed).all():
-        first = int((~torch.isfinite(perturbed)).flatten(1).any(1).nonzero()[0])
+    if not torch.isfinite(points).all():
+        first = int((~torch.isfinite(points)).flatten(1).any(1).nonzero()[0])
         raise RbError(
             f"The attack {method.name} gave NaN or infinite pixels for image {int(batch.ids[first])}. Check"
             " that the gradient of the model is finite there."
         )
-    return lattice.project(perturbed, batch.images, method), findings, counting
+    outside = ~method.threat.contains(points.detach().float(), batch.images)
+    totals["outside"] = totals.get("outside", 0.0) + float(outside.sum())
+    return lattice.project(points, batch.images, method)
 
 
-def _attempt(
-    batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Attack a model. Returns the images, inside the budget, and their logits by the exact model."""
-    decides = batch.model if model is batch.fast_model is not batch.model else None
-    perturbed, findings, counting = searched(batch, method, model, decides)
-    logits = batch.logits(perturbed)
-    sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
-    if counting.backwards and not again:
-        sums |= {"started": len(perturbed) * method.draws_each, "zero_gradient": counting.zero_gradients}
+def _add(
+    totals: dict[str, float],
+    batch: Batch,
+    method: Attack,
+    oracle: Oracle,
+    logits: Tensor,
+    findings: Mapping[str, Tensor],
+    again: bool,
+) -> None:
+    """Add the sums of one attack over the examples of a batch to `totals`."""
+    passes = oracle.passes
+    sums: dict[str, float] = {"forward": passes.forwards + len(logits), "backward": passes.backwards}
+    if passes.backwards and not again:
+        sums |= {"started": passes.started, "zero_gradient": passes.zero_gradients}
     loss = method.loss_for(logits.shape[1])
     if loss is not None:
-        sums[f"loss.{loss}"] = len(perturbed)
+        sums[f"loss.{loss}"] = len(logits)
     if "distance" in findings:
         distances = findings["distance"][torch.isfinite(findings["distance"])]
         sums |= {"distance": float(distances.sum()), "distances": len(distances)}
@@ -143,12 +175,7 @@ def _attempt(
             sums[f"broken_by.{number}"] = int((broken == number).sum())
     for name, value in sums.items():
         totals[name] = totals.get(name, 0.0) + float(value)
-    return perturbed, logits
 
 
-def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:
-    """The images of an attack on all examples of the batch, and sums over the examples."""
-    totals: dict[str, float] = {}
-    if method.eps == 0:
-        return batch.images, totals
-    return _attempt(batch, method, model, totals)[0], totals
+def _margin(logits: Tensor, labels: Tensor) -> Tensor:
+    return of_class(logits, labels) - best_other(logits, labels)

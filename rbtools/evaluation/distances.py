@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from rbtools.attacks.curve import SEARCHES, UNBOUNDED, CurveAttack
+from rbtools.attacks.curve import SEARCHES, CurveAttack
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
@@ -35,7 +35,6 @@ class Nearest(Spec):
     method: Any
     eps: float | None = param(None, "The distance, for pixels in [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
-    searches = True
 
     @property
     def random(self) -> bool:
@@ -77,7 +76,7 @@ class Nearest(Spec):
         return share(self.correct(rows)) | fields
 
     def rows(self, batch: Batch) -> Outcome:
-        from rbtools.attacks.minimal_norm import distances
+        from rbtools.threats.ball import distances
 
         result = attacking.run_attack(batch, self.method)
         rows = distances(result.images, batch.images, self.method.norm)
@@ -96,7 +95,7 @@ class Nearest(Spec):
         name, eps = entry.get("attack"), entry.get("eps")
         if (name != CurveAttack.name and eps is not None) or "best" in entry:
             return None
-        method = rebuilt(SEARCHES, name, entry, lenient=lenient, eps=UNBOUNDED)
+        method = rebuilt(SEARCHES, name, entry, lenient=lenient, eps=None)
         return None if method is None else cls(method=method, eps=eps)
 
 

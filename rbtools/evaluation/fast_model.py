@@ -1,4 +1,4 @@
-"""The models that attacks run on: a fast copy with the same function, and a wrapper that counts passes.
+"""The model that attacks run on: a fast copy with the same function.
 
 The exact model, in float32, always decides whether an example is broken.
 """
@@ -6,13 +6,11 @@ The exact model, in float32, always decides whether an example is broken.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rbtools.attacks.target import Network
 from rbtools.defences.defended import Defended
 from rbtools.models import folding, fused
 from rbtools.models.normalize import Preprocessed
@@ -39,10 +37,11 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
 
     `model` is in eval mode and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K); it is not
     changed. The copy returns float32 logits. With "bf16", the normalisation still computes in float32,
-    because bfloat16 cannot represent steps of 1/255. BatchNorm is not folded if the network cannot be traced,
-    or if the folded copy returns other logits. If the model contains a program or its copy fails, attacks run
-    on the model itself, and `refusal` is the reason. The copy of a defended network has the same defence
-    stages, which compute in float32.
+    because bfloat16 cannot represent steps of 1/255, and so do the last layer and everything after it,
+    because margins below 1/128 of a logit would vanish. BatchNorm is not folded if the network cannot be
+    traced, or if the folded copy returns other logits. If the model contains a program or its copy fails,
+    attacks run on the model itself, and `refusal` is the reason. The copy of a defended network has the same
+    defence stages, which compute in float32.
     """
     if isinstance(model, Defended):
         inner = make_fast_model(model.model, precision, shape)
@@ -62,6 +61,8 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
     try:
         copied = _frozen(copy.deepcopy(network) if folded is None else folded)
         copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        last = _last_layer(copied, probe) if bf16 else None
+        exact = None if last is None else copy.deepcopy(copied.get_submodule(last))
         copied = copied.bfloat16() if bf16 else copied
         try:
             quicker = fused.fuse(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
@@ -70,6 +71,8 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
             remark = f"ReLU has kernels of its own: passes take longer ({folding.reason(wrong)})."
         if quicker is not None:
             copied, steps = quicker, [*steps, "fused"]
+        if last is not None and exact is not None:
+            _in_float32(copied.get_submodule(last), exact)
         fast: nn.Module = _Fast(normalization, copied, bf16)
         with torch.no_grad():
             fast(probe)
@@ -95,6 +98,26 @@ class _Fast(nn.Module):
         inputs = inputs.to(dtype, memory_format=torch.channels_last)
         logits: Tensor = self.network(inputs)
         return logits.float()
+
+
+def _last_layer(network: nn.Module, probe: Tensor) -> str | None:
+    """The name of the convolution or linear layer that a pass uses last, or None if there is none."""
+    used: list[str] = []
+    layers = [
+        (name, part) for name, part in network.named_modules() if isinstance(part, nn.Linear | nn.Conv2d)
+    ]
+    hooks = [part.register_forward_hook(lambda *_, name=name: used.append(name)) for name, part in layers]
+    with torch.no_grad():
+        network(probe)
+    for hook in hooks:
+        hook.remove()
+    return used[-1] if used else None
+
+
+def _in_float32(layer: nn.Module, exact: nn.Module) -> None:
+    """Let a layer compute with the weights of `exact`, in float32, whatever the precision of its input."""
+    layer.float().load_state_dict(exact.state_dict())
+    layer.register_forward_pre_hook(lambda _, inputs: tuple(one.float() for one in inputs))
 
 
 def _normalization(model: nn.Module) -> nn.Module:
@@ -132,81 +155,3 @@ def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None
             copied[convolution].bias.copy_(bias)
         folding.check_same(network(probe), _frozen(folded)(probe))
     return folded
-
-
-class CountingModel(nn.Module, Network):
-    """A model that counts forward passes, backward passes and zero gradients, in images.
-
-    Zero gradients are counted in the first backward pass of each example (`begin`). An example whose gradient
-    is zero at the start does not move, which looks like robustness. `chunk_size` is the number of images that
-    go through the model at once; attacks split larger batches, and this class splits them if no gradients are
-    needed. If `model` is a fast copy, the exact model is given as `decides`, and a point counts as
-    misclassified only if both models misclassify it.
-    """
-
-    def __init__(
-        self, model: nn.Module, chunk_size: int | None = None, decides: nn.Module | None = None
-    ) -> None:
-        super().__init__()
-        self.model, self.chunk_size, self.decides = model, chunk_size, decides
-        self.forwards = self.backwards = 0
-        self.watch: Callable[[str], None] | None = None  # called with the progress, as text
-        self._stage = ""
-        self._left = 0
-        self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
-
-    def begin(self, count: int) -> None:
-        """Start counting a new batch of `count` examples, in which an example may occur several times."""
-        self._left = count
-
-    def stage(self, words: str) -> None:
-        self._stage = f"{words} · "
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.count(len(images), 0)
-        if not (images.requires_grad and torch.is_grad_enabled()):
-            return self._in_pieces(self.model, images)
-        inputs = images.view_as(images)
-        inputs.register_hook(self._seen)
-        return self.model(inputs)
-
-    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Whether each point is classified correctly by the copy or by the exact model: bool (N,)."""
-        correct = super().still_correct(points, labels, logits)
-        if self.decides is not None and not correct.all():
-            wrong = ~correct
-            correct[wrong] = self.verdict(points[wrong].detach(), labels[wrong])
-        return correct
-
-    def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
-        if self.decides is None:
-            return super().verdict(points, labels)
-        self.forwards += len(points)
-        with torch.no_grad():
-            return self._in_pieces(self.decides, points).argmax(1).eq(labels)
-
-    def _in_pieces(self, model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        return torch.cat([model(piece) for piece in images.split(self.chunk_size or max(len(images), 1))])
-
-    def undecided(self) -> Network | None:
-        return None if self.decides is None else Network(self, self.chunk_size)
-
-    @property
-    def counted(self) -> tuple[int, int]:
-        return self.forwards, self.backwards
-
-    def count(self, forwards: int, backwards: int) -> None:
-        self.forwards += forwards
-        self.backwards += backwards
-        if self.watch is not None:
-            self.watch(f"{self._stage}{self.forwards:,} passes")
-
-    def _seen(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
-        if self._left > 0 and not (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._left -= len(gradient)
-            self._zeros.append((gradient == 0).flatten(1).all(1).sum())
-
-    @property
-    def zero_gradients(self) -> int:
-        return int(torch.stack(self._zeros).sum()) if self._zeros else 0

@@ -62,12 +62,10 @@ class RobustLoss(Spec):
         return loss
 
     def rows(self, batch: Batch) -> Outcome:
-        perturbed, _, counting = attacking.searched(batch, self.method, batch.fast_model)
-        logits = batch.logits(perturbed)
-        loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-        rows = torch.stack([loss, (logits.argmax(1) == batch.labels).float()], dim=1)
-        passes = {"forward": float(counting.forwards + len(rows)), "backward": float(counting.backwards)}
-        return Outcome(rows, passes)
+        found = attacking.run_attack(batch, self.method, everyone=True)
+        loss = torch.nn.functional.cross_entropy(found.logits, batch.labels, reduction="none")
+        rows = torch.stack([loss, (found.logits.argmax(1) == batch.labels).float()], dim=1)
+        return Outcome(rows, {name: found.totals[name] for name in ("forward", "backward")})
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import spaces
 from rbtools.attacks import lattice
+from rbtools.attacks.oracle import Oracle
 from rbtools.errors import RbError
 from rbtools.evaluation.base import CHUNK
-from rbtools.evaluation.fast_model import CountingModel
 from rbtools.evaluation.tiles import in_turn
 from rbtools.execution import device, resources
 from rbtools.execution.device import out_of_memory
@@ -310,9 +310,9 @@ class AttackedBatch:
             rows = torch.arange(len(start), device=start.device)
             parts = []
             for some in rows.split(chunk):
-                counting = CountingModel(self.model, chunk)
-                perturbed, _ = lattice.run(
-                    attack, counting, start[some], self.clean.labels[some], draws.take(some)
+                oracle = Oracle(self.model, chunk)
+                perturbed, _ = attack.runner(oracle)(
+                    oracle, start[some], self.clean.labels[some], draws.take(some)
                 )
                 parts.append(lattice.project(perturbed, start[some], attack))
             self.made[attack, times] = torch.cat(parts)

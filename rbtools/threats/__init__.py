@@ -1,7 +1,8 @@
-"""Threats: what may be done to an image. An attack searches the points of a threat; the threat decides what counts.
+"""Threats: what may be done to an image.
 
-A threat does not know the model, the attack or the seed. The evaluation asks the threat whether each image is allowed
-(`contains`), so an attack that returns other images cannot report a false success.
+An attack searches the points of a threat. A threat does not know the model, the attack or the seed. The
+evaluation asks the threat whether each image is allowed (`contains`), so an attack that returns other images
+cannot report a false success.
 """
 
 from __future__ import annotations

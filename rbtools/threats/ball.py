@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rbtools.rng.draws import Draws
 
-ORDER = {"linf": math.inf, "l2": 2, "l1": 1, "sphere": 2}
+ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
 DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of a loss
 
 _ROUNDING = 1e-5  # the share by which rounding in float32 may exceed a distance
@@ -28,15 +28,16 @@ _ROUNDING = 1e-5  # the share by which rounding in float32 may exceed a distance
 class Ball(Threat):
     """The images within `eps` of an image in a norm, with pixels in [0, 1]. A point is its image.
 
-    `eps` is in pixel units of [0, 1]. In `sphere`, the images have the norm of the unchanged image, and `eps` is a share
-    of this norm.
+    `eps` is in pixel units of [0, 1]. In `sphere`, the images have the norm of the unchanged image, and `eps`
+    is a share of this norm. With `any`, every image is allowed, and `eps` only belongs to the name: it is for
+    attacks of users whose images are in no ball.
     """
 
     name: ClassVar[str] = "ball"
     over: ClassVar[str] = "eps"
 
     eps: float = 8 / 255
-    norm: str = param("linf", "The norm that bounds the perturbation.", choices=tuple(ORDER))
+    norm: str = param("linf", "The norm that bounds the perturbation.", choices=(*ORDER, "sphere", "any"))
 
     @property
     def kind(self) -> str:
@@ -47,6 +48,8 @@ class Ball(Threat):
         return f"{self.eps * 255:g}" if self.norm == "linf" else f"{self.eps:g}"
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
+        if self.norm == "any":
+            return points.clamp(0, 1)
         return project(points, images, self.eps, self.norm)
 
     def contains(self, points: Tensor, images: Tensor) -> Tensor:
@@ -54,6 +57,8 @@ class Ball(Threat):
             near = distances(points, images, "l2") <= self.eps * length(images).flatten() * (1 + _ROUNDING)
             return near & torch.isclose(length(points), length(images), rtol=_ROUNDING).flatten()
         inside = points.flatten(1).amin(1).ge(0) & points.flatten(1).amax(1).le(1)
+        if self.norm == "any":
+            return inside
         return inside & (distances(points, images, self.norm) <= self.eps * (1 + _ROUNDING) + _ROUNDING / 10)
 
     def images(self, points: Tensor, images: Tensor) -> Tensor:
@@ -61,6 +66,37 @@ class Ball(Threat):
 
     def start(self, images: Tensor, draws: Draws, draw: int = 0) -> Tensor:
         return uniform_start(images, draws, self.eps, self.norm, draw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyDistance(Threat):
+    """The images at any distance, for searches of the nearest adversarial example in a norm."""
+
+    name: ClassVar[str] = "distance"
+    over: ClassVar[str] = "norm"
+
+    norm: str = param("linf", "The norm of the distance.", choices=tuple(ORDER))
+
+    @property
+    def kind(self) -> str:
+        return self.norm
+
+    @property
+    def numbers(self) -> str:
+        return "distance"
+
+    @property
+    def empty(self) -> bool:
+        return False
+
+    def project(self, points: Tensor, images: Tensor) -> Tensor:
+        return points.clamp(0, 1)
+
+    def contains(self, points: Tensor, images: Tensor) -> Tensor:
+        return points.flatten(1).amin(1).ge(0) & points.flatten(1).amax(1).le(1)
+
+    def images(self, points: Tensor, images: Tensor) -> Tensor:
+        return points
 
 
 def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -> Tensor:

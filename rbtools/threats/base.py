@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class Threat(Registered):
     """The base of every threat: a frozen, keyword-only dataclass whose fields are its settings.
 
-    A threat is a set of points for each image, and an image for each point. In a ball, a point is its image. In a family
-    of transformations, a point contains the parameters of a transformation, such as the degrees of a rotation.
+    A threat is a set of points for each image, and an image for each point. In a ball, a point is its image.
+    In a family of transformations, a point contains the parameters of a transformation, such as the degrees
+    of a rotation.
 
-    A metric's name contains the threat after the attack: `pgd20.l2.0.5` is `pgd20`, the `kind` and the `numbers`. The
-    kind is left out if it is the usual one (`linf`) or the attack's own name.
+    A metric's name contains the threat after the attack: `pgd20.l2.0.5` is `pgd20`, the `kind` and the
+    `numbers`. The kind is left out if it is the usual one (`linf`) or the attack's own name.
     """
 
     name: ClassVar[str]
@@ -45,11 +46,11 @@ class Threat(Registered):
         return getattr(self, self.over) == 0
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
-        """The nearest allowed points. Points outside a family of transformations are not moved, but refused."""
+        """The nearest allowed points. A family of transformations moves no point; it refuses points."""
         return points
 
     def contains(self, points: Tensor, images: Tensor) -> Tensor:
-        """Whether each point is allowed, up to rounding: bool (N,). `images` are float32 (N, C, H, W) in [0, 1]."""
+        """Whether each point is allowed, up to rounding: bool (N,). `images` (N, C, H, W) are in [0, 1]."""
         raise NotImplementedError
 
     def images(self, points: Tensor, images: Tensor) -> Tensor:

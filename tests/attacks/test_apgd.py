@@ -7,7 +7,7 @@ import torch
 
 from rbtools.attacks import apgd_ascent, losses
 from rbtools.attacks.active_examples import AttackBatch
-from rbtools.attacks.target import Network
+from rbtools.attacks.oracle import Oracle
 from tests.networks import draws_for
 
 
@@ -65,7 +65,7 @@ def test_momentum_and_halving_by_hand(monkeypatch):
     monkeypatch.setattr(apgd_ascent, "border_start", lambda *_: image - 0.2)
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
     goal = batch.goal(margin_of_first)
-    apgd_ascent.apgd(Network(model), batch, goal, eps=0.2, norm="linf", count=10, draw=0)
+    apgd_ascent.apgd(Oracle(model), batch, goal, eps=0.2, norm="linf", count=10, draw=0)
     assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.oracle import Evaluated, Oracle
 from rbtools.attacks.pgd import PGD
-from rbtools.attacks.target import Evaluated, Network
 from rbtools.evaluation.randomised import RandomisedModel
 from rbtools.rng.draws import Draws
 from tests.networks import images_for, linear
@@ -68,7 +68,7 @@ def test_no_point_depends_on_the_batch_or_the_chunk(name: str) -> None:
     attack = ATTACKS.build(name, eps=EPS, eot=4, **{"queries" if name == "square" else "steps": 5})
 
     def points(rows: slice, chunk: int | None) -> Tensor:
-        target = Network(RandomisedModel(MODEL), chunk)
+        target = Oracle(RandomisedModel(MODEL), chunk)
         draws = Draws(0, "attack", torch.arange(N)[rows])
         return lattice.run(attack, target, IMAGES[rows], LABELS[rows], draws)[0]
 
@@ -88,12 +88,12 @@ class Quantised(nn.Module):
         return self.network((images * 31).round() / 31)
 
 
-class Through(Network):
+class Through(Oracle):
     """The defence, whose gradient is that of the network behind it (BPDA)."""
 
     def __init__(self, defence: Quantised) -> None:
         super().__init__(defence)
-        self.behind = Network(defence.network)
+        self.behind = Oracle(defence.network)
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False

@@ -11,9 +11,9 @@ from torch import nn
 from rbtools.attacks import ATTACKS, square
 from rbtools.attacks.aa import AutoAttack
 from rbtools.attacks.curve import CurveAttack
+from rbtools.attacks.oracle import Oracle
 from rbtools.errors import RbError
 from rbtools.evaluation import diagnostics
-from rbtools.evaluation.fast_model import CountingModel
 from tests.networks import InFloat64, draws_for, images_for
 
 ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
@@ -224,7 +224,7 @@ def test_verdicts_are_those_of_a_linear_model_in_closed_form(name, params, norm)
     assert missed.sum() <= (4 if name in ("apgd-ce", "apgd-dlr", "pgd", "cw") else 0)
 
 
-class Coarse(CountingModel):
+class Coarse(Oracle):
     """An inexact fast model: it misclassifies points long before the exact model does."""
 
     def __init__(self, model):
@@ -343,15 +343,15 @@ def test_the_nearest_example_of_a_linear_model_is_found(name, params, norm):
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_the_curve_finds_the_nearest_example_of_a_linear_model_within_its_queries(norm):
     images = 0.4 + 0.2 * images_for(20)
-    model = CountingModel(Linear(4))
+    model = Oracle(Linear(4))
     labels = model(images).argmax(1)
     exact = nearest_of_linear(Linear(4), images, labels, norm)
-    before = model.forwards
+    before = model.passes.forwards
     points, results = CurveAttack(norm=norm, queries=400).run(model, images, labels, draws_for(20))
     lengths = (points - images).flatten(1).norm(dim=1, p=ORDER[norm])
     torch.testing.assert_close(lengths, results["distance"], rtol=1e-4, atol=1e-5)
     assert (lengths >= exact - 1e-5).all() and (lengths <= 1.05 * exact + 1e-3).all()
-    assert model.forwards - before + model.backwards <= 400 * 20
+    assert model.passes.forwards - before + model.passes.backwards <= 400 * 20
 
 
 def test_share_of_the_square_follows_the_paper():

@@ -11,7 +11,8 @@ from torch import nn
 
 from rbtools import models
 from rbtools.attacks import losses
-from rbtools.evaluation.fast_model import CountingModel, make_fast_model
+from rbtools.attacks.oracle import Oracle
+from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
@@ -59,10 +60,10 @@ def test_an_image_has_the_same_passes_in_every_batch(broken: int) -> None:
     labels[:broken] = (labels[:broken] + 1) % 3
 
     def passes(size: int) -> tuple[int, int]:
-        metered = CountingModel(model, chunk_size=size)
+        oracle = Oracle(model, chunk_size=size)
         goal = losses.AttackObjective(losses.cross_entropy, labels, labels)
-        metered.loss_and_gradient(images, goal)
-        return metered.forwards, metered.backwards
+        oracle.loss_and_gradient(images, goal)
+        return oracle.passes.forwards, oracle.passes.backwards
 
     assert passes(8) == passes(3) == passes(1) == (8, 8 - broken)
 

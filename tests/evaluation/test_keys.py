@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.curve import UNBOUNDED, search_named
+from rbtools.attacks.curve import search_named
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
@@ -123,7 +123,7 @@ def in_an_entry(spec: Spec) -> dict[str, Any]:
     if isinstance(spec, Noisy) and spec.rho is None:
         del fields["passes"]
     if isinstance(spec, Nearest):  # the search is within any distance
-        fields["method"] = dataclasses.replace(spec.method, eps=UNBOUNDED)
+        fields["method"] = dataclasses.replace(spec.method, eps=None)
     if isinstance(spec, Corrupted):
         fields["corruption"] = spec.corruption.resolved()
     return fields | ({"confidence": round(fields["confidence"], 9)} if "confidence" in fields else {})
