@@ -98,7 +98,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def draws_each(self) -> int:
-        return self.eot if self.eot > 1 else max(part.eot for part in self.parts)
+        return self.eot or max(part.draws_each for part in self.parts)
 
     @property
     def mean_of(self) -> str:  # type: ignore[override]

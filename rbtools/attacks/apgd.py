@@ -84,7 +84,6 @@ class APGDCE(_AutoPGD):
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
-    eot: int = param(1, "Number of passes over which a gradient is averaged.", check="positive")
     backend: str = backend_param()
 
     def stages(self, classes: int) -> list[Stage]:
@@ -93,7 +92,8 @@ class APGDCE(_AutoPGD):
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.autopgd_base import APGDAttack
 
-        return self._reference(APGDAttack, tame, images.device, seed, eot_iter=self.eot, loss=self.loss)
+        more = {"eot_iter": self.draws_each, "loss": self.loss}
+        return self._reference(APGDAttack, tame, images.device, seed, **more)
 
 
 @dataclass(frozen=True, kw_only=True)

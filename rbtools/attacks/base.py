@@ -63,12 +63,12 @@ class _WithFields:
 
     if TYPE_CHECKING:
         grid: str
-        eot: int
+        eot: int | None
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         own = {**vars(cls).get("__annotations__", {})}
-        for name, kind, made in (("grid", "str", lattice.grid_param), ("eot", "int", eot_param)):
+        for name, kind, made in (("grid", "str", lattice.grid_param), ("eot", "int | None", eot_param)):
             if name not in own and name not in getattr(cls, "__dataclass_fields__", {}):
                 own[name] = kind
                 setattr(cls, name, made())
@@ -143,7 +143,7 @@ class Attack(_WithFields, Registered):
     @property
     def draws_each(self) -> int:
         """The number of samples of a randomised model over which each gradient or score is averaged."""
-        return self.eot
+        return self.eot or 1
 
     @property
     def parts(self) -> Sequence[Attack]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.rng.draws import Draws
 
+DEFAULT = 20  # samples in each pass over a randomised model
 CHOICE = 20  # new samples for each candidate point, to choose one
 SURE = 100  # failed samples in a row, after which the failure rate is 97 % or more
 BY_MARGIN = 3  # points kept for each example because of their mean margin, which is noisy
@@ -33,8 +34,9 @@ BY_MARGIN = 3  # points kept for each example because of their mean margin, whic
 
 def eot_param() -> Any:
     return param(
-        1,
-        "Number of samples of a randomised model over which each gradient or score is averaged.",
+        None,
+        "Number of samples of a randomised model over which each gradient or score is averaged."
+        f"  [default: {DEFAULT} for a randomised model, otherwise 1]",
         check="positive",
         metavar="N",
         optional=True,

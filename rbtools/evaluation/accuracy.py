@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.mean_over_draws import DEFAULT
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.base import Batch, Outcome, batch_size
@@ -61,6 +62,10 @@ class Accuracy(Spec):
         if self.draws:
             return self.drawn(batch, images, totals)
         return Outcome(self.judged(batch, batch.logits(images)), totals)
+
+    def by_draws(self, draws: int) -> Self:
+        """The accuracy of a randomised model: the mean over `draws` passes."""
+        return replace(self, draws=draws)
 
     def judged(self, batch: Batch, logits: Tensor) -> Tensor:
         """The rows of a batch's examples, (N,) or (N, 1 + K), from their logits (N, K)."""
@@ -147,6 +152,14 @@ def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
     return Evaluation(title="clean accuracy", specs=(*several, Clean(detail=detail)))
 
 
+def attack_name(method: Any, draws: int = 0) -> str:
+    """The name of the accuracy under an attack. The number of samples in each pass is part of the name if it
+    is not the usual one for the model, which is randomised if `draws` is not 0."""
+    samples = method.draws_each
+    usual = samples == (DEFAULT if draws else 1) or method.batch_dependent
+    return metric_name.attack_name(method.stem, method.eps, method.norm, None if usual else samples)
+
+
 def attack_settings(method: Any, **more: object) -> Entry:
     """The attack's name and configuration in an entry, with the norm and step size in use."""
     return {"attack": method.name, **more, **method.said()}
@@ -181,7 +194,14 @@ class Attacked(Accuracy):
         return (replace(self, method=replace(self.method, eps=self.ladder[-1]), ladder=self.ladder[:-1]),)
 
     def name(self) -> str:
-        return metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
+        return attack_name(self.method, self.draws)
+
+    def by_draws(self, draws: int) -> Self:
+        """The accuracy of a randomised model: the mean over passes, under an attack with means over samples,
+        whose number is `mean_over_draws.DEFAULT` if the user did not choose it."""
+        several = self.method.draws_each > 1 or self.method.eot is not None or self.method.batch_dependent
+        method = self.method if several else replace(self.method, eot=DEFAULT)
+        return replace(self, method=method, draws=draws)
 
     def column(self) -> Entry:
         # earlier versions computed the mean over passes differently

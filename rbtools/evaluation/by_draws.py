@@ -43,8 +43,7 @@ class Randomness(NamedTuple):
         random passes over which an attack averages its gradients."""
         of_attacks = {
             None: "",
-            1: ", and attacks follow the gradient of one draw, which is a weak guide: give --eot 20"
-            " (aa: --variant rand)",
+            1: ", and attacks follow the gradient of one draw (--eot 1), which is a weak guide",
         }
         means = of_attacks.get(eot, f", and attacks use means over {eot} draws (--eot)")
         single = {
@@ -98,6 +97,7 @@ def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
         raise RbError("--detail and --save-adv are of one pass, and this model is randomised: omit them.")
     if any(spec.needs for spec in every):
         raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
-    specs = tuple(replace(spec, draws=draws) for spec in evaluation.specs)
-    along = tuple(replace(spec, draws=draws) for spec in evaluation.along)
+    specs, along = (
+        tuple(spec.by_draws(draws) for spec in part) for part in (evaluation.specs, evaluation.along)
+    )
     return replace(evaluation, title=f"{evaluation.title}, {draws} draws", specs=specs, along=along)

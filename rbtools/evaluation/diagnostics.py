@@ -32,7 +32,17 @@ def of_attack(method: Attack, totals: Mapping[str, float], n: int) -> dict[str, 
     if count := totals.get("distances", 0.0):
         fields["distance"] = {"mean": round(totals["distance"] / count, 6), "n": int(count)}
     warnings = [*_other_loss(method, losses), *_vanishing(totals), *_square(broken_by, n)]
+    warnings += _outside(method, totals)
     return {**fields, **({"warnings": warnings} if warnings else {})}
+
+
+def _outside(method: Attack, totals: Mapping[str, float]) -> list[str]:
+    if not (count := int(totals.get("outside", 0))):
+        return []
+    return [
+        f"{count} images of the attack {method.name} were outside the ball of norm {method.norm} and were"
+        ' projected onto it. If the attack has no ball, give its class the field norm: str = "any".'
+    ]
 
 
 def _other_loss(method: Attack, losses: list[str]) -> list[str]:

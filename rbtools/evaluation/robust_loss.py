@@ -9,12 +9,11 @@ from typing import Any, Self
 from rbtools.attacks import ATTACKS
 from rbtools.errors import UsageError
 from rbtools.evaluation import attacking
-from rbtools.evaluation.accuracy import Clean, attack_settings, share
+from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.spec import Entry, Evaluation, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import intervals
-from rbtools.records import metric_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,7 @@ class RobustLoss(Spec):
         return bool(self.method.random)
 
     def name(self) -> str:
-        attack = metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
+        attack = attack_name(self.method)
         return f"{self.what}.{attack}"
 
     def column(self) -> Entry:

@@ -41,15 +41,13 @@ class MaskingChecklist(PlanJob):
     def _tested(self, ask: Ask) -> Entries:
         methods = [replace(self.pgd, eps=eps) for eps in self.distances]
         methods += [replace(method, eps=self.eps) for method in (self.fgsm, self.square, self.noise)]
-        if ask.draws:
-            methods = [replace(method, eot=ask.draws) for method in methods]
         specs = tuple(Attacked(method=method) for method in methods)
         found = ask(Evaluation(title="obfuscation checklist", specs=specs, along=(Clean(),)))
         run = ask.inputs.run
         entry = _checklist_entry(self, found.entries[0], run)
         if ask.before:
             return [*found.entries, entry]
-        pgd, *_, noise = (replace(spec, draws=ask.draws) for spec in specs)
+        pgd, *_, noise = (spec.by_draws(ask.draws) if ask.draws else spec for spec in specs)
         missed = pgd.correct(found.rows(pgd, again=True)) & ~noise.correct(found.rows(noise, again=True))
         tests = _tests(found.entries, float(missed.mean()), rare=_RARE if ask.draws else 0)
         failed = [test for test in tests if not test["holds"]]

@@ -45,7 +45,8 @@ _WORDS = {
     **{name: look.words for name, look in style.METHODS.items()},
 }
 # Maps the quantity of a metric's number to the text before the number.
-_SYMBOLS = {"eps": "ε", "eps1": "ε", "eps2": "ε", "gamma": "γ", "rho": "ρ", "severity": "severity"}
+_SYMBOLS = dict.fromkeys(("eps", "eps1", "eps2"), "ε") | {"gamma": "γ", "rho": "ρ"}
+_SYMBOLS |= {name: name for name in ("strength", "severity")}
 # The parts of a measure's name. The Frobenius norm and the Hessian of the weights are usual and not named.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
 _OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}

@@ -39,31 +39,38 @@ class MetricName(NamedTuple):
     `prefixes` contains the split, `ge` and other words at the beginning. `stem` is an attack with its steps
     (`pgd20`), `pr`, `pr-all`, `probacc`, `probacc-all`, `pfail`, `corrupt` or `cert.smooth`; in any other
     name, it contains all further words. `of` is the noise, the sigma of the noise, or the corruption.
-    `number` is eps, gamma or severity as it is written. `suffix` contains the words after the number (`mean`,
-    `loss`).
+    `number` is eps, gamma or severity as it is written. `eot` is the number of samples in each pass over a
+    randomised model, if it is not the usual one (`pgd20-eot10.8`). `suffix` contains the words after the
+    number (`mean`, `loss`).
     """
 
     stem: str
     of: str = ""
     norm: str = ""
     number: str = ""
+    eot: str = ""
     rho: str = ""
     suffix: str = ""
     prefixes: tuple[str, ...] = ()
 
+    @property
+    def method(self) -> str:
+        """The stem with the number of samples of each pass, if the name contains it: `pgd20-eot10`."""
+        return f"{self.stem}-eot{self.eot}" if self.eot else self.stem
+
     def build(self) -> str:
-        parts = (*self.prefixes, self.stem, self.of, self.norm, self.number, self.rho, self.suffix)
+        parts = (*self.prefixes, self.method, self.of, self.norm, self.number, self.rho, self.suffix)
         return ".".join(filter(None, parts))
 
     @property
     def family(self) -> str:
         """The common part of names with different distances, radii or severities: `train.pgd20.l2`."""
-        return ".".join(filter(None, (*self.prefixes, self.stem, self.of, self.norm)))
+        return ".".join(filter(None, (*self.prefixes, self.method, self.of, self.norm)))
 
     @property
     def words(self) -> list[str]:
         """The words before norm and number: `ntk`, `robust` and `pgd` for `ntk.robust.pgd.8`."""
-        return [*self.prefixes, *self.stem.split("."), *filter(None, [self.of])]
+        return [*self.prefixes, *self.method.split("."), *filter(None, [self.of])]
 
     @property
     def last(self) -> str:
@@ -80,9 +87,9 @@ class MetricName(NamedTuple):
         return "gamma" if self.of and self.stem != "cert.smooth" else "eps"
 
     @property
-    def ball(self) -> Literal["linf", "l1", "l2"]:
+    def ball(self) -> Literal["linf", "l1", "l2", "any"]:
         """The norm; L-infinity distances are in 1/255, all other distances are for pixels in [0, 1]."""
-        if self.norm in ("l1", "l2"):
+        if self.norm in ("l1", "l2", "any"):
             return self.norm  # type: ignore[return-value]
         return "l2" if self.stem in _IN_L2 else "linf"
 
@@ -113,7 +120,7 @@ def _forms() -> list[re.Pattern[str]]:
         rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{number})",
         rf"(?P<stem>cert\.linf|cert(?=\.l2\.))(?:\.(?P<norm>l2))?\.(?P<number>{number})",
         r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
-        rf"(?P<stem>(?!l[12]\.)[a-z][a-z-]*\d*)(?:\.(?P<norm>l[12]))?\.(?P<number>{number})(?:\.(?P<suffix>[a-z_]+))?",
+        rf"(?P<stem>(?!l[12]\.)[a-z](?:(?!-eot\d)[a-z-])*\d*)(?:-eot(?P<eot>\d+))?(?:\.(?P<norm>l[12]|any))?\.(?P<number>{number})(?:\.(?P<suffix>[a-z_]+))?",
     )
     return [re.compile(r"(?P<prefixes>(?:[a-z_]+\d*\.)*)" + form) for form in forms]
 
@@ -142,9 +149,13 @@ def eps_name(eps: float, norm: str = "linf") -> str:
     return f"{eps * 255:g}" if norm == "linf" else f"{eps:g}"
 
 
-def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
+def attack_name(stem: str, eps: float, norm: str = "linf", eot: int | None = None) -> str:
     """`pgd20.8` is the accuracy under an attack (here with 20 steps) at eps 8/255. In another norm, the stem
-    of the attack includes the norm (`pgd20.l2.0.5`)."""
+    of the attack includes the norm (`pgd20.l2.0.5`). With `eot`, the name contains the number of samples in
+    each pass over a randomised model (`pgd20-eot10.8`)."""
+    if eot is not None:
+        attack, dot, rest = stem.partition(".")
+        stem = f"{attack}-eot{eot}{dot}{rest}"
     return f"{stem}.{eps_name(eps, norm)}"
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from rbtools.errors import UsageError
 from rbtools.records import answers, checksums, results
 from rbtools.records import metric_name as metric_names
+from rbtools.records.consistency import is_published
 from rbtools.scoring.same_model import described
 
 Record = Mapping[str, Any]
@@ -16,9 +18,11 @@ Record = Mapping[str, Any]
 def united(old: Record, new: Record) -> dict[str, Any]:
     """Merge two records of one model, with the metrics of both. If both records have a metric, the value on
     more images is kept. If the numbers of images are equal or unknown, the value in `new` is kept. The other
-    fields are also taken from `new`."""
+    fields are also taken from `new`. Raises UsageError if the two values were measured differently."""
     before, after = (record.get("metrics") or {} for record in (old, new))
     entries, later = map(results.by_metric, (old, new))
+    for name in entries.keys() & later.keys():
+        _refuse(name, entries[name], later[name])
     images, others = (
         {name: sum(results.counts(entry)) for name, entry in some.items()} for some in (entries, later)
     )
@@ -43,6 +47,22 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     }
     record = {**old, **new}
     return {**record, **{name: part for name, part in parts.items() if name in record}}
+
+
+_NO_SETTINGS = ("n", "seed", "init_seed", "precision", "indices")  # a value of the same name may have others
+
+
+def _refuse(name: str, old: Record, new: Record) -> None:
+    """Raise UsageError if two entries of the metric have different settings, such as another number of steps:
+    the one that is kept might be the weaker attack."""
+    if is_published(old) or is_published(new):
+        return
+    settings = [{key: v for key, v in entry.items() if key not in _NO_SETTINGS} for entry in (old, new)]
+    if differs := results.difference(*settings):
+        raise UsageError(
+            f"Two records of one model have {name}, measured differently: {differs}. Rank their files one by"
+            " one, or give one of the results another name when it is measured (--as NAME)."
+        )
 
 
 class Unions:

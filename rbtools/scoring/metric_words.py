@@ -11,12 +11,13 @@ AXES = {  # labels of axes
     "eps": "ε [1/255]",
     "eps1": "ε in L1, on pixels in [0, 1]",
     "eps2": "ε in L2, on pixels in [0, 1]",
+    "strength": "strength of the attack",
     "severity": "severity",
     "gamma": "noise radius γ, on pixels in [0, 1]",
     "rho": "tolerated failure rate ρ",
     "epoch": "epoch",
 }
-BALLS = {"linf": "", "l1": " (L1)", "l2": " (L2)"}
+BALLS = {"linf": "", "l1": " (L1)", "l2": " (L2)", "any": ""}
 _PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
 _PROBABILISTIC |= {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
 _ATTACKS = {
@@ -42,11 +43,14 @@ _FIXED = {
 
 
 def axis_of(parts: MetricName) -> str:  # a key of AXES
-    return {"linf": "eps", "l1": "eps1", "l2": "eps2"}[parts.ball] if parts.over == "eps" else parts.over
+    axes = {"linf": "eps", "l1": "eps1", "l2": "eps2", "any": "strength"}
+    return axes[parts.ball] if parts.over == "eps" else parts.over
 
 
 def distance(parts: MetricName) -> str:
     """The distance in a metric's name, such as `ε = 8/255`; in L1 and L2, for pixels in [0, 1]."""
+    if parts.ball == "any":
+        return f"strength {parts.number}"
     return f"ε = {parts.number}{'/255' if parts.ball == 'linf' else ''}"
 
 
@@ -62,7 +66,8 @@ def attack(parts: MetricName) -> str:
     steps = parts.stem[len(name) :]
     if name not in _ATTACKS:
         return parts._replace(norm="").family + BALLS[parts.ball]
-    return f"{_ATTACKS[name]}{f'-{steps}' if steps else ''}{BALLS[parts.ball]}"
+    means = f" (means over {parts.eot} draws)" if parts.eot else ""
+    return f"{_ATTACKS[name]}{f'-{steps}' if steps else ''}{means}{BALLS[parts.ball]}"
 
 
 def is_share(name: str) -> bool:

@@ -56,17 +56,34 @@ def test_a_randomised_model_is_noticed_and_judged_by_rates() -> None:
     assert record["randomised"] is True
     assert "is randomised: its forward pass draws random numbers. Verdicts are means over 20" in result.stderr
     assert "attacks use means over 4 draws (--eot)" in result.stderr
-    assert "gradient of one draw" in attack("fgsm --eps 48").stderr
-    mean = entry(record, "pgd4.48")
+    assert "gradient of one draw (--eot 1)" in attack("fgsm --eps 48 --eot 1").stderr
+    mean = entry(record, "pgd4-eot4.48")
     assert mean["verdict_draws"] == 20 and mean["eot"] == 4 and mean["eot_mean"] == "loss"
     assert 0 < mean["draws_error"] < 0.02
     assert entry(record, "acc")["value"] > mean["value"] + 0.2
     assert "randomised" not in one(attack(PGD, forward="x"))
 
 
+def test_gradients_are_means_over_20_draws_without_being_asked_and_other_means_have_other_names() -> None:
+    own, one_draw, chosen = (
+        attack(f"pgd --eps 48 --steps 3 {words}") for words in ("", "--eot 1", "--eot 20")
+    )
+    assert "attacks use means over 20 draws (--eot)" in own.stderr
+    assert entry(one(own), "pgd3.48")["eot"] == entry(one(chosen), "pgd3.48")["eot"] == 20
+    assert entry(one(own), "pgd3.48")["value"] < entry(one(one_draw), "pgd3-eot1.48")["value"] - 0.05
+    assert entry(one(attack("pgd --eps 48 --steps 3 --eot 2", forward="x")), "pgd3-eot2.48")["eot"] == 2
+
+
+@pytest.mark.slow
+def test_the_strongest_attack_is_not_weaker_than_one_step() -> None:
+    words = ("fgsm --eps 48 --n 24", "aa --attacks apgd-ce,apgd-dlr --eps 48 --n 24")
+    fgsm, strongest = (one(run("attack", f"{one_} {network()}"))["evals"][-1] for one_ in words)
+    assert strongest["eot"] == 20 and strongest["value"] <= fgsm["ci95"][1]
+
+
 @pytest.mark.slow
 def test_autoattack_is_its_variant_for_randomised_models_and_no_weaker_than_its_parts() -> None:
-    aa = entry(one(attack("aa --variant rand --eps 48 --eot 6")), "aa.48")
+    aa = entry(one(attack("aa --variant rand --eps 48 --eot 6")), "aa-eot6.48")
     assert aa["variant"] == "rand" and aa["eot"] == 6
     for other in ("pgd --eps 48 --steps 4", "fgsm --eps 48", "square --eps 48 --queries 30"):
         part = one(attack(f"{other} --eot 6"))["evals"][-1]
@@ -120,4 +137,4 @@ def test_corruptions_and_noise_have_rates_too() -> None:
 def test_rb_verify_measures_the_rates_again() -> None:
     result = run("verify", "--allow-code", [one(attack(f"{PGD} --draws 6"))])
     verdicts = one(result)["verify"]["entries"]
-    assert [verdicts[name]["verdict"] for name in ("acc", "pgd4.48")] == ["match"] * 2
+    assert [verdicts[name]["verdict"] for name in ("acc", "pgd4-eot4.48")] == ["match"] * 2
