@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.pgd import OnSphere
+from rbtools.datasets import indices
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import resources
 from rbtools.execution.run import Run
@@ -230,6 +231,7 @@ def _what(record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
         fields |= {"init_seed": job.init_seed, "classes": about.classes, "shape": about.shape}
     if job.measure.data:
         fields |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
+        fields["order"] = indices.ORDER
     if job.attack is not None:
         attack = job.attack
         config = registry.config(attack)

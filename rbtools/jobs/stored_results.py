@@ -135,10 +135,10 @@ def inputs_fields(inputs: Inputs) -> dict[str, Any]:
 
 
 def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The name of a list of examples, of which evaluations use the first n. `fields` contains `data` and
-    `split`, and `protocol` is the data protocol of an entry."""
+    """The name of a list of examples, of which evaluations use the first n. `fields` contains `data`,
+    `split` and `order`, and `protocol` is the data protocol of an entry."""
     chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
-    return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
+    return digest({**{name: fields[name] for name in ("data", "split", "order")}, **chosen})[:16]
 
 
 def _labelled(entry: Entry, inputs: Inputs) -> Entry:
