@@ -35,7 +35,7 @@ def gated(folder: Path, **inputs: str) -> tuple[int, str]:
     said = ""
     for step in STEPS:
         own = {
-            name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: given[found[1]], text)
+            name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: given[found[1]], text)
             for name, text in step.get("env", {}).items()
         }
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
@@ -78,7 +78,10 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
         "assert": "fgsm.8 >= reference - .01\npoint:acc >= 0\n",
     }
     status, said = gated(tmp_path, **inputs)
-    assert status == 0 and "no baseline" in said, said
+    assert status == 0 and "no baseline" in said and not baseline.exists(), said
+    inputs["update-baseline"] = "true"
+    status, said = gated(tmp_path, **inputs)
+    assert status == 0 and "is now" in said, said
     assert "### Robustness" in summary.read_text() and "| FGSM, ε = 8/255" in summary.read_text()
     accepted = json.loads(baseline.read_text())
     assert "fgsm.8" in accepted["metrics"]

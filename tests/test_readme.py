@@ -251,8 +251,9 @@ NUMBER = re.compile(r"(?<![\w.-])(\d+\.\d+(?:e-?\d+)?)(?: \[(\d\.\d+), (\d\.\d+)
 
 
 def words_of(line: str) -> str:
-    """A line without its numbers, the widths of its columns, and the folder of a data set."""
-    return " ".join(re.sub(r"imagefolder:\S*/|(?<=─)─+", "", NUMBER.sub("#", line)).split())
+    """A line without its numbers, the widths of its columns, folders of data sets and hashes of weights."""
+    own = r"imagefolder:\S*/|(?<=─)─+|(?<=, )[0-9a-f]{8}(?=\))"
+    return " ".join(re.sub(own, "", NUMBER.sub("#", line)).split())
 
 
 def agree(shown: str, printed: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.cli import streams
-from rbtools.cli.source import name_of
+from rbtools.cli.source import model_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
@@ -50,7 +50,7 @@ class Baseline:
         else:
             with user_output(Path(self.place).absolute(), hint="Name another file.") as stream:
                 stream.write(dumps(record) + b"\n")
-        screen.say(f"the baseline in {self.place} is now {name_of(record)}.")
+        screen.say(f"the baseline in {self.place} is now {model_of(record)}.")
 
     def _key(self, ranked: Record) -> Record:
         return {"kind": "baseline", "dataset": ranked.get("dataset"), "label": self.label}

@@ -126,7 +126,7 @@ class RunOptions:
     member: str | None = param(
         None, "Which weights to use if a file contains several: best, ema, cifar10/777 ...", metavar="NAME"
     )
-    n: int | None = param(None, "Use N images, balanced over classes.", bounds="[1, inf)", metavar="N")
+    n: int | None = param(None, "Use N images, in proportion to the classes.", bounds="[1, inf)", metavar="N")
     indices: str | None = param(
         None,
         "Use the images with these numbers in the split (0-999: the first 1,000), or the images listed in"

@@ -224,6 +224,15 @@ def name_of(record: dict[str, Any]) -> str:
     return " ".join(str(part) for part in (name, method, seed) if part) or "unnamed"
 
 
+def model_of(record: dict[str, Any]) -> str:
+    """The name of a record, with the file and the hash of its weights, which tell apart two files of a
+    model."""
+    file, weights = (record.get(field) for field in ("checkpoint_file", "checkpoint"))
+    known = [os.path.basename(file)] if isinstance(file, str) else []
+    known += [weights.removeprefix("sha256:")[:8]] if isinstance(weights, str) else []
+    return f"{name_of(record)} ({', '.join(known)})" if known else name_of(record)
+
+
 def where(line: Line) -> str:
     """The place of a line in words, for messages."""
     return f"line {line.number}" if line.source == "standard input" else f"{line.source}: line {line.number}"

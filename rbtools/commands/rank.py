@@ -11,11 +11,11 @@ from rbtools.cli import against, options, paired_ranking, shared
 from rbtools.cli.baseline import Baseline
 from rbtools.cli.rank_output import Ranking, RankOptions, write
 from rbtools.cli.sink import FORMATS, Sink, compiled, counted, names, where_param
-from rbtools.cli.source import name_of
+from rbtools.cli.source import model_of
 from rbtools.errors import UsageError
-from rbtools.records import metric_name, results
+from rbtools.records import expr, metric_name, results
 from rbtools.registry import param
-from rbtools.scoring import assertions, merge, rank_order, ranking, same_model, table, union
+from rbtools.scoring import assertions, comparable, merge, rank_order, ranking, same_model, table, union
 from rbtools.scoring.groups import grouped, in_order
 from rbtools.scoring.ranking import Contender
 
@@ -107,8 +107,13 @@ class RankingOptions:
         None,
         "Use the last accepted record as the reference of --assert; if there is none yet, conditions with"
         " 'reference' count as met. The record is kept in FILE or in the store (one record for each data set"
-        " and LABEL), and is replaced by the first record of the ranking if all conditions hold.",
+        " and LABEL).",
         metavar="FILE|store[:LABEL]",
+    )
+    update: bool = param(
+        False,
+        "Replace the record of --baseline by the first record of the ranking if all conditions hold.",
+        flags=("--update-baseline",),
     )
     against: str | None = param(
         None,
@@ -177,18 +182,20 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         found = _ranking(sink, choice, conditions)
         if found is not None:
             if baseline is not None:
-                found.reference = _last_accepted(baseline, found, screen)
+                found.reference = _last_accepted(baseline, found, screen, update=options.update)
             if found.reference is not None and compares:
                 paired_ranking.compare(found, choice, raw=options.paired_raw, screen=screen)
             if options.against is not None:
                 every = [entry.record.record for group in found.groups for entry in group]
                 found.published = against.load(options.against, every, screen)
+        if found is not None:
+            _warn_of_versions(found, choice, conditions, screen)
         passed = not conditions or _passes(
             found, conditions, choice.top, sink, options.form, first=baseline is not None
         )
         if found is not None and options.form != "junit":
             write(found, choice, output, screen)
-        if baseline is not None and found is not None and passed and not sink.bad:
+        if baseline is not None and options.update and found is not None and passed and not sink.bad:
             baseline.accept(_first_of(found), screen)
         sink.tell()
         if found is not None and found.missing:
@@ -203,6 +210,8 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
     ]
     if options.form == "junit" and not conditions:
         raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
+    if options.update and options.baseline is None:
+        raise UsageError("--update-baseline replaces the record of --baseline. Add --baseline FILE.")
     if options.baseline is not None:
         if not conditions:
             raise UsageError("--baseline needs conditions. Add --assert 'aa.8 >= reference - .01'.")
@@ -222,12 +231,36 @@ def _first_of(result: Ranking) -> dict[str, Any]:
     return record
 
 
-def _last_accepted(baseline: Baseline, result: Ranking, screen: shared.Terminal) -> Contender | None:
+def _last_accepted(
+    baseline: Baseline, result: Ranking, screen: shared.Terminal, *, update: bool
+) -> Contender | None:
     record = baseline.accepted(_first_of(result))
     if record is None:
-        screen.say(f"there is no baseline in {baseline.place} yet: conditions with 'reference' hold.")
+        hint = "" if update else " --update-baseline keeps the best record as the first."
+        screen.say(f"there is no baseline in {baseline.place} yet: conditions with 'reference' hold.{hint}")
         return None
     return Contender(record, [record])
+
+
+def _warn_of_versions(
+    result: Ranking,
+    choice: RankOptions,
+    conditions: Sequence[assertions.Assertion],
+    screen: shared.Terminal,
+) -> None:
+    """Warn if compared values come from versions of rbtools whose results differ."""
+    ranked = [entry.record for group in result.groups for entry in group]
+    compared = [*ranked, *([] if result.reference is None else [result.reference])]
+    records = [record for one in compared for record in one.members]
+    used = [name for key in (*result.keys, *choice.front) for name in compiled(key.text, "--by").names]
+    used += [name for one in conditions for name in one.value.names] + expr.items(choice.shown or "")
+    known = metric_name.names(records)
+    names = dict.fromkeys(name for text in used for name in expr.expand(text, known))
+    if mixed := comparable.mixed_versions(records, names):
+        screen.warn(
+            f"the comparison mixes versions of rbtools whose results differ: {mixed}."
+            " Measure the older results again."
+        )
 
 
 def _passes(
@@ -244,17 +277,17 @@ def _passes(
     chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]
     reference = result.reference.record if result is not None and result.reference is not None else None
     own = {"reference": "none yet"} if first and reference is None else None
-    named = [(name_of(one.record), {**one.record, "paired": one.paired or own}) for one in chosen]
+    named = [(model_of(one.record), {**one.record, "paired": one.paired or own}) for one in chosen]
     verdicts = [
-        assertions.Verdict(name, one.text, one.problem(record, reference))
+        assertions.Verdict(name, one.name, one.problem(record, reference))
         for name, record in named
         for one in conditions
     ]
     if not named:
-        verdicts = [assertions.Verdict("no record", one.text, "There is no record.") for one in conditions]
+        verdicts = [assertions.Verdict("no record", one.name, "There is no record.") for one in conditions]
     if sink.failed:
         why = f"{counted(sink.failed, 'record')} failed before and cannot be judged."
-        verdicts += [assertions.Verdict("failed records", one.text, why) for one in conditions]
+        verdicts += [assertions.Verdict("failed records", one.name, why) for one in conditions]
     if form == "junit":
         sink.output.line(assertions.to_junit(verdicts).encode())
     failures = [verdict for verdict in verdicts if verdict.problem is not None]

@@ -306,6 +306,9 @@ class Corrupted(Accuracy):
         about = {"corruption": self.corruption.name, "severity": self.severity}
         return {**about, **registry.config(self.corruption)}
 
+    def settings_for(self, shape: Sequence[int]) -> Entry:
+        return {"constants": self.corruption.constants_for(shape[1:])}
+
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
         draws = batch.draws(f"corruption.{self.corruption.name}")
         return self.corruption(batch.images, self.severity, draws), {}

@@ -78,7 +78,8 @@ def evaluate(
     3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification method with its radius (`(Smooth(),
     0.5)`), "acc", or a list of tasks.
 
-    `n` is the number of images, which are balanced over the classes. `seed` determines all random numbers,
+    `n` is the number of images, which are in proportion to the classes, so that the result estimates that
+    of all images. `seed` determines all random numbers,
     which belong to the image and its position in the data. `device` "auto" is the device of the model.
     `batch` is the number of images that go through the model at once; it changes memory use but not results.
     `precision` is the precision of attack searches ("fp32", "bf16"); the model itself decides in float32.

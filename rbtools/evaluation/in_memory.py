@@ -17,6 +17,7 @@ from rbtools.attacks.base import Attack
 from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
+from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError, as_arguments
 from rbtools.evaluation import accuracy, model_checks, randomised
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
@@ -178,7 +179,7 @@ class Cache:
 
     def __init__(self, store: Any, model: Any, data: GivenData) -> None:
         self.store = store if isinstance(store, Store) else Store(store)
-        self.fields: dict[str, Any] = {"kind": "outcomes", "version": VERSION}
+        self.fields: dict[str, Any] = {"kind": "outcomes", "version": VERSION, "order": ORDER}
         if store is not None:
             content = data.fingerprint or images_hash(data.images, data.labels)
             self.fields |= {"model": weights_hash(model), "data": content}

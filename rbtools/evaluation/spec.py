@@ -86,6 +86,10 @@ class Spec:
         """The fields of the entry that do not depend on the rows."""
         raise NotImplementedError
 
+    def settings_for(self, shape: Sequence[int]) -> Entry:
+        """The settings that depend on the shape (C, H, W) of the images."""
+        return {}
+
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         """The fields of the entry that depend on the rows (n,) or (n, R): value, n, interval and others.
         `totals` are sums over the images of these rows."""

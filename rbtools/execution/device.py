@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from rbtools import __version__
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.lazy import torch
@@ -81,9 +82,9 @@ def named(name: str, other: str) -> torch.device:
 
 
 def environment(device: torch.device) -> str:
-    """Everything besides the kind of device that determines rounding: the version of torch, and the processor
-    with its instruction set or the GPU with its libraries."""
-    words = [f"torch {torch.__version__}"]
+    """Everything besides the kind of device that determines rounding: the versions of rbtools and torch, and
+    the processor with its instruction set or the GPU with its libraries."""
+    words = [f"rbtools {__version__}", f"torch {torch.__version__}"]
     if device.type == "cuda":
         words += [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}"]
         words.append(f"cuDNN {torch.backends.cudnn.version()}")

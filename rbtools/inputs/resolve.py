@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rbtools import check_input
+from rbtools.datasets.indices import ORDER
 from rbtools.errors import Pending, RbError
 from rbtools.execution import resources
 from rbtools.execution.run import Run
@@ -156,6 +157,7 @@ class Inputs:
             "arch": identity(self.record["arch"]),
             "data": self.data.fingerprint,
             "split": self.data.split,
+            "order": ORDER,
             **({} if (stages := self.run.selection.defend) is None else stages.key_fields()),
         }
 

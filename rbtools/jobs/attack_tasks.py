@@ -58,8 +58,8 @@ class MaskingChecklist(PlanJob):
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """The checklist's entry without results, with the fields that `first`, another entry, shares."""
-    shared = ("n", "split", "seed", "draws", "defend", "backward")
-    shared_costs = ("device", "precision", "environment", "prepared")
+    shared = ("n", "image_list", "split", "seed", "draws", "defend", "backward")
+    shared_costs = ("device", "precision", "environment", "versions", "prepared")
     return {
         **run.labels,
         "metric": metric_name.split_name(METRIC, run.selection.split),

@@ -146,7 +146,7 @@ def _with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> d
     the store, so stored results need no images."""
     if not any(answers.FIELD in entry for entry in entries):
         return record
-    examples = examples_digest(inputs.fields, inputs.data.protocol())
+    examples = examples_digest(inputs.data)
     key = f"classes:{examples}:{inputs.n}"
     classes = inputs.run.store.get(key)
     if classes is None:

@@ -6,6 +6,7 @@ the store holds all values of a measure on these weights and this split under on
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.pgd import OnSphere
+from rbtools.datasets import indices
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import resources
+from rbtools.execution.device import choose, environment
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -23,6 +26,7 @@ from rbtools.inputs.data import Data, InMemory, data_of, named_data
 from rbtools.jobs import SplitJob, measure_batches
 from rbtools.jobs.evaluate_record import add_entries
 from rbtools.jobs.measure_batches import MeasureItem, arch_of
+from rbtools.jobs.stored_results import examples_digest
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name, results, schema
 from rbtools.rng import seed_fields
@@ -230,6 +234,7 @@ def _what(record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
         fields |= {"init_seed": job.init_seed, "classes": about.classes, "shape": about.shape}
     if job.measure.data:
         fields |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
+        fields["order"] = indices.ORDER
     if job.attack is not None:
         attack = job.attack
         config = registry.config(attack)
@@ -255,7 +260,10 @@ def _compute(
         run.plan.lacks(digest({"measures": [*missing]}), "measures", sum(map(len, work.tiles())))
     for key, values, seconds in measure_batches.measured(work):
         job, fields = keyed[key]
-        cost = {"seconds": round(seconds, 3), "device": resources.kind(run).type, "precision": "fp32"}
+        cost: dict[str, Any] = {"seconds": round(seconds, 3), "device": resources.kind(run).type}
+        cost |= {"precision": "fp32", "versions": {"measures": VERSION, "version": job.measure.version}}
+        with contextlib.suppress(RbError):  # only workers on other machines have the device
+            cost["environment"] = environment(choose(run))
         computed[key] = [_entry(job, value, run) | cost for value in values]
         about = {"kind": "evaluation", "of": fields, **resolve.names(inputs.record, job.data)}
         run.store.keep_result(key, fields, computed[key], about)
@@ -289,6 +297,7 @@ def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]
     if job.measure.data:
         sizes = {"batches": job.batches, "batch_size": job.size[1], "n": job.n}
         entry |= {"split": job.data.split, **job.data.protocol(), **sizes}
+        entry |= {"image_list": {"digest": examples_digest(job.data), "images": job.n}}
     if job.attack is not None and not clean:
         entry |= {"attack": job.attack.name, **registry.config(job.attack)}
     if job.random:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.inputs.resolve import Inputs
 
-_OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
+_OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings", "environment", "versions")
 _BROKEN = -1.0  # the margin of an image that a cheap attack breaks
 VERSION = 1  # version of the estimate from outcomes
 
@@ -228,8 +228,7 @@ class _Estimate:
         survivor of the first phase, all in the order `order`, that also survives the expensive attack."""
         data = self.inputs.data
         right = np.isin(data.order(data.load().labels)[: self.n].numpy(), np.array(order.numbers)[stands > 0])
-        examples = stored_results.examples_digest(self.inputs.fields, data.protocol())
-        return {answers.FIELD: answers.packed(right, examples)}
+        return {answers.FIELD: answers.packed(right, stored_results.examples_digest(data))}
 
     def _estimated(
         self, parts: Sequence[two_phase.Stratum], confidence: float, of_sample: Sequence[Entry]

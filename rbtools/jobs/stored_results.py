@@ -8,11 +8,12 @@ Therefore, a run with more examples, with another eps or after an interruption c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Clean
 from rbtools.evaluation.base import VERSION, Outcomes
@@ -22,7 +23,7 @@ from rbtools.evaluation.tiles import missing_tiles
 from rbtools.execution import precision, resources
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
-from rbtools.inputs.data import named_data
+from rbtools.inputs.data import Data, named_data
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import randomness, tile_calls
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
@@ -134,17 +135,21 @@ def inputs_fields(inputs: Inputs) -> dict[str, Any]:
     return {"version": VERSION, **inputs.fields}
 
 
-def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The name of a list of examples, of which evaluations use the first n. `fields` contains `data` and
-    `split`, and `protocol` is the data protocol of an entry."""
-    chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
-    return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
+def examples_digest(data: Data) -> str:
+    """The name of a list of examples, of which evaluations use the first n."""
+    return digest({"data": data.fingerprint, "split": data.split, "order": ORDER, **data.protocol()})[:16]
+
+
+def image_list(inputs: Inputs) -> Entry:
+    """The field of an entry that tells its images apart, also for a value that has no answers."""
+    return {"image_list": {"digest": examples_digest(inputs.data), "images": inputs.n}}
 
 
 def _labelled(entry: Entry, inputs: Inputs) -> Entry:
     """An entry as the record contains it, with the split in its name and the tool that made it."""
     data = inputs.data
-    named = {**inputs.run.labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
+    labels = {**inputs.run.labels, **image_list(inputs)}
+    named = {**labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
         named["dataset"] = data.name
     return named
@@ -230,7 +235,14 @@ class _Unit:
             by_gradient = self.spec.settings().get("attack") not in (None, "square", "noise")
             if by_gradient and not metric_name.of_other_network(self.spec.name()):
                 entry["backward"] = stages.backwards
-        return entry | self._seed
+        return entry | self.spec.settings_for(data.about.shape) | self._seed
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """The versions in the keys of rows and entries: results with other versions may differ."""
+        method = {name: at for name, at in self.spec.column().items() if name.endswith("version")}
+        own = {"outcomes": VERSION, "order": ORDER, "entries": POSTPROCESSING}
+        return {**own, **method, **{key: at for key, at in self.arithmetic.items() if key == "prepared"}}
 
     def claim(self) -> Entry:
         """The claim of a file of saved images, without the value and the number of images."""
@@ -249,8 +261,9 @@ class _Unit:
         if self.checked and checks is not None:
             about["sanity"] = checks
         about |= {"device": "+".join(outcomes.known.devices), **self.arithmetic}
-        if len(outcomes.known.environments) == 1 and outcomes.known.environments[0]:
-            about["environment"] = outcomes.known.environments[0]
+        if all(outcomes.known.environments):
+            about["environment"] = "; ".join(outcomes.known.environments)
+        about["versions"] = self.versions
         warnings = []
         if outcomes.known.fast_steps:
             about["prepared"] = outcomes.known.fast_steps
@@ -276,7 +289,7 @@ class _Unit:
         counted = spec.counts(rows)
         if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / n - entry["value"]) > 1e-6:
             return {}
-        return {answers.FIELD: answers.packed(counted, examples_digest(self.outcomes_fields, entry))}
+        return {answers.FIELD: answers.packed(counted, examples_digest(self.inputs.data))}
 
 
 def _compute(

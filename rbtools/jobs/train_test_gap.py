@@ -92,6 +92,9 @@ def _gap(train: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
     }
     if results.LATER in entry["n"]:
         entry["n"] = results.LATER
+    if "image_list" in test and "image_list" in train:
+        pair = [test["image_list"], train["image_list"]]
+        entry["image_list"] = pair if turned else pair[::-1]
     if "indices" in train:
         entry["train_indices"] = train["indices"]
     entry["seconds"] = round(train["seconds"] + test["seconds"], 3)

@@ -8,7 +8,7 @@ from typing import Any
 from rbtools.errors import RbError, shown
 
 # Fields for the cost of a training run, where it ran, and unusual settings.
-_COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads", "mps")
+_COST = ("seconds_per_epoch", "passes", "prepared", "device", "environment", "threads", "mps")
 _COURSE = ("trained_on", "batchnorm", "stopped_after", "catastrophic_overfitting", "at_chance", "output")
 
 
@@ -55,6 +55,7 @@ def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
             "value": done["seconds_per_epoch"],
             "device": done["device"],
             "threads": done["threads"],
+            **{key: done[key] for key in ("environment",) if key in done},
         }
     ]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results, schema
-from rbtools.scoring import means
+from rbtools.scoring import comparable, means
 
 REFERENCE = "reference"  # on the right side of a condition: the value of the reference of --paired
 _HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
@@ -35,6 +35,11 @@ class Assertion:
     point: bool = False
     relative: bool = False
 
+    @property
+    def name(self) -> str:
+        """The condition as the user wrote it."""
+        return f"point:{self.text}" if self.point else self.text
+
     def problem(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> str | None:
         """Returns the reason why the record does not meet the condition, or None if the record meets it.
         Without `point`, a metric must have an interval; a field such as arch.params needs no interval."""
@@ -42,6 +47,8 @@ class Assertion:
         if self.relative and comparison and "metrics" not in comparison:
             return None  # the reference itself
         try:
+            if self.relative and reference is not None:
+                self._check_comparable(record, reference)
             if self.point:
                 return self._problem_of_value(record, reference)
             what, value, ends = self._compared(comparison) if self.relative else self._measured(record)
@@ -56,6 +63,11 @@ class Assertion:
             f"{self.text} does not hold: {what} {value:.6g} [{ends[0]:.6g}, {ends[1]:.6g}], and the"
             f" {side} end of the interval counts."
         )
+
+    def _check_comparable(self, record: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
+        for name in self.value.names:
+            if why := comparable.difference(record, reference, name):
+                raise RbError(f"{self.text} cannot be told: {why}. Measure both alike.")
 
     def _problem_of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
         value, limit = self._value(record), self.limit

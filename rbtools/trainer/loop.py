@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
-from rbtools.execution.device import mps_runs, out_of_memory
+from rbtools.execution.device import environment, mps_runs, out_of_memory
 from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint
@@ -189,6 +189,7 @@ def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str
         "history": state.history,
         "seconds_per_epoch": round(sum(steady) / len(steady), 4) if steady else None,
         "device": place,
+        "environment": environment(setup.device),
         "threads": torch.get_num_threads() if place == "cpu" else None,
         "normalize": init.normalization(state.model, recipe, setup.examples.about),
     }

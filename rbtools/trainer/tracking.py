@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets, registry
 from rbtools.datasets import streaming
+from rbtools.datasets.indices import ORDER
 from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import torch
@@ -56,7 +57,11 @@ class Tracking:
                 name: {"version": one.version, "config": registry.config(one)}
                 for name, one in self.measures().items()
             },
-            **({} if self.test is None else {"robust": {"n": self.n, "test": self.test.fingerprint}}),
+            **(
+                {}
+                if self.test is None
+                else {"robust": {"n": self.n, "order": ORDER, "test": self.test.fingerprint}}
+            ),
         }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import datasets, registry, spaces
+from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
 from rbtools.execution.engine import JobFunction
@@ -115,6 +116,8 @@ def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> d
         "draws": GENERATOR,
         "precision": task.precision,
     }
+    if recipe.val:
+        fields["order"] = ORDER  # determines which images are held out
     if init is not None:
         fields["init"] = init
     if recipe.stop_on is not None and task.track is not None:

@@ -41,7 +41,7 @@ LEARNING = 5
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
-    """The examples to train on, in order, and the held-out examples, with equal numbers of each class."""
+    """The examples to train on, in order, and the held-out examples, in proportion to the classes."""
     order = torch.arange(len(labels))
     if held_out == 0:
         return order, order[:0]
@@ -58,7 +58,7 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
     data = data_of(record, run, "train")
     if not share or named_data(record, data.name) != data.name:
         return None
-    what = {"kind": "held-out images", "version": 1, "data": data.fingerprint, "val": share}
+    what = {"kind": "held-out images", "version": indices.ORDER, "data": data.fingerprint, "val": share}
     key = digest(what)
     held = run.store.result(key)
     if held is None:
@@ -172,7 +172,7 @@ def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
 def ended_at_chance(
     model: nn.Module, images: Tensor | Streamed, labels: Tensor, ids: Tensor, classes: int
 ) -> float | None:
-    """The clean accuracy on at most 512 of the training examples `ids`, with equal numbers of each class, or
+    """The clean accuracy on at most 512 of the training examples `ids`, in proportion to the classes, or
     None if it is better than guessing (at least two standard errors above 1 / classes)."""
     chosen = ids[datasets.subset(labels[ids].cpu(), min(_MOST, len(ids)), seed=0)]
     right = []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbtools import datasets, models
+from rbtools import __version__, datasets, models
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
 from rbtools.jobs import corrupted_images
@@ -54,7 +54,10 @@ def test_the_accuracy_is_that_of_a_loop_over_images(trained: dict[str, Record]) 
     told = record["evals"][-1]
     assert told["value"] == pytest.approx(right / 355) and told["n"] == 355
     assert changed == 355
-    assert (told["corruption"], told["severity"], told["constants"]) == ("contrast", 5, "auto")
+    assert (told["corruption"], told["severity"], told["constants"]) == ("contrast", 5, "cifar")
+    assert (
+        told["environment"].startswith(f"rbtools {__version__}, torch ") and told["versions"]["version"] == 1
+    )
     assert "seed" not in told  # nothing is drawn
 
 

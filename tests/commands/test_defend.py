@@ -65,7 +65,7 @@ def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -
 
 def test_without_stages_the_key_is_as_before(record: Record) -> None:
     plain = inputs_fields(resolve_inputs(record, Run.of()))
-    assert {*plain} == {"version", "checkpoint", "arch", "data", "split"}
+    assert {*plain} == {"version", "checkpoint", "arch", "data", "split", "order"}
     stages = Stages(parse("jpeg:75"))
     defended = inputs_fields(resolve_inputs(record, Run.of(defend=stages)))
     assert defended == {**plain, **stages.key_fields()}

@@ -198,6 +198,62 @@ def test_a_gate_judges_the_difference_to_the_reference(condition: str, failing: 
     assert errors == failing
 
 
+LISTED = {"image_list": {"digest": "abc", "images": IMAGES}, "steps": 20, "eot": 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"image_list": {"digest": "abc", "images": 48}}, "n is 48, and the reference's is 400"),
+        (
+            {"image_list": {"digest": "def", "images": IMAGES}},
+            "the images are others than the reference's",
+        ),
+        ({"n": 200, "image_list": None, "answers": None}, "n is 200, and the reference's is 400"),
+        (
+            {"dataset": "e", "image_list": None, "answers": None},
+            "dataset is e, and the reference's is npz",
+        ),
+        ({"steps": 10}, "steps is 10, and the reference's is 20"),
+        ({"eot": None}, "eot is not given, and the reference's is 4"),
+        ({"dataset": "npz:moved"}, ""),  # the same images in another folder
+        ({"precision": "bf16", "device": "cuda"}, ""),
+    ],
+)
+@pytest.mark.parametrize("point", ["", "point:"])
+def test_a_gate_refuses_other_images_and_other_settings(change: Record, why: str, point: str) -> None:
+    old, new = ({**model(name, BASE, **LISTED), "dataset": "npz:old"} for name in ("old", "new"))
+    new["evals"][0] = {key: at for key, at in (new["evals"][0] | change).items() if at is not None}
+    Path("last.jsonl").write_text(runner.lines(old))
+    words = f"--baseline last.jsonl --update-baseline --assert '{point}pgd20.8 >= reference - .1'"
+    result = run(words, new)
+    assert result.exit_code == (1 if why else 0), result.stderr
+    assert (f"pgd20.8 was measured differently: {why}" in result.stderr) == bool(why), result.stderr
+    assert ("is now new" in result.stderr) == (not why)
+
+
+def test_junit_tells_two_files_of_a_model_apart() -> None:
+    some = [
+        {**model("net", BASE), "checkpoint_file": "/models/net.pt", "checkpoint": f"sha256:{hash_ * 16}"}
+        for hash_ in ("01ab", "23cd")
+    ]
+    report = run("--format junit --assert 'point:pgd20.8 >= .1'", *some).stdout
+    for hash_ in ("01ab01ab", "23cd23cd"):
+        assert f'name="point:pgd20.8 &gt;= .1" classname="net pgd seed 0 (net.pt, {hash_})"' in report
+
+
+def test_versions_with_other_results_are_reported() -> None:
+    def made(name: str, release: str, **versions: int) -> Record:
+        return model(name, BASE, environment=f"{release}, torch 2", versions={"order": 1, **versions})
+
+    old, new, later = made("a", "rbtools 1"), made("b", "rbtools 2", order=2), made("c", "rbtools 3", order=2)
+    mixed = run("", old, new).stderr
+    assert "results differ: pgd20.8 (rbtools 1 with order 1, rbtools 2 with order 2)" in mixed
+    assert "results differ" not in run("", new, later, bare("imported")).stderr
+    del old["evals"][0]["versions"]
+    assert "(an older version, rbtools 2)" in run("", old, new).stderr
+
+
 def of_classes() -> Record:
     """A record of 75, 100, 50 and 100 % in its four classes of 100 images."""
     right = np.ones(IMAGES, bool)
@@ -230,7 +286,9 @@ GATE = "--assert 'pgd20.8 >= reference - .02' --format jsonl"
 
 @pytest.mark.parametrize("place", ["last.jsonl", "store", "store:nightly"])
 def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
-    gate = f"{GATE} --baseline {place} --store kept"
+    gate = f"{GATE} --baseline {place} --update-baseline --store kept"
+    asked = run(gate.replace(" --update-baseline", ""), model("base", BASE))
+    assert asked.exit_code == 0 and "--update-baseline keeps the best record" in asked.stderr
     first = run(gate, model("base", BASE))
     assert first.exit_code == 0 and "no baseline" in first.stderr, first.stderr
     assert "is now base pgd seed 0" in first.stderr and "paired" not in one(first)
@@ -239,7 +297,8 @@ def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
     better = run(gate, model("better", changed(15, 1)), model("close", changed(3, 1)))
     assert better.exit_code == 0 and "is now better" in better.stderr, better.stderr
     assert [found["paired"]["reference"] for found in records(better)] == ["base pgd seed 0"] * 2
-    # The better one is the reference of the next.
+    # The better one is the reference of the next, and no other record replaces it unasked.
+    assert "is now" not in run(gate.replace(" --update-baseline", ""), model("best", changed(60, 0))).stderr
     said = run(gate, model("base", BASE)).stderr
     assert "base pgd seed 0: pgd20.8 >= reference - .02 does not hold" in said
     if place == "store:nightly":  # another label has its own, another data set as well
@@ -248,7 +307,7 @@ def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
 
 
 def test_a_baseline_without_answers_serves_conditions_on_values() -> None:
-    gate = "--baseline last.jsonl --assert 'point:pgd20.8 >= reference - .01'"
+    gate = "--baseline last.jsonl --update-baseline --assert 'point:pgd20.8 >= reference - .01'"
     assert run(gate, bare("first")).exit_code == run(gate, bare("second")).exit_code == 0
     paired = run(gate.replace("point:", ""), bare("third"))
     assert paired.exit_code == 2 and "--baseline: " in paired.stderr
