@@ -5,6 +5,7 @@ This module does not import torch, because `--help` loads the attack classes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +20,7 @@ from rbtools.registry import Registered, config, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_examples import Stage
+    from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
@@ -256,8 +257,10 @@ class SequentialAttack(Attack):
                 alone = None if batch.schedule.each_step else some.undecided()
                 if alone is not None:
                     batch, some = replace(batch, decides=some), alone
-                points, broken = stage(some, batch, more)
-                perturbed[left] = points
+
+                result = some.once(functools.partial(_run_stage, stage, some, batch, more))
+                broken = result["broken"]
+                perturbed[left[broken] if more else left] = result["points"]
                 by[left] = torch.where(broken, number, STILL_CORRECT)
                 on = (~broken).nonzero()[:, 0]
                 if len(on) < len(left):
@@ -267,6 +270,12 @@ class SequentialAttack(Attack):
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """The further results of `run`. `by` (N,) is the number of the stage that broke each example."""
         return {}
+
+
+def _run_stage(stage: Stage, model: Network, batch: AttackBatch, more: bool) -> dict[str, Tensor]:
+    points, broken = stage(model, batch, more)
+    # the next stage finds other points for the examples that are not broken
+    return {"broken": broken, "points": points[broken] if more else points}
 
 
 class ReferenceBackend(SequentialAttack):

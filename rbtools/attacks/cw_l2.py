@@ -65,7 +65,8 @@ class CWL2(MinimalNormAttack):
         for _ in range(self.searches):
             if not len(left):
                 break
-            nearest, size = self._descend(model.take(left), images[left], labels[left], weight[left])
+            some = model.take(left), images[left], labels[left], weight[left]
+            nearest, size = model.once(functools.partial(self._descend, *some)).values()
             nearer = size < distance[left]
             best[left[nearer]], distance[left[nearer]] = nearest[nearer], size[nearer]
             done = size < torch.inf
@@ -75,7 +76,7 @@ class CWL2(MinimalNormAttack):
             weight = torch.where(high < torch.inf, middle, weight * 10)
         return best, distance
 
-    def _descend(self, model: Network, images: Tensor, labels: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    def _descend(self, model: Network, images: Tensor, labels: Tensor, c: Tensor) -> dict[str, Tensor]:
         """Make one run of Adam. Returns the nearest fooling points and their distances (N,), or infinity."""
         nearest, distance = images.clone(), torch.full_like(c, torch.inf)
         w = torch.atanh((2 * images - 1) * INSIDE)
@@ -120,7 +121,7 @@ class CWL2(MinimalNormAttack):
                 state.take(state.going.nonzero()[:, 0])
                 if not len(state.row):
                     break
-        return nearest, distance
+        return {"points": nearest, "distance": distance}
 
 
 @dataclass

@@ -11,6 +11,7 @@ from rbtools.attacks import losses, pyauto, steps
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
+from rbtools.attacks.partial_results import continued, keep
 from rbtools.attacks.replays import Replays
 from rbtools.attacks.target import Network, differentiate
 from rbtools.lazy import torch
@@ -75,6 +76,7 @@ class FAB(ReferenceBackend):
             targets=batch.labels if targets is None else targets,
             point=start,
         )
+        done, state, model = continued(model, state, active)
 
         def step() -> None:
             nonlocal state, model
@@ -98,11 +100,12 @@ class FAB(ReferenceBackend):
             state, model = active.update(-1, near, points, state, model)
 
         make_step = Replays(model, state, step, active)
-        for number in range(self.steps):
+        for number in range(done, self.steps):
             make_step()
             state, model = active.check(number, state, model)
             if not len(active):
                 break
+            keep(model, state, active, number + 1)
         return active.finish()
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

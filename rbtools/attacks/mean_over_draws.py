@@ -78,6 +78,21 @@ class MeanOverDraws(Network):
         self.last, self.by_margin, self.by_rate = images.clone(), _Best(images, BY_MARGIN), _Best(images, 1)
         self._last: tuple[Any, Any] = (None, None)
 
+    def memory(self) -> dict[str, Tensor]:
+        return {**super().memory(), **self._changed()}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        super().recall(memory)
+        for name, tensor in self._changed().items():
+            tensor.copy_(memory[name])
+
+    def _changed(self) -> dict[str, Tensor]:
+        """The tensors that passes change in place."""
+        tensors = {"passes": self.passes, "failed": self.failed, "last": self.last}
+        for name, best in (("by_margin", self.by_margin), ("by_rate", self.by_rate)):
+            tensors |= {f"{name}.{field}": tensor for field, tensor in vars(best).items()}
+        return tensors
+
     def take(self, rows: Tensor | slice) -> Network:
         some = copy(self)
         some.rows, some._last = self.rows[rows], (None, None)

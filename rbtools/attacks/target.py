@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rbtools.attacks.partial_results import PartialResults
 from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
 from rbtools.lazy import torch
@@ -32,6 +33,8 @@ class Evaluated(NamedTuple):
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
+
+_NOTHING_KEPT = PartialResults()
 
 # If most examples of a graph are broken, the graph is discarded: a second forward pass on the other examples
 # costs less than a backward pass through all (which costs between one and two forward passes).
@@ -150,6 +153,23 @@ class Network:
     def counted(self) -> tuple[int, int]:
         """The number of images that went forward and backward through the model, or 0 if not counted."""
         return self.model.counted if isinstance(self.model, Network) else (0, 0)
+
+    @property
+    def partial(self) -> PartialResults:
+        """The partial results of the attack on this network."""
+        return self.model.partial if isinstance(self.model, Network) else _NOTHING_KEPT
+
+    def memory(self) -> dict[str, Tensor]:
+        """The values that passes change, for `recall`, which sets them again."""
+        return self.model.memory() if isinstance(self.model, Network) else {}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        if isinstance(self.model, Network):
+            self.model.recall(memory)
+
+    def once(self, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The results of a part of an attack, computed or as they were kept (`PartialResults.once`)."""
+        return self.partial.once(compute, self.memory, self.recall)
 
     def count(self, forwards: int, backwards: int) -> None:
         """Add passes that the model did not count. Negative numbers remove passes that an image made only

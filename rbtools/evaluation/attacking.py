@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,7 +52,7 @@ def run_attack(
     """
     from rbtools.evaluation.fast_model import is_float32
 
-    start = time.perf_counter()
+    start = batch.partial.clock()
     images = batch.images.clone() if previous is None else previous.images.clone()
     logits = batch.clean_logits.clone() if previous is None else previous.logits.clone()
     survived = batch.clean.clone() if still_correct is None else batch.clean & still_correct
@@ -71,7 +70,7 @@ def run_attack(
         rows = survived.nonzero()[:, 0]
         images[rows], logits[rows] = points, outputs
         survived[rows] = outputs.argmax(1) == left.labels
-    totals["seconds"] = time.perf_counter() - start
+    totals["seconds"] = batch.partial.clock() - start
     return AttackResult(survived, images, logits, totals)
 
 
@@ -104,9 +103,15 @@ def searched(
     # AutoAttack's own code samples random numbers for the whole batch, which is therefore not divided.
     counting = CountingModel(model, None if method.batch_dependent else batch.chunk_size, decides)
     counting.begin(len(batch.ids) * method.draws_each)
-    counting.watch = batch.watch
+    counting.watch, counting.partial = batch.watch, batch.partial
     draws = batch.draws(f"attack.{method.name}")
-    perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
+
+    def attack() -> dict[str, Tensor]:
+        perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
+        return {"perturbed": perturbed, **findings}
+
+    findings = dict(counting.once(attack))
+    perturbed = findings.pop("perturbed")
     if perturbed.shape != batch.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"

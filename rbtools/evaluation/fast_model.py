@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rbtools.attacks.partial_results import PartialResults
 from rbtools.attacks.target import Network
 from rbtools.defences.defended import Defended
 from rbtools.models import folding, fused
@@ -144,6 +145,8 @@ class CountingModel(nn.Module, Network):
     misclassified only if both models misclassify it.
     """
 
+    partial = PartialResults()
+
     def __init__(
         self, model: nn.Module, chunk_size: int | None = None, decides: nn.Module | None = None
     ) -> None:
@@ -194,6 +197,13 @@ class CountingModel(nn.Module, Network):
     @property
     def counted(self) -> tuple[int, int]:
         return self.forwards, self.backwards
+
+    def memory(self) -> dict[str, Tensor]:
+        return {"counts": torch.tensor([self.forwards, self.backwards, self._left, self.zero_gradients])}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        self.forwards, self.backwards, self._left, _ = memory["counts"].tolist()
+        self._zeros = [memory["counts"][3]]
 
     def count(self, forwards: int, backwards: int) -> None:
         self.forwards += forwards

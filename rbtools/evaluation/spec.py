@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
+from rbtools.evaluation.tile_state import outcome_once
 from rbtools.lazy import np
 from rbtools.records import schema
 
@@ -105,7 +107,7 @@ class Spec:
     @classmethod
     def rows_together(cls, specs: Sequence[Any], batch: Batch) -> list[Outcome]:
         """The rows of several specs of this class, which may share work."""
-        return [spec.rows(batch) for spec in specs]
+        return [outcome_once(batch, partial(spec.rows, batch)) for spec in specs]
 
     @classmethod
     def joined(cls, specs: Sequence[Any]) -> list[Any]:
