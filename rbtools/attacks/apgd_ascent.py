@@ -14,6 +14,7 @@ from rbtools.attacks import steps
 from rbtools.attacks.active_examples import ActiveExamples, AttackBatch, ExampleRows, wide
 from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.oracle import Oracle
+from rbtools.attacks.partial_results import continued, keep
 from rbtools.attacks.replays import Replays
 from rbtools.lazy import torch
 from rbtools.threats import ball
@@ -53,8 +54,11 @@ def apgd(
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
     for (radius, number), (smaller, _) in itertools.pairwise(balls):
-        best = _highest(model, batch, goal, start, radius, number)
-        start = ball.project(best, batch.images, smaller, norm)
+        found = model.partial.open(model)
+        if found is None:
+            best = _highest(model, batch, goal, start, radius, number)
+            found = model.partial.close({"point": best})
+        start = ball.project(found["point"], batch.images, smaller, norm)
     return _until_broken(model, batch, goal, start, eps, norm, balls[-1][1], keep_best=keep_best)
 
 
@@ -77,6 +81,7 @@ def _until_broken(
     )
     kind = SparseAscent if norm == "l1" else HalvingAscent
     state: Ascent = kind(images, goal, start, seen.loss, seen.gradient, eps, norm, count)
+    done, state, model = continued(model, state, active)
 
     def step() -> None:
         nonlocal state, model
@@ -86,12 +91,13 @@ def _until_broken(
         state.note(seen.loss, seen.gradient)
 
     make_step = Replays(model, state, step, active)
-    for number in range(1, count):
+    for number in range(done + 1, count):
         if not len(active):
             break
         make_step()
         state.check(number)
         state, model = active.check(number, state, model)
+        keep(model, state, active, number)
     if len(active):  # the last iterate needs no gradient, because no step follows
         point = state.move(count)
         active.update(-1, ~model.still_correct(point, state.goal.labels), point, state)
@@ -104,11 +110,12 @@ def _highest(
     """The points (N, C, H, W) of highest loss among all `count` steps in an L1 ball."""
     seen = model.loss_and_gradient(start, goal, everyone=True)
     state = SparseAscent(batch.images, goal, start, seen.loss, seen.gradient, eps, "l1", count)
-    for number in range(1, count + 1):
+    for number in range(continued(model, state)[0] + 1, count + 1):
         state.point = state.move(number)
         seen = model.loss_and_gradient(state.point, goal, everyone=True)
         state.note(seen.loss, seen.gradient)
         state.check(number)
+        keep(model, state, None, number)
     return state.best_point
 
 

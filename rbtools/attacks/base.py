@@ -278,8 +278,15 @@ class SequentialAttack(Attack):
                 alone = None if batch.schedule.each_step else some.undecided()
                 if alone is not None:
                     batch, some = replace(batch, decides=some), alone
-                points, broken = stage(some, batch, more)
-                perturbed[left] = points
+
+                # Of examples that are not broken, the next stage finds other points.
+                found = some.partial.open(some)
+                if found is None:
+                    points, broken = stage(some, batch, more)
+                    points = points[broken] if more else points
+                    found = some.partial.close({"broken": broken, "points": points})
+                broken = found["broken"]
+                perturbed[left[broken] if more else left] = found["points"]
                 by[left] = torch.where(broken, number, STILL_CORRECT)
                 on = (~broken).nonzero()[:, 0]
                 if len(on) < len(left):

@@ -65,7 +65,11 @@ class CWL2(MinimalNormAttack):
         for _ in range(self.searches):
             if not len(left):
                 break
-            nearest, size = self._descend(model.take(left), images[left], labels[left], weight[left])
+            found = model.partial.open(model)
+            if found is None:
+                points = self._descend(model.take(left), images[left], labels[left], weight[left])
+                found = model.partial.close(dict(zip(("points", "distance"), points, strict=True)))
+            nearest, size = found["points"], found["distance"]
             nearer = size < distance[left]
             best[left[nearer]], distance[left[nearer]] = nearest[nearer], size[nearer]
             done = size < torch.inf

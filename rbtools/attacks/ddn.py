@@ -48,16 +48,14 @@ class DDN(MinimalNormAttack):
     def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         farthest = torch.linalg.vector_norm(torch.maximum(images, 1 - images), dim=(1, 2, 3), keepdim=True)
         radius = torch.full_like(farthest, self.first_norm)
-        move = functools.partial(self._move, radius, farthest)
+        move = functools.partial(self._move, farthest)
         objective = losses.AttackObjective(losses.cross_entropy, labels, labels)
-        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move)
+        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move, radius)
 
-    def _move(
-        self, radius: Tensor, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int
-    ) -> Tensor:
-        """Returns the next points. `radius` (N, 1, 1, 1) is changed in place, to at most `farthest`."""
+    def _move(self, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int) -> Tensor:
+        """Returns the next points, and changes the radius of the search, to at most `farthest`."""
         step = minimal_norm.cosine(self.step_size, _LAST_STEP, number, self.steps)
         factor = torch.where(search.adversarial, 1 - self.gamma, 1 + self.gamma).view(-1, 1, 1, 1)
-        radius.copy_(torch.minimum(radius * factor, farthest))
+        radius = search.radius = torch.minimum(search.radius * factor, farthest)
         change = steps.ascend(search.points, gradient, step, "l2") - search.images
         return (search.images + radius * ball.unit(change)).clamp_(0, 1)

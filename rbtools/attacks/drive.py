@@ -11,6 +11,7 @@ from rbtools.attacks import losses
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows
 from rbtools.attacks.base import SequentialAttack
 from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.partial_results import continued, keep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,8 @@ class SteppedAttack(SequentialAttack):
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)
         everyone = not (self.any_counts and batch.schedule.each_step)
-        for step in range(self.steps):
+        done, state, model = continued(model, state, active)
+        for step in range(done, self.steps):
             points = self.ask(state, step)
             seen = model.loss_and_gradient(points, state.goal, everyone=everyone)
             if self.any_counts:
@@ -78,6 +80,7 @@ class SteppedAttack(SequentialAttack):
             if not len(active):
                 break
             self.tell(state, seen, step)
+            keep(model, state, active, step + 1)
         if more and len(active):  # the caller checks the last points of the last run
             fooled = ~model.still_correct(state.points, state.goal.labels)
             (state,) = active.update(-1, fooled, state.points, state)

@@ -12,6 +12,7 @@ from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_s
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.oracle import Oracle
+from rbtools.attacks.partial_results import continued, keep
 from rbtools.attacks.replays import Replays
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -77,6 +78,7 @@ class FAB(ReferenceBackend):
             targets=batch.labels if targets is None else targets,
             point=start,
         )
+        done, state, model = continued(model, state, active)
 
         def step() -> None:
             nonlocal state, model
@@ -100,11 +102,12 @@ class FAB(ReferenceBackend):
             state, model = active.update(-1, near, points, state, model)
 
         make_step = Replays(model, state, step, active)
-        for number in range(self.steps):
+        for number in range(done, self.steps):
             make_step()
             state, model = active.check(number, state, model)
             if not len(active):
                 break
+            keep(model, state, active, number + 1)
         return active.finish()
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -67,11 +66,13 @@ class FMN(MinimalNormAttack):
         objective = losses.AttackObjective(losses.margin, labels, labels)
         if targets is not None:
             objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
-        move = functools.partial(self._move, radius)
-        return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move, start)
+        return minimal_norm.nearest(
+            model, images, objective, self.norm, self.steps, self._move, radius, start
+        )
 
-    def _move(self, radius: Tensor, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
-        """Returns the next points. `radius` (N, 1, 1, 1) is changed in place."""
+    def _move(self, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
+        """Returns the next points, and changes the radius of the search."""
+        radius = search.radius
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)
         broken = torch.isfinite(search.distance).view(-1, 1, 1, 1)
@@ -81,6 +82,6 @@ class FMN(MinimalNormAttack):
         shrunk = torch.minimum(radius * (1 - gamma), search.distance.view(-1, 1, 1, 1))
         grown = radius * (1 + gamma)
         outside = torch.where(broken | ((linear < grown) & radius.isfinite()), grown, linear)
-        radius.copy_(torch.where(search.adversarial.view(-1, 1, 1, 1), shrunk, outside))
+        radius = search.radius = torch.where(search.adversarial.view(-1, 1, 1, 1), shrunk, outside)
         moved = steps.ascend(search.points, gradient, step, "l2")
         return ball.project(moved, search.images, radius, self.norm)

@@ -73,11 +73,27 @@ class MeanOverDraws(Oracle):
         self.each, chunk = method.draws_each, target.chunk_size
         chunk = None if chunk is None else max(chunk // self.each, 1)
         super().__init__(target.logits, chunk, passes=target.passes)
+        self.partial = target.partial
         self.rows: Tensor = torch.arange(len(images), device=images.device)
         # shared with the targets that `take` returns
         self.made, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)
         self.last, self.by_margin, self.by_rate = images.clone(), _Best(images, BY_MARGIN), _Best(images, 1)
         self._last: tuple[Any, Any] = (None, None)
+
+    def memory(self) -> dict[str, Tensor]:
+        return {**super().memory(), **self._changed()}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        super().recall(memory)
+        for name, tensor in self._changed().items():
+            tensor.copy_(memory[name])
+
+    def _changed(self) -> dict[str, Tensor]:
+        """The tensors that passes change in place."""
+        tensors = {"made": self.made, "failed": self.failed, "last": self.last}
+        for name, best in (("by_margin", self.by_margin), ("by_rate", self.by_rate)):
+            tensors |= {f"{name}.{field}": tensor for field, tensor in vars(best).items()}
+        return tensors
 
     def take(self, rows: Tensor | slice) -> Oracle:
         some = copy(self)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.attacks.base import SequentialAttack
 from rbtools.attacks.oracle import Oracle, oracle_of
+from rbtools.attacks.partial_results import continued, keep
 from rbtools.lazy import torch
 from rbtools.threats.ball import distances
 
@@ -68,7 +69,7 @@ class MinimalNormAttack(SequentialAttack):
 class Search:
     """The current points (N, C, H, W), their distances `length` (N,) from the images, and whether they are
     adversarial (N,). `nearest` (N, C, H, W) are the nearest adversarial points so far, and `distance` (N,)
-    are their distances (infinite if no point was found)."""
+    are their distances (infinite if no point was found). `radius` (N, 1, 1, 1) belongs to the attack."""
 
     images: Tensor
     points: Tensor
@@ -76,6 +77,7 @@ class Search:
     adversarial: Tensor
     nearest: Tensor
     distance: Tensor
+    radius: Tensor
 
 
 def nearest(
@@ -85,26 +87,33 @@ def nearest(
     norm: str,
     count: int,
     move: Move,
+    radius: Tensor,
     start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Make `count` steps from `start` (N, C, H, W), or from the images. Returns the nearest adversarial
-    examples and their distances (N,), which are 0 for misclassified images."""
+    """Make `count` steps from `start` (N, C, H, W), or from the images, with the first `radius` (N, 1, 1, 1).
+    Returns the nearest adversarial examples and their distances (N,), which are 0 for misclassified images.
+    """
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
     points = images.clone() if start is None else start
-    search = Search(images, points, distances(points, images, norm), unknown.isnan(), images.clone(), unknown)
+    length, none = distances(points, images, norm), unknown.isnan()
+    search = Search(images, points, length, none, images.clone(), unknown, radius)
 
     def gradient_at(rows: slice) -> tuple[Tensor, ...]:
         some = model.take(rows)
         inputs, logits = some.with_graph(search.points[rows])
         return logits.detach(), *some.differentiate(inputs, logits, objective.take(rows))
 
-    for number in range(count):
-        logits, value, gradient = model.in_chunks(len(images), gradient_at)
-        _keep_nearest(model, search, logits, objective.labels, norm)
-        search.points = move(search, gradient, value, number)
-        search.length = distances(search.points, images, norm)
-    _keep_nearest(model, search, model.logits(search.points), objective.labels, norm)
-    return search.nearest, search.distance
+    found = model.partial.open(model)
+    if found is None:
+        for number in range(continued(model, search)[0], count):
+            logits, value, gradient = model.in_chunks(len(images), gradient_at)
+            _keep_nearest(model, search, logits, objective.labels, norm)
+            search.points = move(search, gradient, value, number)
+            search.length = distances(search.points, images, norm)
+            keep(model, search, None, number + 1)
+        _keep_nearest(model, search, model.logits(search.points), objective.labels, norm)
+        found = model.partial.close({"points": search.nearest, "distance": search.distance})
+    return found["points"], found["distance"]
 
 
 def cosine(first: float, last: float, number: int, count: int) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.attacks import lattice
 from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.partial_results import PartialResults
 from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
 from rbtools.lazy import torch
@@ -36,6 +37,8 @@ class Evaluated(NamedTuple):
         some = index if len(self.loss) == len(self.still_correct) else slice(None)
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
+
+_NOTHING_KEPT = PartialResults()
 
 # If most examples of a graph are broken, the graph is discarded: a second forward pass on the other examples
 # costs less than a backward pass through all (which costs between one and two forward passes).
@@ -101,6 +104,7 @@ class Oracle:
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
         self.passes = Passes() if passes is None else passes
         self.eight_bit = False
+        self.partial = _NOTHING_KEPT
         self.least: Tensor | None = None
         self.rows: Tensor | slice = slice(None)  # of `least`
 
@@ -140,6 +144,19 @@ class Oracle:
 
     def repeat_draws(self) -> None:
         """Let the next pass repeat the random numbers of the last pass, if the oracle controls them."""
+
+    def memory(self) -> dict[str, Tensor]:
+        """The values that passes change, for `recall`, which sets them again after an interruption."""
+        passes = self.passes
+        counts = [passes.forwards, passes.backwards, passes.started, passes.zero_gradients]
+        return {"counts": torch.tensor(counts), **({} if self.least is None else {"least": self.least})}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        *counts, zeros = memory["counts"].tolist()
+        self.passes.forwards, self.passes.backwards, self.passes.started = counts
+        self.passes._zeros = [torch.tensor(zeros)]
+        if self.least is not None:
+            self.least.copy_(memory["least"])
 
     # Answers
 

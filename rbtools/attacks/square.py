@@ -18,6 +18,7 @@ from rbtools.attacks import pyauto
 from rbtools.attacks.active_examples import ActiveExamples, CheckSchedule, ExampleRows
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.partial_results import continued, keep
 from rbtools.attacks.replays import Replays
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -103,6 +104,7 @@ class Square(ReferenceBackend):
         margin, fooled = _ask(model, best, batch.labels)
         state = _SquareState(batch.labels, best, margin, images, batch.draws, eps, norm)
         state, model = active.update(-1, fooled, state.best, state, model)
+        done, state, model = continued(model, state, active)
 
         def query() -> None:
             nonlocal state, model
@@ -114,13 +116,17 @@ class Square(ReferenceBackend):
         for queries in _blocks(sides):
             if not len(active):
                 break
+            if queries.stop <= done:
+                continue
             side = sides[queries[0]]
-            state.start_block(_words(state.draws.child("squares"), first_draw, queries), side)
-            for tried in range(len(queries)):
+            if queries.start >= done:
+                state.start_block(_words(state.draws.child("squares"), first_draw, queries), side)
+            for tried in range(max(done - queries.start, 0), len(queries)):
                 if schedule.due(tried - 1) and not (state.next < len(queries)).any():
                     break
                 make_query(side)
                 state, model = active.check(tried, state, model)
+                keep(model, state, active, queries.start + tried + 1)
         return active.finish()
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,7 +54,7 @@ def run_attack(
     not attacked here. `on` is another model to attack, whose adversarial examples are evaluated on the model
     of the batch.
     """
-    start = time.perf_counter()
+    start = batch.partial.clock()
     images = batch.images.clone() if previous is None else previous.images.clone()
     if everyone:
         logits, survived = None, torch.ones_like(batch.labels, dtype=torch.bool)
@@ -74,7 +73,11 @@ def run_attack(
         some = batch.take(rows)
         oracle = _oracle(some, method, network, copied and network is batch.fast_model)
         draws = some.draws(f"attack.{method.name}")
-        points, findings = method.runner(oracle)(oracle, some.images, some.labels, draws)
+        found = some.partial.open(oracle)
+        if found is None:
+            points, findings = method.runner(oracle)(oracle, some.images, some.labels, draws)
+            found = some.partial.close({"points": points, **findings})
+        points, findings = found["points"], found
         points = _allowed(some, method, points, totals)
         outputs = some.logits(points)
         logits = outputs.clone() if logits is None else logits
@@ -83,7 +86,7 @@ def run_attack(
         _add(totals, some, method, oracle, outputs, findings, again=copied and network is batch.model)
         if network is not networks[-1]:
             rows = rows[_doubtful(some, method, oracle, points, outputs, totals)]
-    totals["seconds"] = time.perf_counter() - start
+    totals["seconds"] = batch.partial.clock() - start
     return AttackResult(survived, images, batch.clean_logits if logits is None else logits, totals)
 
 
@@ -125,6 +128,7 @@ def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> O
     # AutoAttack's own code samples random numbers for the whole batch, which is therefore not divided.
     chunk = None if method.batch_dependent else batch.chunk_size
     oracle = Oracle(network, chunk, batch.model if copied else None, passes=passes)
+    oracle.partial = batch.partial
     if copied and not is_float32(network):
         oracle.least = torch.full_like(batch.clean_logits[:, 0], torch.inf)
     return oracle

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from rbtools.attacks.partial_results import PartialResults
 from rbtools.errors import RbError
 from rbtools.lazy import nn, np, torch
 from rbtools.rng.draws import Draws
@@ -63,7 +64,8 @@ class Batch:
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
     `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
     randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
-    called with the progress of an attack on the batch, as text.
+    called with the progress of an attack on the batch, as text. `partial` are the partial results of an
+    interrupted computation of these rows.
     """
 
     model: nn.Module
@@ -76,6 +78,7 @@ class Batch:
     precomputed: Mapping[Any, Tensor] = field(default_factory=dict)
     draw: int | Tensor | None = None
     watch: Callable[[str], None] | None = None
+    partial: PartialResults = field(default_factory=PartialResults)
 
     def __post_init__(self) -> None:
         if self.fast_model is None:
@@ -145,6 +148,16 @@ class Outcome(NamedTuple):
     values: Tensor
     totals: Mapping[str, float] = {}
     images: Tensor | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The outcome without its images, as it is kept while its batch is unfinished."""
+        totals = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.totals.items()}
+        return {"values": self.values, **totals}
+
+    @classmethod
+    def of_tensors(cls, found: Mapping[str, Tensor]) -> Outcome:
+        totals = {name: value.item() for name, value in found.items() if name != "values"}
+        return cls(found["values"], totals)
 
     def stored(self) -> np.ndarray:
         return self.values.cpu().numpy().astype(np.int32 if self.values.dim() == 1 else np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +24,7 @@ from rbtools.evaluation.base import (
     default_chunk_size,
 )
 from rbtools.evaluation.spec import Spec, by_column, rows_of
+from rbtools.evaluation.tile_state import TileState
 from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
@@ -184,21 +184,24 @@ class Evaluator:
     def measure(
         self,
         tile: Tile,
+        state: TileState,
         watch: Callable[[str], None] | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
     ) -> dict[int, OutcomeRows]:
         """Measure the outcomes that a tile lacks. Returns each spec's outcomes by its position in `specs`.
 
-        `watch` is called with a text on the progress. If an outcome has images, `save` is called with the
-        spec, the ids of the examples and the outcome. Raises RbError if a single image needs too much memory.
+        `state` are the partial results of an interrupted computation (`state_of`). `watch` is called with a
+        text on the progress. If an outcome has images, `save` is called with the spec, the ids of the
+        examples and the outcome. Raises RbError if a single image needs too much memory.
         """
         parts, fast = dict[int, OutcomeRows](), self.fast
         for begin, missing in tile.lacks:
             ids = self.examples.order[begin : tile.examples.stop]
             wanted = [self.specs[i] for i in missing]
-            start = time.perf_counter()
-            batch = self._batch(ids, self._known(tile, parts, begin), watch)
+            start = state.clock()
+            batch = replace(self._batch(ids, self._known(tile, parts, begin), watch), partial=state)
             while True:
+                state.begin(begin)
                 try:
                     results = rows_of(wanted, batch)
                     break
@@ -206,14 +209,19 @@ class Evaluator:
                     batch = _in_smaller_chunks(batch, error)
             self.chunk = batch.chunk_size
             arrays = [result.stored() for result in results]  # waits for the device
-            seconds = time.perf_counter() - start
+            seconds = state.clock() - start
             for i, result, values in zip(missing, results, arrays, strict=True):
                 steps = fast.steps if self.specs[i].searches else ()
                 totals = {"seconds": seconds, **result.totals}
                 parts[i] = OutcomeRows(values, totals, [self.device.type], steps, [self.place])
                 if result.images is not None and save is not None:
                     save(self.specs[i], ids, result)
+        state.finished(parts)
         return parts
+
+    def state_of(self, keys: Mapping[int, str], store: Store) -> TileState:
+        """The partial results of a tile in the store, where `keys` are the keys of the tile's parts."""
+        return TileState(store, keys, self.device, self.place)
 
     def prefetch(self, tile: Tile) -> None:
         """Start to read the images of the next tile, if images are streamed."""
@@ -261,6 +269,8 @@ def measure_all(
 ) -> None:
     """Measure all missing outcomes in this process."""
     n = len(evaluator.examples.order)
+    # Partial results in the store have no images.
+    store = store if save is None else Store(None)
     progress = StatusLine(
         evaluator.title, n, evaluator.specs, outcomes, evaluator.settings.seed, evaluator.report
     )
@@ -268,10 +278,9 @@ def measure_all(
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, dict[int, OutcomeRows]]]:
         for tile in tiles:
             evaluator.prefetch(tile)
-            yield tile, evaluator.measure(tile, progress.inside, save)
+            state = evaluator.state_of(tile.keys(outcomes), store)
+            yield tile, evaluator.measure(tile, state, progress.inside, save)
 
-    # Parts in the store have no images.
-    store = store if save is None else Store(None)
     complete(outcomes, n, evaluator.size, measured, progress, store=store, shard=shard)
 
 

@@ -109,7 +109,16 @@ class Spec:
     @classmethod
     def rows_together(cls, specs: Sequence[Any], batch: Batch) -> list[Outcome]:
         """The rows of several specs of this class, which may share work."""
-        return [spec.rows(batch) for spec in specs]
+        outcomes = []
+        for spec in specs:
+            found = batch.partial.open()
+            if found is None:
+                outcome = spec.rows(batch)
+                batch.partial.close(outcome.tensors())
+            else:
+                outcome = Outcome.of_tensors(found)
+            outcomes.append(outcome)
+        return outcomes
 
     @classmethod
     def joined(cls, specs: Sequence[Any]) -> list[Any]:

@@ -114,8 +114,7 @@ def complete(
         if not kept and (divided or tile is not left[0]):
             for i, key in keys.items():
                 store.keep_state(key, parts[i].encoded(), sync=False)
-            kept = True
-        stored.extend(keys.values() if kept else ())
+        stored.extend(keys.values())
         done[tile.examples] = parts
         while left and left[0].examples in done:
             for i, part in done.pop(left.popleft().examples).items():

@@ -115,7 +115,7 @@ def _measured_by_workers(
     def call(tile: Tile | None) -> Call:
         if tile is None:
             return CheckCall(arch, sent)
-        keys = tile.keys(outcomes) if shard[1] > 1 else {}
+        keys = tile.keys(outcomes)
         return TileCall(arch, sent, tile if others else tile._replace(known={}), size, keys)
 
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
@@ -178,14 +178,14 @@ class CheckCall(OpenedCall):
 @dataclass(frozen=True)
 class TileCall(OpenedCall):
     """Measure a tile. `size` is the size of tiles, which depends on the kind of device. `keys` are the keys
-    of the tile's parts, which another shard may have stored in the meantime."""
+    of the tile's parts, which another shard or a call that was lost may have stored in the meantime."""
 
     tile: Tile
     size: int
     keys: Mapping[int, str]
 
     def __call__(self, run: Run) -> Any:
-        if self.keys and (parts := stored_parts(run.store, self.keys)) is not None:
+        if (parts := stored_parts(run.store, self.keys)) is not None:
             return parts
         with self.opened(run) as (evaluation, evaluator):
             if evaluator.size != self.size:
@@ -195,4 +195,5 @@ class TileCall(OpenedCall):
                 )
             first, stop = self.tile.examples[0] + 1, self.tile.examples.stop
             said = f"{evaluation.title} · images {first} to {stop}"
-            return evaluator.measure(self.tile, lambda words: run.report.progress(f"{said} · {words}"))
+            state = evaluator.state_of(self.keys, run.store)
+            return evaluator.measure(self.tile, state, lambda words: run.report.progress(f"{said} · {words}"))

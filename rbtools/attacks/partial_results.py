@@ -1,0 +1,89 @@
+"""Partial results of an attack, from which an interrupted attack continues: the results of its finished
+parts, and the state of the loop that is running. A continued attack finds the same points as a whole one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.active_examples import ActiveExamples
+    from rbtools.attacks.oracle import Oracle
+
+    Tensors = dict[str, Tensor]
+
+
+class Remembers(Protocol):
+    """An object whose values a part changes: `memory` returns them, and `recall` sets them again."""
+
+    def memory(self) -> Tensors: ...
+
+    def recall(self, memory: Tensors) -> None: ...
+
+
+class PartialResults:
+    """This base class keeps nothing: every part is computed, and every loop begins at its first step."""
+
+    def clock(self) -> float:
+        """The time in seconds, which includes the time that earlier processes spent on results in use."""
+        return time.perf_counter()
+
+    def open(self, owner: Remembers | None = None) -> Tensors | None:
+        """Begin a part of the work, which may have parts itself. Returns its results if they were kept; the
+        part is then finished, and the values of `owner` are those after the part. Otherwise the caller
+        computes the results and calls `close`."""
+        return None
+
+    def close(self, found: Tensors) -> Tensors:
+        """End the part that was opened last, and return its results."""
+        return found
+
+    def loop(self) -> Tensors | None:
+        """The state of the loop of the open part, if one was kept. The values of its owner are as then."""
+        return None
+
+    def keep_loop(self, state: Callable[[], Tensors]) -> None:
+        """Keep the state of a loop between two steps, if this is due."""
+
+
+def continued(model: Oracle, state: Any, active: ActiveExamples | None = None) -> tuple[int, Any, Oracle]:
+    """The number of finished steps of a loop that has just begun, with its state and its model after these
+    steps. If the loop drops examples, `state` is an `ExampleRows`. If the class of the state is not of this
+    package, the loop begins at the first step, because the state may have fields that are not kept."""
+    saved = model.partial.loop() if _is_kept(state) else None
+    if saved is None:
+        return 0, state, model
+    if active is not None:
+        rows = torch.searchsorted(active.row, saved["active.row"])
+        state, model = state.take(rows), model.take(rows)
+    objects = {"active": active, "state": state}
+    for name, value in saved.items():
+        owner, _, field = name.partition(".")
+        if owner in objects:
+            setattr(objects[owner], field, value if value.ndim else value.item())
+    return int(saved["steps"]), state, model
+
+
+def keep(model: Oracle, state: Any, active: ActiveExamples | None, steps: int) -> None:
+    """Keep the state of a loop after `steps` finished steps, if this is due."""
+    if not _is_kept(state):
+        return
+
+    def saved() -> Tensors:
+        values = {"steps": steps}
+        for owner, one in (("active", active), ("state", state)):
+            fields = {} if one is None else vars(one)
+            values |= {f"{owner}.{name}": value for name, value in fields.items()}
+        kinds = (torch.Tensor, int)
+        return {name: torch.as_tensor(value) for name, value in values.items() if isinstance(value, kinds)}
+
+    model.partial.keep_loop(saved)
+
+
+def _is_kept(state: Any) -> bool:
+    return type(state).__module__.startswith("rbtools.")
