@@ -23,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-portable lint check-wheel bench bench-gpu docs site install uninstall clean
+.PHONY: help setup demo test test-all test-portable lint constraints check-constraints check-wheel bench bench-gpu docs site install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -36,17 +36,17 @@ demo: $(VENV)/run.stamp  ## six networks on real digits: enumerated, trained, at
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh demo.sh
 
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
-test: $(VENV)/test.stamp  ## run the tests, but for slow ones and those that start processes: three minutes on two cores
-	$(PYTEST) -m 'smoke or not (slow or processes)' $(ARGS) $(TESTS)
+test: $(VENV)/test.stamp  ## run the quick tests, and name those it leaves to test-all: three minutes on two cores
+	$(PYTEST) -m 'smoke or not (slow or processes or extra)' $(ARGS) $(TESTS)
 
-test-all: $(VENV)/test.stamp  ## run every test: fifteen minutes on two cores
+test-all: $(VENV)/test-all.stamp  ## run every test: fifteen minutes on two cores
 	$(PYTEST) $(ARGS) $(TESTS)
 
 # As far as this machine can play another one: older instructions, other sums, another training of every network, and
 # bfloat16 where it is not native. Only tests of networks that are trained here: a few minutes (tests/README.md).
 OTHER_MACHINE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE RBTOOLS_TEST_SEED=1 RBTOOLS_TEST_BF16=yes
 test-portable: $(VENV)/test.stamp  ## run the tests that train networks as on another machine
-	env $(OTHER_MACHINE) $(PYTEST) -m 'trains and not slow' $(ARGS) $(TESTS)
+	env $(OTHER_MACHINE) $(PYTEST) -m 'trains and not (slow or extra)' $(ARGS) $(TESTS)
 
 # Tests run the benches only at their smallest size, so mypy looks for calls of names that are gone.
 LOOSE := assignment arg-type dict-item misc no-any-return return-value var-annotated
@@ -54,6 +54,24 @@ lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
 	@status=0; $(BIN)/ruff check . || status=1; $(BIN)/mypy || status=1; \
 	$(BIN)/mypy --ignore-missing-imports --no-warn-unused-ignores $(addprefix --disable-error-code=,$(LOOSE)) \
 	    $(wildcard bench/*.py) || status=1; exit $$status
+
+# constraints.txt has every package of every extra in one version for each Python. Versions that are there stay where
+# they can: make constraints ARGS=--upgrade takes the newest, ARGS='--upgrade-package NAME' those of one package.
+RESOLVE := $(BIN)/uv pip compile --quiet --all-extras pyproject.toml constraints.in
+UNIVERSAL := --universal --python-version 3.10 --no-annotate --no-emit-index-url --custom-compile-command 'make constraints'
+constraints: $(VENV)/uv.stamp  ## resolve constraints.txt anew after a change of pyproject.toml (needs the network)
+	$(RESOLVE) $(UNIVERSAL) --output-file constraints.txt $(ARGS)
+
+# 3.11.2 is the Python of Debian 12: a release that needs 3.11.5, say, must not be chosen for every 3.11.
+PYTHONS := 3.10.0 3.11.2 3.12 3.13 3.14
+check-constraints: $(VENV)/uv.stamp  ## resolve every extra for each Python, without installing (needs the network)
+	@new=`mktemp` && trap 'rm -f "$$new"' EXIT && cp constraints.txt "$$new" && \
+	$(RESOLVE) $(UNIVERSAL) --output-file "$$new" && { diff -u constraints.txt "$$new" || { \
+	    echo "make: constraints.txt is not what pyproject.toml and constraints.in ask for. Run make constraints." >&2; exit 1; }; }
+	@for python in $(PYTHONS); do \
+	    $(RESOLVE) --constraint constraints.txt --python-version $$python >/dev/null || { \
+	        echo "make: Python $$python has no versions that agree with constraints.txt. Run make constraints." >&2; exit 1; }; \
+	done; echo "constraints.txt can be installed on Python $(PYTHONS)"
 
 # Needs the network, and a torch for each Python: by hand, before a release.
 check-wheel: $(VENV)/test.stamp  ## install the wheel with pip in empty environments, and run README and extras
@@ -155,12 +173,23 @@ $(VENV)/test.stamp: $(VENV)/run.stamp
 	    adversarial-robustness-toolbox imagecorruptions pyhessian torchattacks
 	@touch $@
 
+$(VENV)/test-all.stamp: $(VENV)/test.stamp
+	@echo "Installing what test-all needs besides (once) ..."
+	@$(PIP) --quiet --no-build-isolation --editable '.[test-all]'
+	@touch $@
+
 $(VENV)/site.stamp: $(VENV)/run.stamp
 	@echo "Installing mkdocs (once) ..."
 	@$(PIP) --quiet --no-build-isolation --editable '.[docs]'
 	@touch $@
 
+# Of nothing else that is pinned: it mends versions that cannot be installed.
+$(VENV)/uv.stamp: $(VENV)/venv.stamp
+	@echo "Installing uv (once) ..."
+	@$(PIP) --quiet uv
+	@touch $@
+
 $(VENV)/lint.stamp: $(VENV)/run.stamp
-	@echo "Installing ruff and mypy (once) ..."
+	@echo "Installing ruff, mypy and uv (once) ..."
 	@$(PIP) --quiet --no-build-isolation --editable '.[dev]'
 	@touch $@

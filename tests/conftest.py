@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -306,6 +307,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("arithmetic")
         if _starts_processes(item):
             item.add_marker("processes")
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("extra")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -314,6 +317,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+_LEFT = {
+    "extra": "with packages of the extra test-all (mkdocs, mlflow, playwright, Ray, tensorboard)",
+    "processes": "with processes of their own",
+    "slow": "slow",
+}
+_left: Counter[str] = Counter()
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    marks = ([mark for mark in ("smoke", *_LEFT) if item.get_closest_marker(mark)] for item in items)
+    _left.update(first for first, *_ in filter(None, marks) if first != "smoke")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    getattr(session.config, "workeroutput", {})["left"] = dict(_left)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # Every process of pytest-xdist collects every test.
+    _left.update(Counter(getattr(node, "workeroutput", {}).get("left", {})) - _left)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name the tests that `make test` leaves out."""
+    kinds = "; ".join(f"{_left[mark]:,} {words}" for mark, words in _LEFT.items() if _left[mark])
+    if kinds:
+        terminalreporter.write_line(f"Left to make test-all: {_left.total():,} tests: {kinds}.")
 
 
 def _name_groups(items: list[pytest.Item]) -> None:

@@ -30,7 +30,6 @@ def files(folder: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree, built in a copy."""
-    pytest.importorskip("setuptools", minversion="77")
     return check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
@@ -61,7 +60,6 @@ def ready_environment(prefix: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def test_installed_tools_run_alone_and_uninstall_leaves_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", minversion="77")
     prefix = tmp_path / "a prefix"
     (prefix / "bin").mkdir(parents=True)
     (prefix / "bin/other").touch()

@@ -332,6 +332,7 @@ def test_the_readme_and_the_pages_are_short_and_links_lead_to_every_page() -> No
     assert all(re.search(rf"\]\((?:docs/)?{page}", TEXT) for page in PAGES[1:])
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
     command = ["python", "-m", "mkdocs", "build", "--strict", "--site-dir", str(Path("site").absolute())]

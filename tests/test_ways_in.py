@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from rbtools import datasets
 from rbtools.cli import config
@@ -146,8 +148,6 @@ def test_an_image_that_unpacks_to_gigabytes_is_refused() -> None:
 
 @pytest.mark.parametrize("label", [2**40, 2**62])
 def test_a_table_whose_labels_ask_for_endless_classes(label: int) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     stream = io.BytesIO()
     Image.new("RGB", (8, 8)).save(stream, "png")
     parquet.write_table(pa.table({"image": [stream.getvalue()] * 2, "label": [0, label]}), "x.parquet")
@@ -158,8 +158,6 @@ def test_a_table_whose_labels_ask_for_endless_classes(label: int) -> None:
 
 def test_a_table_of_more_rows_than_bytes_is_refused() -> None:
     # A run of equal labels takes a few bytes however long it is, and so do images that are missing.
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     count = 300_000
     table = pa.table({"image": pa.nulls(count, pa.binary()), "label": pa.array(np.zeros(count, np.int64))})
     parquet.write_table(table, "x.parquet", row_group_size=count // 2)

@@ -33,7 +33,7 @@ def _packages() -> Iterator[tuple[str, str | None]]:
     for requirement in requirements:
         extra = re.search(r"extra == [\"'](.+?)[\"']", requirement)
         name = re.match(r"[\w.-]+", requirement)
-        if name is None or name[0] in seen or (extra and extra[1] in ("test", "dev")):
+        if name is None or name[0] in seen or (extra and extra[1] in ("test", "test-all", "dev")):
             continue
         seen.add(name[0])
         yield name[0], extra[1] if extra else None
@@ -45,7 +45,7 @@ def _torch() -> Iterator[str]:
     except Exception as wrong:  # the installation may be broken; the report shows that
         yield f"torch cannot be imported: {type(wrong).__name__}: {wrong}"
         return
-    yield f"torch computes on the CPU with {torch.backends.cpu.get_cpu_capability()}"
+    yield f"torch {torch.__version__} computes on the CPU with {torch.backends.cpu.get_cpu_capability()}"
     if not torch.cuda.is_available():
         built = torch.version.cuda
         yield "CUDA is not available" + (f" (torch is built for {built})" if built else "")

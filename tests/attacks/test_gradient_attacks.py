@@ -203,7 +203,8 @@ def test_the_gradient_is_that_of_the_logits_of_the_copy() -> None:
 
 @pytest.mark.parametrize("kernel", [0, 3, 7])
 def test_it_takes_the_steps_of_torchattacks(kernel: int) -> None:
-    torchattacks = pytest.importorskip("torchattacks")
+    import torchattacks
+
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 5))
     network, images = InFloat64(layers).eval(), images_for(12, (3, 8, 8), seed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 from pathlib import Path
 
@@ -35,15 +36,19 @@ GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.
 
 @pytest.mark.parametrize("words", ["--version -v", "-v --version", "--version --verbose"])
 @pytest.mark.parametrize("tool", ["attack", "train", "rank", "store"])
-def test_version_with_v_has_the_versions_for_a_report(tool: str, words: str) -> None:
+def test_version_with_v_has_the_versions_for_a_report(
+    tool: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.13.0+of.this.build")
     result = run(tool, words)
     lines = result.stdout.splitlines()
     assert result.exit_code == 0 and result.stderr == ""
     assert run(tool, "--version").stdout == lines[0] + "\n"
     assert lines[1] == f"Python {platform.python_version()} (CPython)"
-    assert f"torch {torch.__version__}" in lines
+    assert f"torch {importlib.metadata.version('torch')}" in lines
+    assert any(line.startswith("torch 2.13.0+of.this.build computes on the CPU with ") for line in lines)
     assert any(line.startswith(("huggingface-hub ", "timm ")) for line in lines)
-    assert not any(line.startswith(("pytest", "mypy")) for line in lines)
+    assert not any(line.startswith(("pytest", "mypy", "playwright", "rbtools")) for line in lines)
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"], ids=["nothing", "blank lines"])

@@ -78,9 +78,11 @@ def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPat
     assert clock.seconds == {"inner": 3.0, "outer": 7.0}
 
 
+@pytest.mark.extra
 @pytest.mark.slow
 def test_curves_are_written_while_training_and_for_what_is_found() -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.backend.event_processing import event_accumulator as accumulator
+
     for folder in ("first", "second"):  # the second time the training is found in the store
         history = one(run("train", f"{TRAIN} --epochs 2 --tensorboard {folder}", SMALL))["train"]["history"]
         curves = accumulator.EventAccumulator(f"{folder}/small-erm-seed0").Reload()

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -59,8 +60,6 @@ def test_statistics_are_those_of_the_cifar_c_generator(name: str, severity: int)
 @pytest.mark.parametrize("name", RANDOM)
 def test_statistics_of_chance_are_those_of_the_cifar_c_generator(name: str, severity: int) -> None:
     """Within three standard errors (both sides are samples, of three seeds) or 3 % of the change."""
-    if name == "frost":
-        pytest.importorskip("imagecorruptions")  # the published archive has the photographs
     images, want = formula_images(), GOLDEN[name][str(severity)]
     corruption = CORRUPTIONS.build(name)
     seeds = [Draws(seed, "corruption", torch.arange(len(images))) for seed in range(3)]
@@ -80,7 +79,6 @@ def test_statistics_of_chance_are_those_of_the_cifar_c_generator(name: str, seve
 @pytest.mark.parametrize("constants", ["cifar", "imagenet"])
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (3, 40, 24)])
 def test_defocus_blur_is_opencv_s_to_the_pixel(shape: tuple[int, int, int], constants: str) -> None:
-    cv2 = pytest.importorskip("cv2")
     images = levels(images_for(6, shape, seed=1)).float() / 255
     images[:, :, : shape[1] // 2, : shape[2] // 2] = 1  # a flat region, where rounding would show
     known = CORRUPTIONS.load("defocus_blur").severities[constants]

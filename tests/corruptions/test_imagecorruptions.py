@@ -15,9 +15,6 @@ from rbtools.datasets import corrupted
 from rbtools.rng.draws import Draws
 from tests.corruptions import peer
 
-pytest.importorskip("imagecorruptions")
-pytest.importorskip("skimage")
-
 THEIRS = (*corrupted.CORRUPTIONS, *corrupted.EXTRA)  # the package has those of the archives
 DETERMINISTIC = [name for name in THEIRS if not CORRUPTIONS.load(name).random]
 RANDOM = [name for name in THEIRS if name not in DETERMINISTIC]

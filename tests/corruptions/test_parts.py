@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -70,7 +71,6 @@ def test_pixelate_is_pillow_s_box_filter(size: tuple[int, int]) -> None:
 
 
 def test_affine_map_is_opencv_s() -> None:
-    cv2 = pytest.importorskip("cv2")
     image = picture(32, 32).astype(np.float32)
     down, right = affine_places(draws(4), (32, 32), 2.5)
     shifts = draws(4).uniform((3, 2)).double().mul(2).sub(1).mul(2.5).numpy()
@@ -97,7 +97,6 @@ def test_displacement_is_scipy_s() -> None:
 
 
 def test_edges_and_distances_of_spatter_are_opencv_s() -> None:
-    cv2 = pytest.importorskip("cv2")
     noise = draws(30).normal((1, 32, 32)).double() * 0.3 + 0.65
     drops = imaging.gaussian_blur(noise, 1)
     drops = drops.masked_fill(drops < 0.69, 0).mul(255).floor().clamp(0, 255)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.server
+import shutil
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -162,6 +164,14 @@ def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_pat
     at_once(3, download, "cinic10", "test", home)
     assert left(home) == ["CINIC-10", "CINIC-10.tar.gz"]
     assert server.asked == [] and len(datasets.load("cinic10", "test", home)) == 10
+
+
+def test_an_archive_is_unpacked_by_a_python_that_has_no_filters(tmp_path, monkeypatch):
+    """3.10.0 to 3.10.11 and 3.11.0 to 3.11.3."""
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    monkeypatch.setattr(shutil, "unpack_archive", lambda archive, folder: folder.mkdir())
+    fetch._unpack(tmp_path / "a.tar.gz", tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
 
 
 def test_addresses_and_checksums_are_those_of_torchvision():

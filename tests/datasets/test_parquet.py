@@ -19,8 +19,9 @@ LABELS = [2, 0, 1, 1, 0, 2, 2]
 
 @pytest.fixture
 def pa():
-    pytest.importorskip("pyarrow.parquet")
-    return sys.modules["pyarrow"]
+    import pyarrow.parquet
+
+    return pyarrow
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import signal
@@ -26,9 +25,7 @@ from tests.runner import timeless
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="Ray is not installed (pip install 'rbtools[ray]')"
-    ),
+    pytest.mark.extra,
     pytest.mark.skipif(sys.platform != "linux", reason="the nodes' addresses, 127.0.0.2 and on, are Linux's"),
 ]
 

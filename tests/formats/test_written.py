@@ -85,7 +85,6 @@ def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Any:
-    pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow import MlflowClient
@@ -93,6 +92,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda: MlflowClient(tracking_uri=Path("mlruns").absolute().as_uri())
 
 
+@pytest.mark.extra
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_mlflows_client_reads_the_runs_back(client: Any, tmp_path: Path) -> None:
     given = [model(), model("vgg16", checkpoint="sha256:ab")]
@@ -133,7 +133,6 @@ def test_n_and_intervals_are_columns_beside_a_metric_and_come_back(name: str) ->
 
 
 def test_a_parquet_table_of_others_is_mapped_as_csv_is() -> None:
-    pytest.importorskip("pyarrow")
     table = pandas.DataFrame({"Model": ["a", "b"], "Clean": [50.0, None], "Seed": pandas.array([1, None])})
     table.to_parquet("t.parquet")
     first, second = reading.read(
@@ -144,7 +143,6 @@ def test_a_parquet_table_of_others_is_mapped_as_csv_is() -> None:
 
 
 def test_what_is_no_parquet_is_an_error_of_one_line() -> None:
-    pytest.importorskip("pyarrow")
     reading.put("table", b"PAR1 and more")
     result = runner.run("convert", "parquet table")
     assert result.exit_code == 1 and "not a Parquet file" in result.stderr and result.stderr.count("\n") == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.util
 import random
 import re
 from collections.abc import Callable
@@ -189,8 +188,6 @@ def refused(name: str, content: Any, stands_for: State | None, file: Path) -> st
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_changed_file_gives_the_same_logits_or_is_refused(name: str, tmp_path: Path) -> None:
     """Each network gets a choice of the changes, so that each is tried in several families."""
-    if name.startswith(BY_TIMM) and importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed")
     for change in random.Random(name).sample(CHANGES, TRIES):
         state = state_of(name)
         content, stands_for = change(state, random.Random(f"{name} {change.__name__}"))

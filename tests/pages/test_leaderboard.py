@@ -172,11 +172,12 @@ def test_the_default_score_has_one_point_of_each_curve() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    from playwright.sync_api import sync_playwright
+
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         pytest.skip(f"there is no browser: none of {', '.join(BROWSERS)} is on the path")
-    with playwright.sync_playwright() as driver:
+    with sync_playwright() as driver:
         started = driver.chromium.launch(
             executable_path=executable, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )

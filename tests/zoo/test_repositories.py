@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -74,8 +73,6 @@ def test_a_network_computes_what_its_authors_code_computes(name: str) -> None:
 @pytest.mark.parametrize("name", [name for family in repositories.families() for name in family.EXAMPLES])
 @pytest.mark.slow
 def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
-    if name.startswith(("debenedetti/", "singh/", "microsoft/")) and not find_spec("timm"):
-        pytest.skip("timm is not installed")
     with meta_init():
         network = network_of(name, 7, (1, 32, 32))
     inferred = infer(dict(network.state_dict()))
