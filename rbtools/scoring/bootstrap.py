@@ -87,8 +87,8 @@ class BootstrapDraws:
         listed = {name: values.tolist() for name, values in every.items()}
         draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
-            moment = {**record["metrics"], **{name: values[at] for name, values in listed.items()}}
-            value = compiled.number({**record, "metrics": moment})
+            moment = {name: values[at] for name, values in listed.items()}
+            value = compiled.number({**record, "metrics": {**(record.get("metrics") or {}), **moment}})
             draws[at if listed else slice(None)] = np.nan if value is None else value
         return draws
 
