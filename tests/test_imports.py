@@ -46,7 +46,7 @@ TABLE: dict[str, set[str]] = {
     "probabilistic": {"rng"},
     "certification": {"probabilistic", "rng"},
     "training": {"attacks", "corruptions", "rng"},
-    "measures": {"rng", "attacks"},
+    "measures": {"rng", "attacks", "models"},
     "scoring": {"records", "probabilistic"},
     "store": {"records"},
     "datasets": {"store"},
