@@ -67,7 +67,7 @@ class BootstrapDraws:
         metrics = record.get("metrics") or {}
         if text in metrics:
             return self._metric(record, text, whose)
-        compiled = expr.compile(text)
+        compiled = expr.Expression(text, any_name=True)
         used = dict.fromkeys(name for item in compiled.names for name in expr.expand(item, metrics))
         names = [name for name in used if metrics[name] is not None]
         common = whose or f"record {_model(record)}"
