@@ -47,7 +47,7 @@ TABLE: dict[str, set[str]] = {
     "probabilistic": {"rng"},
     "certification": {"probabilistic", "rng"},
     "training": {"attacks", "corruptions", "rng", "threats"},
-    "measures": {"rng", "attacks", "threats"},
+    "measures": {"rng", "attacks", "models", "threats"},
     "scoring": {"records", "probabilistic"},
     "store": {"records"},
     "datasets": {"store"},

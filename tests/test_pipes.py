@@ -89,6 +89,7 @@ def test_signals_end_a_waiting_tool_with_their_status(
         ("rb-pr <&-", 2, "Standard input is closed. Pipe records in"),
         ("rb-arch --index 1 >&-", 1, "Standard output is closed"),
         ("rb-arch --index 1 >/dev/full", 1, "Cannot write to standard output: No space left on device."),
+        ("rb-arch --index 1 | rb-convert csv --write /dev/fd/1 >/dev/full", 2, "/dev/fd/1: No space left"),
     ],
 )
 def test_a_closed_end_and_a_full_disk_are_said(line: str, status: int, said: str) -> None:
@@ -118,6 +119,30 @@ def test_a_file_is_not_read_and_written_at_once_and_in_place_loses_no_record() -
     assert (done.returncode, done.stdout) == (0, "") and Path("link.jsonl").is_symlink()
     written = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
     assert [one["metrics"]["score"] for one in written] == [1, 0]
+
+
+def test_a_name_of_standard_output_is_that_of_the_command() -> None:
+    done = shell("rb-arch --index 1 | rb-convert csv --write /dev/stdout")
+    assert done.stdout.startswith("arch.") and "arch." not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["--format table", "--format csv-raw", "--format md", "--format jsonl", ""])
+def test_what_steers_a_terminal_comes_from_no_record(words: str) -> None:
+    """Neither through a pipe, except with csv-raw, nor on a terminal, where bold type remains."""
+    steering = "\x07\x1b\x7f\x85\x9b\u061c\u200e\u202e\u2066"
+    given = json.dumps(model(f"a{steering}b", metrics={"acc": 0.5}))
+    Path("r.jsonl").write_text(given.replace(r"\u202e", "\u202e").replace(r"\u009b", "\x9b"))
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "rbtools.commands.rank", "--by", "acc", *words.split(), "r.jsonl"]
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode().replace("\x1b[1m", "").replace("\x1b[0m", "")
+    os.close(ours)
+    piped = run("rank", f"--by acc {words} r.jsonl").stdout
+    for text in [shown, *([] if "raw" in words else [piped])]:
+        assert "b" in text and not set(steering) & set(text)
+    if words == "--format jsonl":
+        assert json.loads(shown)["arch"]["name"] == json.loads(piped)["arch"]["name"] == f"a{steering}b"
 
 
 def test_what_a_library_prints_stays_off_standard_output() -> None:

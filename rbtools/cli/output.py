@@ -9,14 +9,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import stat
 import sys
 from typing import IO
 
 from rbtools.errors import RbError
+from rbtools.records.sheet_cells import UNSEEN
+from rbtools.store import files
 
 DONE, FAILED = 0, 1  # the exit status of a command that did its work; the others are in cli/exit_status.py
+
+
+# Characters that steer a terminal, except those of bold type and line ends.
+_STEERING = re.compile(rf"(?!\x1b\[[01]m|\r\n)[\r{UNSEEN}]")
 
 
 class Stop(RbError):
@@ -40,7 +47,7 @@ class RecordWriter:
 
     def __init__(self) -> None:
         if _is_descriptor(sys.__stdout__, 1) and sys.stdout is sys.__stdout__:
-            self._handle = os.dup(1)
+            self._handle = files.STANDARD_OUTPUT = os.dup(1)
             os.dup2(2 if _open(2) else os.open(os.devnull, os.O_WRONLY), 1)
         elif sys.stdout is None:
             raise Stop(
@@ -64,11 +71,19 @@ class RecordWriter:
             with contextlib.suppress(OSError):
                 os.dup2(self._handle, 1)
                 os.close(self._handle)
-            self._handle = None
+            self._handle, files.STANDARD_OUTPUT = None, 1
 
     def line(self, text: bytes) -> None:
-        """Write one line. Raises ReaderGone if the pipe is closed, and Stop if writing fails (full disk)."""
+        """Write one line. Raises ReaderGone if the pipe is closed, and Stop if writing fails (full disk).
+
+        Characters that steer a terminal, which records may contain, are escaped: in JSON always, in other
+        text on a terminal.
+        """
         data = text + b"\n"
+        if self.is_terminal() or (text.startswith(b'{"') and not text.isascii()):
+            words = data.decode("utf-8", "surrogateescape")
+            words = _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", words)
+            data = words.encode("utf-8", "surrogateescape")
         if self._stream is not None:
             self._stream.write(data.decode())
             self._stream.flush()

@@ -101,7 +101,8 @@ def _deviations(one: Contender, keys: Sequence[rank_order.SortKey], shown: str |
         if expr.is_bare(name):
             continue
         with contextlib.suppress(RbError):
-            values = [value for value in map(expr.compile(name).number, one.parts) if value is not None]
+            number = expr.Expression(name, any_name=True).number
+            values = [value for value in map(number, one.parts) if value is not None]
             if len(values) > 1:
                 yield {"metric": name, "std": stdev(values)}
 
@@ -184,7 +185,8 @@ def _write_pivot(
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
     """The metrics, fields and expressions in --metric. Raises UsageError if no record has one of them."""
-    items, known = expr.items(text), metric_name.names(records)
+    known = metric_name.names(records)
+    items = [text] if text in known else expr.items(text)
     if not items:
         raise UsageError(
             "--metric: The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*"
@@ -195,7 +197,9 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
         try:
             if not found and expr.is_bare(item) and not _has(records, item):
                 raise expr.MissingName(item, {**records[0], "metrics": dict.fromkeys(known)})
-            names |= dict.fromkeys(found or [expr.compile(item).text])
+            if not found and not _has(records, item):
+                expr.compile(item)  # raises an error for a text that is no expression
+            names |= dict.fromkeys(found or [item])
         except RbError as wrong:
             raise UsageError(f"--metric: {wrong}") from None
     return list(names)
@@ -205,7 +209,7 @@ def _has(records: Sequence[Record], item: str) -> bool:
     """True if a record has a field with that name, written as in `--by`."""
     if expr.is_glob(item):
         return False
-    field = expr.compile(item)
+    field = expr.Expression(item, any_name=True)
     for record in records:
         with contextlib.suppress(RbError):
             if isinstance(field(record), int | float | str):

@@ -107,7 +107,7 @@ class Sink(RecordReader):
         where: str | None = None,
     ) -> None:
         super().__init__(source, screen, output)
-        self.where = None if where is None else compiled(where, "--where")
+        self.where = None if where is None else expr.Expression(where, any_name=True)
         self.other = self.lacking = 0
         self.united = Unions()
         self.inconsistent = Inconsistent()

@@ -215,15 +215,15 @@ def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) ->
     """Count the parameters and operations of the user's network. Raises RbError if it fails on an image."""
     import torch
 
-    from rbtools.measures.macs import count_macs
     from rbtools.models import build
+    from rbtools.models.meta import multiply_adds, parameters
 
     network = build(arch, classes=classes, shape=shape, allow_code=True).eval()
     try:
-        macs = count_macs(network, torch.zeros(1, *shape))
+        macs = multiply_adds(network, torch.zeros(1, *shape))
     except (Exception, SystemExit) as wrong:  # the user's network may raise anything
         raise RbError(of_network(wrong) or f"python:{arch['name']} stopped with {wrong!r}.") from wrong
-    return {"params": sum(one.numel() for one in network.parameters()), "macs": macs}
+    return {"params": parameters(network), "macs": macs}
 
 
 def _numbers(

@@ -300,9 +300,6 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
     items = names(",".join(options.by), "--by") if options.by else []
     keys = [rank_order.key(item) for item in items]
     front = [rank_order.key(item) for item in names(options.pareto, "--pareto")]
-    for option, sort_keys in (("--by", keys), ("--pareto", front)):
-        for key in sort_keys:
-            compiled(key.text, option)
     lists: dict[str, list[str]] = {}
     for field in ("within", "aggregate", "group", "pivot"):
         option = "--aggregate-by" if field == "group" else f"--{field}"
@@ -320,7 +317,7 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
     if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --aggregate-by both define the rows. Give one of them.")
     ci = options.ci or compares
-    if ci and any("class.min" in compiled(key.text, "--by").functions for key in keys):
+    if ci and any("class.min" in expr.Expression(key.text, any_name=True).functions for key in keys):
         raise UsageError(
             "class.min has no rank intervals. Rank by another metric, or leave out --ci and --paired."
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rbtools.lazy import Tensor, nn, torch
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, watching
+from rbtools.lazy import nn
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,29 +23,15 @@ class Params(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class MACs(Measure):
-    """Multiply-accumulate operations of the convolutions and linear layers that run for one image."""
+    """Multiply-accumulate operations for one image: convolutions, linear and recurrent layers, attention."""
 
     name = "macs"
+    version = 2
     weights = "none"
     data = False
     less_is_better = True
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        return {"": count_macs(model, batch.images[:1])}
+        from rbtools.models.meta import multiply_adds
 
-
-def count_macs(model: nn.Module, image: Tensor) -> int:
-    """Multiply-accumulate operations of convolutions and linear layers for one image (1, C, H, W)."""
-    macs = 0
-
-    def add(module: nn.Module, inputs: object, output: Tensor) -> None:
-        nonlocal macs
-        weight = module.weight
-        assert isinstance(weight, torch.Tensor)
-        macs += output.numel() * weight[0].numel()  # weight[0]: the weights of one output
-
-    kinds = (nn.modules.conv._ConvNd, nn.Linear)
-    modules = (module for module in model.modules() if isinstance(module, kinds))
-    with watching(modules, add), torch.no_grad():
-        model(image)
-    return macs
+        return {"": multiply_adds(model, batch.images[:1])}

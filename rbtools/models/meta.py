@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -69,20 +71,29 @@ def _built(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shap
 def of_arch(fields: tuple[tuple[str, Any], ...], classes: int, shape: models.Shape) -> tuple[int, int]:
     """Returns the numbers of parameters and multiply-adds. Raises the errors of `models.build`."""
     network = _built(fields, classes, shape).to("meta").eval()
-    return parameters(network), multiply_adds(network, shape)
+    return parameters(network), multiply_adds(network, torch.empty(2, *shape, device="meta"))
 
 
 def parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def multiply_adds(network: nn.Module, shape: models.Shape) -> int:
-    """Counts multiply-adds of convolutions, linear layers and attention for one image (C, H, W)."""
+def multiply_adds(network: nn.Module, images: Tensor) -> int:
+    """Multiply-adds of all matrix products of a forward pass (convolutions, linear and recurrent layers,
+    attention), per image. `images` is a batch (N, C, H, W) on the network's device.
+
+    Torch counts operations, two for a multiply-add, but none of a fused kernel: the kernels are switched off.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
-    try:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            network(torch.empty(2, *shape, device="meta"))
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-    return int(counter.get_total_flops()) // 2 // 2  # two images; a multiply-add is two operations
+    torch.backends.mha.set_fastpath_enabled(False)
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # torch warns when the flags of mkldnn are set
+        for kernels in (torch.backends.mkldnn, torch.backends.cudnn):  # those of recurrent layers
+            stack.enter_context(kernels.flags(enabled=False))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        counter = stack.enter_context(FlopCounterMode(display=False))
+        with torch.no_grad():
+            network(images)
+    return int(counter.get_total_flops()) // 2 // len(images)

@@ -128,7 +128,7 @@ def _value(record: Record, name: str) -> float | None:
     if metric is not None:
         return float(metric)
     try:
-        value = expr.compile(name)(record)
+        value = expr.Expression(name, any_name=True)(record)
     except RbError:
         return None
     return value if is_number(value) else None

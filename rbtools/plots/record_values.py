@@ -22,7 +22,7 @@ def _each(
     values: list[Any] = []
     wrong: RbError | None = None
     try:
-        compiled = expr.compile(text)
+        compiled = expr.Expression(text, any_name=True)
         for record in records:
             try:
                 values.append(taken(compiled, record))
@@ -64,10 +64,10 @@ def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str
     Raises RbError, which names the option, if no metric matches a glob or the list is empty."""
     if text is None:
         return [metric_name.default_rank_key(records)]
-    items = expr.items(text)
+    known = metric_name.names(records)
+    items = [text] if text in known else expr.items(text)
     if not items:
         raise RbError(f"{option} is empty. Expected metrics with commas, such as acc,pgd20.*")
-    known = metric_name.names(records)
     names: dict[str, None] = {}
     for item in items:
         bare = expr.is_bare(item) and expr.is_glob(item)

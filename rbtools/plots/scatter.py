@@ -166,7 +166,7 @@ def _shaded(axes: Axes, points: Points, shades: Sequence[float | None]) -> None:
 
 def _highlighted(axes: Axes, points: Points, condition: str) -> None:
     try:
-        compiled = expr.compile(condition)
+        compiled = expr.Expression(condition, any_name=True)
         holds = [compiled.holds(record) for record in points.records]
     except RbError as wrong:
         raise RbError(f"--highlight: {wrong}") from None

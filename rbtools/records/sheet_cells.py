@@ -11,10 +11,10 @@ import re
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the first four, and their full-width forms
 _BLANK = " \t\r\n"
-_UNSEEN = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
-_HIDDEN = re.compile(rf"[{_UNSEEN}]|\\(?=u[0-9a-f]{{4}})")
+UNSEEN = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+_HIDDEN = re.compile(rf"[{UNSEEN}]|\\(?=u[0-9a-f]{{4}})")
 _SPELLED = re.compile(r"\\u([0-9a-f]{4})")
-_SEEN = re.compile(rf"[{_UNSEEN}\\]")
+_SEEN = re.compile(rf"[{UNSEEN}\\]")
 
 
 def cell(text: str) -> str:

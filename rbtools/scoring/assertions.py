@@ -131,7 +131,8 @@ def assertion(text: str, *, point: bool = False) -> Assertion:
             raise RbError(f"'{text}' has {len(signs)} of >=, >, <= and <.")
         (sign,) = signs
         left, right = text[: sign.at].strip(), text[sign.at + len(sign.text) :].strip()
-        value, limit = expr.compile(left), expr.compile(right)
+        name = expr.without_backticks(left)
+        value, limit = expr.Expression(name, any_name=name != left), expr.compile(right)
         relative = limit.names == (REFERENCE,)
         if (limit.names and not relative) or not value.names:
             raise RbError(f"'{text}' compares '{left}' with '{right}'.")

@@ -67,7 +67,7 @@ class BootstrapDraws:
         metrics = record.get("metrics") or {}
         if text in metrics:
             return self._metric(record, text, whose)
-        compiled = expr.compile(text)
+        compiled = expr.Expression(text, any_name=True)
         used = dict.fromkeys(name for item in compiled.names for name in expr.expand(item, metrics))
         names = [name for name in used if metrics[name] is not None]
         common = whose or f"record {_model(record)}"
@@ -87,8 +87,8 @@ class BootstrapDraws:
         listed = {name: values.tolist() for name, values in every.items()}
         draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
-            moment = {**record["metrics"], **{name: values[at] for name, values in listed.items()}}
-            value = compiled.number({**record, "metrics": moment})
+            moment = {name: values[at] for name, values in listed.items()}
+            value = compiled.number({**record, "metrics": {**(record.get("metrics") or {}), **moment}})
             draws[at if listed else slice(None)] = np.nan if value is None else value
         return draws
 

@@ -44,14 +44,14 @@ class Columns:
         if expr.is_bare(item) and (names := expr.expand(item, self.metrics)):
             return names
         if not (expr.is_bare(item) and expr.is_glob(item)):
-            try:
-                expr.compile(item)
-            except RbError as wrong:
-                raise UsageError(str(wrong)) from None
             if any(number == number for number in self.column(item)):
                 return [item]
             if item in self._wrong:
                 raise UsageError(str(self._wrong[item]))
+            try:
+                expr.compile(item)
+            except RbError as wrong:
+                raise UsageError(str(wrong)) from None
         raise unknown(item, self.metrics)
 
 

@@ -27,7 +27,7 @@ def key(item: str) -> SortKey:
     after the colon is another word."""
     text, _, direction = item.rpartition(":")
     if direction in ("lower", "higher") and text:
-        return SortKey(text.strip(), direction == "higher")
+        return SortKey(expr.without_backticks(text), direction == "higher")
     if text and expr.is_bare(direction):
         raise UsageError(f"'{direction}' in '{item}' is not a direction. Write {text}:lower or :higher.")
     return SortKey(item, higher_is_better(item))

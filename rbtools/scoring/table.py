@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -11,6 +12,7 @@ from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
 from rbtools.records.results import at, by_metric, counts, interval, is_number, short_dataset
+from rbtools.records.sheet_cells import UNSEEN
 from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
@@ -347,12 +349,10 @@ def text(cell: TableCell) -> str:
 
 def plain(words: str) -> str:
     """Text on one line without control characters, which untrusted records may contain."""
-    return words.translate(_CONTROL)
+    return _CONTROL.sub(lambda found: " " if found[0].isspace() else "\ufffd", words)
 
 
-_CONTROL = {code: " " if chr(code).isspace() else "\ufffd" for code in [*range(32), *range(127, 160)]}
-_CONTROL |= dict.fromkeys([0x2028, 0x2029], " ")
-_CONTROL |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")  # text direction
+_CONTROL = re.compile(rf"[\n\t\r{UNSEEN}]")
 
 
 # --- tables for people ----------------------------------------------------------------------------

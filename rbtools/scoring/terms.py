@@ -40,7 +40,7 @@ def presets() -> dict[str, ScorePreset]:
 
 def term(text: str) -> Term:
     """Parse `NAME[:WEIGHT][:lower|higher]`. Raises UsageError if the weight is not finite and positive."""
-    metric, *rest = text.split(":")
+    metric, *rest = text.split(":") if "`" not in text else _after_backticks(text)
     weight, higher = 1.0, None
     for part in rest:
         if part in ("lower", "higher"):
@@ -53,9 +53,16 @@ def term(text: str) -> Term:
                 f"'{part}' in the metric '{text}' is neither a weight nor a direction."
                 f"{near(part, ('lower', 'higher'))} Write NAME, NAME:2, NAME:lower or NAME:2:lower."
             ) from None
-    chosen = Term(metric.strip(), weight, higher)
+    chosen = Term(expr.without_backticks(metric), weight, higher)
     check([chosen])
     return chosen
+
+
+def _after_backticks(text: str) -> list[str]:
+    """The parts between colons; those inside backticks do not separate."""
+    name, tick, rest = text.rpartition("`")
+    first, *others = rest.split(":")
+    return [name + tick + first, *others]
 
 
 def check(terms: Sequence[Term]) -> None:

@@ -42,7 +42,7 @@ def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
     for piece in [piece for text in texts for piece in expr.items(text)]:
         try:
             text, higher = rank_order.key(piece)
-            compiled = expr.compile(text)
+            compiled = expr.Expression(text, any_name=True)
         except RbError as wrong:
             raise UsageError(f"--objective: {wrong}") from None
         if text in parsed:

@@ -14,6 +14,7 @@ from typing import IO
 from rbtools.errors import RbError, UsageError
 
 ASIDE = ".aside-"
+STANDARD_OUTPUT = 1  # the descriptor of the command's standard output, which cli/output.py moves
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
 
@@ -55,6 +56,7 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
 def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
     """Yields a stream for an output file that the user named. A plain file, or the target of a link, is
     replaced as by `written_whole`. If the file is a device or a pipe, the content is written to it directly.
+    A name of standard output, such as /dev/stdout, is that of the command, also while records go to a copy.
 
     Raises RbError, with the system's reason and the hint, if the file cannot be written.
     """
@@ -70,10 +72,17 @@ def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
         return
     try:
         # Append, because /dev/stdout may be a file to which others write.
-        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "wb") as stream:
+        with open(os.open(_moved(path), os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "wb") as stream:
             yield stream
     except OSError as error:
         raise cannot_write(path, error, hint) from error
+
+
+def _moved(path: Path) -> Path:
+    """The name of the descriptor that is now standard output, if the path names standard output."""
+    folder = os.path.realpath(path.parent)
+    ours = folder == os.path.realpath("/dev/fd") and path.name == "1"
+    return Path(f"/dev/fd/{STANDARD_OUTPUT}") if ours or f"{folder}/{path.name}" == "/dev/stdout" else path
 
 
 def _is_descriptor(path: Path) -> bool:

@@ -49,7 +49,7 @@ def entry(name: str) -> dict[str, Any]:
         "params": _line(parameters(first), parameters(second)),
         "per_channel": state[stem][:, 0].numel(),
         "macs": {
-            str(side): _line(*(multiply_adds(one, (3, side, side)) for one in (first, second)))
+            str(side): _line(*(multiply_adds(one, _images(side)) for one in (first, second)))
             for side in sides
         },
         "smallest": fixed or smallest,
@@ -74,10 +74,14 @@ def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
     return head, stem
 
 
+def _images(side: int) -> torch.Tensor:
+    return torch.empty(2, 3, side, side, device="meta")
+
+
 def _takes(model: nn.Module, side: int) -> bool:
     try:
         with torch.no_grad():
-            model(torch.empty(2, 3, side, side, device="meta"))
+            model(_images(side))
     except (RuntimeError, ValueError, AssertionError):
         return False
     return True

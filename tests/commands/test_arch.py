@@ -105,9 +105,33 @@ def tiny(classes, channels, shape, width=8, bias=True):
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * shape[1] * shape[2], width, bias=bias),
                          nn.Linear(width, classes))
 
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.memory = nn.ConvTranspose2d(1, 8, 2, stride=2), nn.LSTM(8, 8, batch_first=True)
+        self.attention, self.last = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, images):
+        tokens = self.memory(self.up(images).flatten(2).transpose(1, 2))[0]
+        tokens = nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
+        return self.last(self.attention(tokens).mean(1))
+
+def attending(classes):
+    return Attending()
+
 def broken(classes):
     return nn.Linear(3, classes)
 """
+
+
+def test_attention_recurrent_layers_and_transposed_convolutions_are_counted_alike_everywhere() -> None:
+    """By hand, for 256 tokens of 8 numbers."""
+    Path("own_space.py").write_text(SPACE)
+    (record,) = records(run("--dataset digits --allow-code --arch python:own_space:attending"))
+    attention = 2 * 256 * 256 * 8
+    in_all = 64 * 32 + 256 * 2 * 4 * 64 + attention + (attention + 256 * (4 * 64 + 2 * 128)) + 80
+    (measured,) = records(runner.run("measure", "macs --allow-code", [record]))
+    assert record["arch"]["macs"] == measured["metrics"]["macs"] == in_all
 
 
 def test_a_space_of_one_s_own_has_parameters_and_is_counted() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.records import expr
+from rbtools.scoring import rank_order, terms
 
 METRICS = {
     "acc": 0.9,
@@ -137,7 +138,27 @@ def test_select_reads_lists_of_names_and_globs():
 
 @given(st.text("ab.*?[!]", max_size=8), st.lists(st.text("ab.", max_size=8)))
 def test_globs_match_as_in_a_shell(pattern, names):
-    assert expr.expand(pattern, names) == [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    assert expr.expand(pattern, names) == ([pattern] if pattern in names else matching)
+
+
+ODD = ("F1 score", "1e3", "Top-5 (%)", "a, b", "x: y", "acc [macro]", "a - b", "acc > 0.5", "true", '"')
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_exact_name_comes_before_an_expression(name):
+    """As a whole, in backticks and, if the text has no other meaning, inside an expression."""
+    record = {"metrics": {name: 0.25, "acc": 0.75}}
+    for text in (name, f"`{name}`", f"`{name}` * 2 - 0.25"):
+        assert expr.Expression(text, any_name=True)(record) == 0.25
+    assert expr.compile(f"`{name}` < 0.3 and mean(acc, `{name}`) == 0.5").holds(record)
+    assert expr.items(f"acc, `{name}`") == ["acc", name] and expr.select(record["metrics"], name) == [name]
+    assert rank_order.key(f"`{name}`:lower") == (name, False)
+    assert terms.term(f"`{name}`:2:lower") == (name, 2, False)
+    if name in ("F1 score", "1e3", "Top-5 (%)"):
+        assert expr.Expression(f"{name} < 0.3", any_name=True).holds(record)
+        with pytest.raises(RbError):
+            expr.Expression(name, any_name=True)({"metrics": {"acc": 1}})
 
 
 def test_a_hostile_glob_is_fast():

@@ -78,6 +78,7 @@ def test_an_expression_is_drawn_from_its_metrics() -> None:
         np.sort(some.number(one, "acc") + 0.25) / 2
     )
     assert np.isnan(some.number(one, "fgsm + acc")).all()
+    assert np.isnan(some.number({"arch": {"name": "not measured"}}, "acc")).all()
     same = [np.sort(some.number(one, text)) for text in ("mean(acc, pgd) + 0", "mean(*)")]
     assert same[0] == pytest.approx(same[1])
     assert set(some.number({**one, "arch": {"params": 7}}, "arch.params")) == {7.0}

@@ -23,7 +23,8 @@ the answers for single images; `union.common(...)` accepts results with differen
 **Names** are first looked up as metrics (`pgd20.l2.0.5`), then as paths in the record (`train.method`), then
 as fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to the
 name; with spaces around it, the character is an operator: `acc-pgd20.8` is one name, and `acc - pgd20.8` is a
-difference.
+difference. A name with other characters is written in backticks, as in `` `F1 score` > 0.8 ``. A text that
+is, as a whole, the name of a metric means this metric.
 **Globs** are names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`). Globs are allowed as
 arguments of functions, and are replaced by all metrics that match, except metrics that are already among the
 arguments. A list of metrics may contain globs, too.
@@ -47,7 +48,7 @@ from rbtools.records.expr.names import (
     select,
 )
 from rbtools.records.expr.nodes import Builder, Node
-from rbtools.records.expr.syntax import is_bare, items, tokens
+from rbtools.records.expr.syntax import is_bare, items, tokens, without_backticks
 from rbtools.records.expr.values import NoValue, kind
 from rbtools.records.results import is_number
 
@@ -56,31 +57,48 @@ class Expression:
     """A parsed expression, which is called with a record.
 
     `text` is the expression as the user wrote it; `names` contains its names and globs, each once and in
-    order; `functions` contains the functions that it calls. With `any_name`, a text that cannot be parsed is
-    the name of a metric; without it, such a text raises RbError.
+    order; `functions` contains the functions that it calls. With `any_name`, a text that cannot be parsed, or
+    that is only a number, may name a metric of a record or contain such names, and raises RbError only for a
+    record without them; without it, a text that cannot be parsed raises RbError at once.
     """
 
     def __init__(self, text: str, *, any_name: bool = False) -> None:
         self.text = text
+        self._wrong: RbError | None = None
         try:
             built: Builder | None = Builder(text)
-        except RbError:
+        except RbError as wrong:
             if not any_name:
                 raise
-            built = None
-        self._node: Node = built.node if built else lambda record: lookup(record, text)
-        self.names = tuple(built.names if built else [text])
+            self._wrong, built = wrong, None
+        late = any_name and (built is None or not (built.names or built.functions))
+        self._node: Node = built.node if built and not late else self._late
+        self._built = {(): built.node} if built and len(tokens(text)) > 1 else {}
+        self.names = tuple(built.names if built and not late else [text])
         self.functions = frozenset(built.functions if built else ())
 
     def __call__(self, record: Record) -> Any:
-        """The value for a record; a union that is already a metric is not computed again. Raises MissingName
+        """The metric that has the expression as its name, or else the value for a record. Raises MissingName
         for a name that the record lacks, and RbError for values of the wrong kind."""
-        if self.union is not None and self.text in (metrics := metrics_of(record)):
+        metrics = metrics_of(record)
+        if self.text in metrics:
             return metrics[self.text]
         try:
             return self._node(record)
         except NoValue as reason:
             raise RbError(f"Expression '{shown(self.text)}' has no value: {reason}.") from None
+
+    def _late(self, record: Record) -> Any:
+        """The value of a text whose meaning depends on the names of the record's metrics."""
+        known = tuple(name for name in metrics_of(record) if not is_bare(name) and name in self.text)
+        if known not in self._built:
+            if not known:
+                raise self._wrong or MissingName(self.text, record)
+            try:
+                self._built[known] = Builder(self.text, known).node
+            except RbError:
+                raise self._wrong or MissingName(self.text, record) from None
+        return self._built[known](record)
 
     @cached_property
     def is_mean(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from rbtools.errors import RbError, near
@@ -113,15 +113,17 @@ def is_glob(name: str) -> bool:
 
 
 def expand(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a glob or a plain name matches. `*` also matches dots; `[13]` is one character."""
-    return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    """The names that a glob or a plain name matches; only itself, if it is one of the names. `*` also matches
+    dots; `[13]` is one character."""
+    names = names if isinstance(names, Collection) else list(names)
+    return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def select(metrics: Iterable[str], text: str) -> list[str]:
     """The metrics that a list such as `acc, fgsm.*` selects, each once, in the order of the list. Raises
     MissingName for an item that matches no metric, and RbError for an empty list."""
     metrics = list(metrics)
-    listed = items(text)
+    listed = [text] if text in metrics else items(text)
     if not listed:
         raise RbError("The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*")
     chosen: dict[str, None] = {}

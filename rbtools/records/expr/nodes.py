@@ -9,7 +9,7 @@ import ast
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rbtools.errors import RbError, near, shown
@@ -27,17 +27,18 @@ _SIGNS: dict[type, str] = {
 _DEEPEST = 100
 _EXPECTED = (
     "Expected names, numbers, quoted texts, functions, + - * /, == != < <= > >=, in [...], and, or, not, such"
-    " as acc > 0.8 and arch.none == 0"
+    " as acc > 0.8 and `F1 score` > 0.5"
 )
 
 
 class Builder:
     """Compiles an expression to `node`; `names` contains names and globs in order. Raises RbError."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, known: Sequence[str] = ()) -> None:
         self.names: dict[str, None] = {}
         self.functions: set[str] = set()
-        self._text, self._tokens = text, tokens(text)
+        self._text, self._tokens = text, tokens(text, known)
+        self._exact = {token.text for token in self._tokens if token.kind == "exact"}
         self._starts: list[int] = []  # positions of tokens in the text that Python parses
         self._named: dict[str, str] = {}  # maps Python's names to the names that they replace
         self._depth = 0
@@ -46,7 +47,7 @@ class Builder:
     def _parsed(self) -> ast.expr:
         words, at = [], 0
         for kind, word, _ in self._tokens:
-            if kind == "name":
+            if kind in ("name", "exact"):
                 name = f"_{len(self._named)}"
                 self._named[name] = word
                 word = name
@@ -111,7 +112,7 @@ class Builder:
         raise self._error(f"found '{self._text[begin.at : end.at + len(end.text)]}'")
 
     def _field(self, name: str) -> Node:
-        if is_glob(name):
+        if is_glob(name) and name not in self._exact:
             raise self._error(
                 f"'{name}' stands for many metrics, so it must be an argument of its own, such as"
                 f" mean({name}). {NAMES_RULE}"
