@@ -347,7 +347,7 @@ def _load(work: CommandContext) -> None:
 _LOAD = Tool("rbtools.load", _load)
 
 
-@outside_inference
+@outside_inference()
 def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Given) -> Record:
     """The only record that a tool writes for one record, or for a module and its images (`data=`)."""
     record, options = _in_memory(record, options)

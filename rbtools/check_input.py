@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import functools
 import math
 import sys
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, optional
 from rbtools.lazy import nn, torch
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.hooks import RemovableHandle
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 PROBED = 4  # number of images that test whether a model returns logits
 _CHANNELS = 4  # maximum number of channels
 COPIES = "its forward pass changes its input in place, so it is given a copy of each batch"
@@ -245,17 +244,14 @@ def _same_numbers(device: torch.device) -> Any:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
-def outside_inference(function: Function) -> Function:
-    """Let a function compute gradients, even if it is called within torch.inference_mode()."""
-
-    @functools.wraps(function)
-    def called(*args: Any, **options: Any) -> Any:
-        if "torch" not in sys.modules or not torch.is_inference_mode_enabled():
-            return function(*args, **options)
-        with torch.inference_mode(False):
-            return function(*args, **options)
-
-    return called  # type: ignore[return-value]
+@contextlib.contextmanager
+def outside_inference() -> Iterator[None]:
+    """A context, or decorator, in which gradients are computed even within torch.inference_mode()."""
+    if "torch" not in sys.modules or not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False):
+        yield
 
 
 def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:

@@ -65,7 +65,7 @@ def test_from_evaluate_to_the_gradient(frames: list[list[str]]) -> None:
 
 def test_of_a_training_step(frames: list[list[str]]) -> None:
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
-    rbtools.fit(network(), (images, labels), TRADES(), epochs=1)
+    rbtools.fit(network(), (images, labels), TRADES(), epochs=1, batch_size=4, val=0)
     deepest([each[[*each, "step.py:step"].index("step.py:step") :] for each in frames], "a training step")
 
 
@@ -74,7 +74,7 @@ def test_of_a_training_step(frames: list[list[str]]) -> None:
     [
         ("rb-attack", "pgd --eps 8 --n 20"),
         ("rb-ge", "attack pgd --eps 8 --n 20"),
-        ("rb-train", "--method pgd --epochs 1 --n 200"),
+        ("rb-train", "--method pgd --epochs 1 --val 0"),
     ],
 )
 def test_from_a_command_to_the_gradient(
@@ -90,5 +90,5 @@ def test_from_a_verification_to_the_gradient(
 ) -> None:
     attacked = runner.run("attack", "pgd --eps 8 --n 20", [trained["erm"]]).stdout
     frames.clear()
-    assert runner.run("verify", "--store none", attacked).exit_code == 0
+    assert runner.run("verify", "", attacked).exit_code == 0
     deepest(frames, "rb-verify")

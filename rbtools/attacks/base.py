@@ -222,7 +222,7 @@ class SequentialAttack(Attack):
     def stage_names(self, classes: int) -> list[str]:
         return [self.name for _ in self.stages(classes)]
 
-    @check_input.outside_inference
+    @check_input.outside_inference()
     def __call__(
         self,
         model: Oracle,

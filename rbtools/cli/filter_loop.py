@@ -23,7 +23,7 @@ from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.execution.engine import Call, Engine, InProcess, Job, JobFunction, JobReport, engine_for
+from rbtools.execution.engine import Call, Engine, Job, JobFunction, JobReport, engine_for, run_job
 from rbtools.inputs.data import check_here
 from rbtools.records import Line, dumps, parse_again
 from rbtools.report import clock_time
@@ -62,7 +62,14 @@ def filter_records(
             from rbtools.cli import tables
 
             loop.table = source.table or (None if start is None else tables.model_table)
-        loop.process(start)
+        record = None if start is None else loop.started(start)
+        if start is None or record is not None:
+            with loop.opened(record, start is not None) as (window, here):
+                for place, job in loop.jobs(window, record) if here is not None else ():
+                    report = run_job(job, here)
+                    window.finish_job(place, report)
+                    if report.interruption is not None:
+                        raise report.interruption
         screen.clear()
         if run.plan is not None:
             screen.tell(run.plan.event())
@@ -126,38 +133,34 @@ class Loop:
                 self.output.line(dumps(failed_record(self.screen.tool, str(wrong))))
             return None
 
-    def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
-        with engine_for(self.functions, self.run, at_most=None if start is None else 1) as engine:
-            record = None if start is None else self.started(start)
-            if start is not None and record is None:
-                return
+    @contextlib.contextmanager
+    def opened(self, record: dict[str, Any] | None, single: bool) -> Iterator[tuple[Window, Run | None]]:
+        """Yields the window, and the run of jobs in this process, or None if the engine's workers run the
+        jobs. `single` is true if there is only one record. An interruption writes the finished lines."""
+        with engine_for(self.functions, self.run, at_most=1 if single else None) as engine:
             window = Window(self, WINDOW_PER_JOB * engine.capacity)
+            divided = record is not None and any(function.divided for function in self.functions)
             try:
-                divided = record is not None and any(function.divided for function in self.functions)
                 if engine.in_process or divided:
-                    self._process_here(engine, window, record)
-                else:
-                    self._process_ahead(engine, window, record)
+                    yield window, self._run_here(engine, window, record is None)
+                    return
+                self._process_ahead(engine, window, record)
+                yield window, None
             except (KeyboardInterrupt, Terminated):
                 with contextlib.suppress(Stop, ReaderGone):
                     window.flush()
                 raise
 
-    def _process_here(self, engine: Engine, window: Window, record: dict[str, Any] | None) -> None:
-        """Run the jobs in this process; workers of the engine, if any, compute the tiles of a job."""
+    def _run_here(self, engine: Engine, window: Window, reading: bool) -> Run:
+        """The run of jobs in this process."""
         progress = self.run.report.progress
         engine.run = engine.run.changed(
-            progress=lambda text: progress(self._status(text, None, window, record is None)),
+            progress=lambda text: progress(self._status(text, None, window, reading)),
             pool=None if engine.in_process else engine,
         )
-        here = InProcess(engine.run)
-        for place, job in self._jobs(window, record):
-            report = window.submit(place, job, here).result()
-            window.finish_ready()
-            if report.interruption is not None:
-                raise report.interruption
+        return engine.run
 
-    def _jobs(self, window: Window, record: dict[str, Any] | None) -> Iterator[tuple[int, Job]]:
+    def jobs(self, window: Window, record: dict[str, Any] | None) -> Iterator[tuple[int, Job]]:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
@@ -182,7 +185,7 @@ class Loop:
         if ahead is not None:
             ahead.begin()
         else:
-            for place, job in self._jobs(window, record):
+            for place, job in self.jobs(window, record):
                 window.submit(place, job, engine)
         while (ahead is not None and ahead.left) or window.waiting:
             engine.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rbtools import parse_units, registry
@@ -100,10 +101,17 @@ def main(
     seeds = whole_numbers(typed.seed, "--seed")
     tasks = [TrainJob(built, whole_recipe, number) for built in methods for number in seeds]
     _refuse_together(work.run)
+    return partial(_train, source, tasks, work, typed.tensorboard)
+
+
+def _train(
+    source: shared.RecordSource, tasks: Sequence[Any], work: shared.CommandContext, board: str | None
+) -> int:
     with distributed.process_group(work.run) as leads:
         if leads:
-            with _board(typed.tensorboard, work.screen):
-                return shared.done(shared.filter_records(source, tasks, work))
+            with _board(board, work.screen):
+                status = shared.filter_records(source, tasks, work)
+                return status() if callable(status) else status
         from rbtools.trainer.train_model import worker_loop
 
         worker_loop(work.run)

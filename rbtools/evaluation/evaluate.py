@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +23,7 @@ from rbtools.evaluation.base import (
     batch_size,
     default_chunk_size,
 )
-from rbtools.evaluation.spec import Spec, by_column, rows_of
+from rbtools.evaluation.spec import Spec, by_column
 from rbtools.evaluation.tile_state import TileState
 from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import precision as precisions
@@ -51,7 +51,7 @@ class Examples(NamedTuple):
     order: Tensor
 
 
-@outside_inference
+@outside_inference()
 @in_words_of_python()
 def evaluate(
     model: Any,
@@ -121,9 +121,25 @@ def evaluate(
             images = in_memory.KeptImages() if keep_images else None
             examples = Examples(given.images, given.labels, order)
             evaluator = Evaluator(
-                network, examples, todo.title, specs, settings=settings, device=place, report=report
+                network,
+                examples,
+                todo.title,
+                specs,
+                settings=settings,
+                device=place,
+                report=report,
+                store=cache.store,
+                save=images,
             )
-            measure_all(evaluator, outcomes, cache.store, save=images)
+            status = evaluator.status(outcomes)
+            complete(
+                outcomes,
+                len(order),
+                evaluator.size,
+                partial(map, evaluator.measure),
+                status,
+                store=evaluator.store,
+            )
             for column, known in zip(columns, outcomes, strict=True):
                 for spec in column:
                     if spec in todo.specs:
@@ -135,7 +151,9 @@ class Evaluator:
     """Evaluates a network on a device with some examples and specs.
 
     `model` is in eval mode on `device` and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K).
-    `title` is a text for the progress line.
+    `title` is a text for the progress line. Partial results of a tile are in `store`. If an outcome has
+    images, `save` is called with the spec, the ids of the examples and the outcome. `watch` is called with a
+    text on the progress of a tile.
     """
 
     def __init__(
@@ -148,8 +166,14 @@ class Evaluator:
         settings: Settings,
         device: torch.device,
         report: Report = SILENT,
+        store: Store | None = None,
+        save: Callable[[Any, Tensor, Outcome], None] | None = None,
     ) -> None:
         from rbtools.evaluation.randomised import RandomisedModel
+
+        # Partial results in a store have no images.
+        self.store, self.save = store if store is not None and save is None else Store(None), save
+        self.watch: Callable[[str], None] | None = None
 
         self.model, self.examples, self.title, self.specs = model, examples, title, specs
         self.settings, self.device, self.report = settings, device, report
@@ -181,52 +205,53 @@ class Evaluator:
             self.report.notify(result.remark)
         return result
 
-    def measure(
-        self,
-        tile: Tile,
-        state: TileState,
-        watch: Callable[[str], None] | None = None,
-        save: Callable[[Any, Tensor, Outcome], None] | None = None,
-    ) -> dict[int, OutcomeRows]:
-        """Measure the outcomes that a tile lacks. Returns each spec's outcomes by its position in `specs`.
-
-        `state` are the partial results of an interrupted computation (`state_of`). `watch` is called with a
-        text on the progress. If an outcome has images, `save` is called with the spec, the ids of the
-        examples and the outcome. Raises RbError if a single image needs too much memory.
-        """
+    def measure(self, tile: Tile) -> tuple[Tile, dict[int, OutcomeRows]]:
+        """Measure the outcomes that a tile lacks. Returns the tile, and each spec's outcomes by its position
+        in `specs`. Raises RbError if a single image needs too much memory."""
+        streaming.prefetch(self.pixels, self._after(tile))
         parts, fast = dict[int, OutcomeRows](), self.fast
+        state = TileState(self.store, tile.keys, self.device, self.place)
         for begin, missing in tile.lacks:
             ids = self.examples.order[begin : tile.examples.stop]
-            wanted = [self.specs[i] for i in missing]
             start = state.clock()
-            batch = replace(self._batch(ids, self._known(tile, parts, begin), watch), partial=state)
+            batch = replace(self._batch(ids, self._known(tile, parts, begin)), partial=state)
+            classes: dict[type[Spec], list[int]] = {}
+            for i in missing:
+                classes.setdefault(type(self.specs[i]), []).append(i)
             while True:
                 state.begin(begin)
                 try:
-                    results = rows_of(wanted, batch)
+                    results = dict[int, Outcome]()
+                    for cls, some in classes.items():
+                        found = cls.rows_together([self.specs[i] for i in some], batch)
+                        results |= zip(some, found, strict=True)
                     break
                 except RuntimeError as error:
                     batch = _in_smaller_chunks(batch, error)
             self.chunk = batch.chunk_size
-            arrays = [result.stored() for result in results]  # waits for the device
+            arrays = {i: results[i].stored() for i in missing}  # waits for the device
             seconds = state.clock() - start
-            for i, result, values in zip(missing, results, arrays, strict=True):
+            for i, values in arrays.items():
                 steps = fast.steps if self.specs[i].searches else ()
-                totals = {"seconds": seconds, **result.totals}
+                totals = {"seconds": seconds, **results[i].totals}
                 parts[i] = OutcomeRows(values, totals, [self.device.type], steps, [self.place])
-                if result.images is not None and save is not None:
-                    save(self.specs[i], ids, result)
+                if results[i].images is not None and self.save is not None:
+                    self.save(self.specs[i], ids, results[i])
         state.finished(parts)
-        return parts
+        return tile, parts
 
-    def state_of(self, keys: Mapping[int, str], store: Store) -> TileState:
-        """The partial results of a tile in the store, where `keys` are the keys of the tile's parts."""
-        return TileState(store, keys, self.device, self.place)
+    def status(self, outcomes: Sequence[Outcomes]) -> StatusLine:
+        """The status line of an evaluation in this process."""
+        line = StatusLine(
+            self.title, len(self.examples.order), self.specs, outcomes, self.settings.seed, self.report
+        )
+        self.watch = line.inside
+        return line
 
-    def prefetch(self, tile: Tile) -> None:
-        """Start to read the images of the next tile, if images are streamed."""
+    def _after(self, tile: Tile) -> Tensor:
+        """The examples of the next tile, whose images are read in the meantime if they are streamed."""
         stop = tile.examples.stop
-        streaming.prefetch(self.pixels, self.examples.order[stop : stop + len(tile.examples)])
+        return self.examples.order[stop : stop + len(tile.examples)]
 
     def _known(self, tile: Tile, parts: Mapping[int, OutcomeRows], begin: int) -> dict[Any, Tensor]:
         """The outcomes of the tile's examples from the position `begin` on, by spec, if they are complete."""
@@ -239,9 +264,7 @@ class Evaluator:
                 known[spec] = torch.from_numpy(stored).to(self.device)
         return known
 
-    def _batch(
-        self, ids: Tensor, precomputed: Mapping[Any, Tensor], watch: Callable[[str], None] | None
-    ) -> Batch:
+    def _batch(self, ids: Tensor, precomputed: Mapping[Any, Tensor]) -> Batch:
         images = self.pixels[ids].to(self.device)
         images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
         ids = ids.to(self.device)
@@ -255,33 +278,8 @@ class Evaluator:
             fast_model=self.fast.model,
             precomputed=precomputed,
             draw=0 if self.randomised else None,
-            watch=watch,
+            watch=self.watch,
         )
-
-
-def measure_all(
-    evaluator: Evaluator,
-    outcomes: list[Outcomes],
-    store: Store,
-    *,
-    shard: tuple[int, int] = (1, 1),
-    save: Callable[[Any, Tensor, Outcome], None] | None = None,
-) -> None:
-    """Measure all missing outcomes in this process."""
-    n = len(evaluator.examples.order)
-    # Partial results in the store have no images.
-    store = store if save is None else Store(None)
-    progress = StatusLine(
-        evaluator.title, n, evaluator.specs, outcomes, evaluator.settings.seed, evaluator.report
-    )
-
-    def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, dict[int, OutcomeRows]]]:
-        for tile in tiles:
-            evaluator.prefetch(tile)
-            state = evaluator.state_of(tile.keys(outcomes), store)
-            yield tile, evaluator.measure(tile, state, progress.inside, save)
-
-    complete(outcomes, n, evaluator.size, measured, progress, store=store, shard=shard)
 
 
 def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:

@@ -27,17 +27,14 @@ class Tile(NamedTuple):
 
     `lacks` contains, for each first missing example, the positions of the specs that lack this example and
     all later ones. The most complete specs are first, since other specs may need their rows. `known` maps the
-    position of each spec that has stored outcomes to its outcomes from the tile's first example on.
+    position of each spec that has stored outcomes to its outcomes from the tile's first example on. `keys`
+    are the store keys of the tile's parts, by the position of their spec.
     """
 
     examples: range
     lacks: tuple[tuple[int, tuple[int, ...]], ...]
     known: Mapping[int, np.ndarray]
-
-    def keys(self, outcomes: Sequence[Outcomes]) -> dict[int, str]:
-        """The store keys of the tile's parts, by the position of their spec."""
-        end = self.examples.stop
-        return {i: _key(outcomes[i], begin, end) for begin, missing in self.lacks for i in missing}
+    keys: Mapping[int, str]
 
 
 def _key(outcomes: Outcomes, begin: int, end: int) -> str:
@@ -61,7 +58,8 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
         for i, one in enumerate(outcomes)
         if len(one) > examples.start
     }
-    return Tile(examples, lacks, known)
+    keys = {i: _key(outcomes[i], begin, examples.stop) for begin, missing in lacks for i in missing}
+    return Tile(examples, lacks, known, keys)
 
 
 def in_turn(units: Sequence[T], shard: tuple[int, int]) -> list[T]:
@@ -99,7 +97,7 @@ def complete(
 
     def missing() -> Iterator[Tile]:
         for tile in in_turn(tiles, shard):
-            if (parts := stored_parts(store, tile.keys(outcomes))) is not None:
+            if (parts := stored_parts(store, tile.keys)) is not None:
                 take(tile, parts, kept=True)
             elif divided and (joined := _finished(store, outcomes, tiles)) is not None:
                 outcomes[:] = joined
@@ -110,7 +108,7 @@ def complete(
                 yield tile
 
     def take(tile: Tile, parts: Parts, *, kept: bool = False) -> None:
-        keys = tile.keys(outcomes)
+        keys = tile.keys
         if not kept and (divided or tile is not left[0]):
             for i, key in keys.items():
                 store.keep_state(key, parts[i].encoded(), sync=False)

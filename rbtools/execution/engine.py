@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import traceback
@@ -45,6 +46,10 @@ class Call:
     def __call__(self, run: Run) -> Any:
         raise NotImplementedError
 
+    @property
+    def work(self) -> Callable[[Run], Any]:
+        return self
+
 
 @dataclass(frozen=True)
 class Job(Call):
@@ -57,8 +62,9 @@ class Job(Call):
     def arch(self) -> Any:
         return self.record.get("arch")
 
-    def __call__(self, run: Run) -> dict[str, Any]:
-        return self.function(self.record, run)
+    @property
+    def work(self) -> Callable[[Run], Any]:
+        return functools.partial(self.function, self.record)
 
 
 class Unfinished(BaseException):
@@ -124,7 +130,7 @@ def run_job(call: Call, run: Run) -> JobReport:
     if run.plan is not None:
         run.plan.job += 1
     try:
-        report.result = call(run)
+        report.result = call.work(run)
     except Pending:
         report.pending, report.result = True, getattr(call, "record", None)
     except Unfinished as stop:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rbtools.execution import LOCAL
 from rbtools.report import Report
 from rbtools.settings import Settings
 from rbtools.store import Store
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,6 @@ class Run:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the run without the engine, so that a worker measures its tiles itself."""
         return {**self.__dict__, "pool": None}
-
-    def each(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of calls. A dry run reports the missing work of all calls (`DryRun.each`)."""
-        if self.plan is None:
-            return [call() for call in calls]
-        return self.plan.each(calls)
 
     @property
     def labels(self) -> dict[str, str]:

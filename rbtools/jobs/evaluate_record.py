@@ -51,19 +51,25 @@ class Ask:
         self.along: Entries = []
         self.asked: list[tuple[Inputs, Results]] = []
 
-    def __call__(self, evaluation: Evaluation) -> Results:
-        (found,) = self.each(evaluation, [self.inputs])
-        return found
-
-    def each(self, evaluation: Evaluation, places: Sequence[Inputs]) -> list[Results]:
-        """The results of the evaluation on the images of each item of `places`."""
+    def __call__(self, evaluation: Evaluation, *places: Inputs) -> Any:
+        """The results of the evaluation, or a list of its results on the images of each of `places`."""
         judged = randomness.judged(self.inputs, evaluation, tell=not self.before)
+        run, found = self.inputs.run, list[Results]()
         if self.before:
-            return [Results(expected_entries(inputs, judged), [], unknown) for inputs in places]
-        found = self.inputs.run.each([partial(task_entries, inputs, judged) for inputs in places])
-        self.asked += zip(places, found, strict=True)
-        self.along += [entry for results in found for entry in results.along]
-        return found
+            found = [
+                Results(expected_entries(inputs, judged), [], unknown) for inputs in places or [self.inputs]
+            ]
+        elif run.plan is not None:
+            found = run.plan.each(
+                [partial(task_entries, inputs, judged) for inputs in places or [self.inputs]]
+            )
+        else:
+            for inputs in places or [self.inputs]:
+                found.append(task_entries(inputs, judged))
+        if not self.before:
+            self.asked += zip(places or [self.inputs], found, strict=True)
+            self.along += [entry for results in found for entry in results.along]
+        return found if places else found[0]
 
 
 Plan = Callable[[Ask], Entries]
@@ -76,21 +82,31 @@ class PlanJob(SplitJob):
         raise NotImplementedError
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        """The record with the entries of the plans. Raises RbError if the model or the data are missing, or if
+        the record has a result of the same name with another protocol."""
         plans = self.plans()
         if run.plan is not None and len(plans) > 1:
-            run.plan.each([partial(_with_plan, record, plan, run) for plan in plans])
+            run.plan.each([partial(_SinglePlan(plan), record, run) for plan in plans])
         for plan in plans:
-            record = beside(record, _with_plan(record, plan, run))
+            inputs = resolve_inputs(record, run)
+            _check_entries(inputs.record, plan(Ask(inputs, before=True)), run)
+            ask = Ask(inputs, before=False)
+            entries = plan(ask)
+            record = beside(record, _with_entries(ask, entries))
         return record
 
 
-def _with_plan(record: dict[str, Any], plan: Plan, run: Run) -> dict[str, Any]:
-    """The record with the entries of a plan. Raises RbError if the model or the data are not available, or if
-    the record has a result of the same name with another protocol."""
-    inputs = resolve_inputs(record, run)
-    _check_entries(inputs.record, plan(Ask(inputs, before=True)), run)
-    ask = Ask(inputs, before=False)
-    entries = plan(ask)
+@dataclass(frozen=True)
+class _SinglePlan(PlanJob):
+    plan: Plan
+
+    def plans(self) -> Sequence[Plan]:
+        return [self.plan]
+
+
+def _with_entries(ask: Ask, entries: Entries) -> dict[str, Any]:
+    """The record with the entries of a plan, and with the results that were measured along."""
+    inputs, run = ask.inputs, ask.inputs.run
     record = randomness.marked(inputs.record_with_data(), inputs)
     added = [*ask.along, *entries]
     for place, (requested, along, _) in ask.asked:

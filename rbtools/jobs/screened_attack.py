@@ -115,7 +115,8 @@ class TwoPhaseJob(PlanJob):
         estimates = [_Estimate(ask, self, eps) for eps in self.eps]
         if ask.before:
             return [estimate.expected() for estimate in estimates]
-        entries = ask.inputs.run.each([estimate.entry for estimate in estimates])
+        calls, plan = [estimate.entry for estimate in estimates], ask.inputs.run.plan
+        entries = [call() for call in calls] if plan is None else plan.each(calls)
         return [_finer(ask.inputs, entry) for entry in entries]
 
 

@@ -307,31 +307,21 @@ def _compute(
         size = together([unit.spec for unit in missing], resources.kind(run), inputs.data.about.shape)
         keys = digest({"tiles of": [unit.entries_key for unit in missing]})
         run.plan.lacks(keys, title, len(missing_tiles(outcomes, inputs.n, size)))
-    checks = None
-    if any(len(stored) < inputs.n for stored in outcomes):
-        checks = _measure(inputs, title, missing, outcomes, save)
-    elif any(unit.checked for unit in missing) and "checkpoint_file" in inputs.record:
-        # An earlier run with more images left the outcomes. The file may be missing by now.
-        with contextlib.suppress(RbError):
-            checks = _measure(inputs, title, missing, outcomes, save)
+    checks, checked = None, any(unit.checked for unit in missing)
+    complete = all(len(stored) >= inputs.n for stored in outcomes)
+    # If an earlier run with more images left the outcomes, the file may be missing by now.
+    with contextlib.suppress(RbError) if complete else contextlib.nullcontext():
+        if not complete or (checked and "checkpoint_file" in inputs.record):
+            resolve.checkpoint_of(inputs.record, run)  # a missing file is reported before torch is imported
+            specs, to_files = [unit.spec for unit in missing], None
+            evaluation = tile_calls.RecordEvaluation(inputs, title, specs, randomness.found(inputs))
+            if save is not None:
+                claims = {unit.spec: unit.claim() for unit in missing if unit.spec in save.names}
+                shape = (inputs.n, *inputs.data.about.shape)
+                to_files = partial(saving, save, inputs.data.load().labels, shape, claims)
+            checks = tile_calls.measure(evaluation, outcomes, checked=checked, saving=to_files)
+            if save is not None:
+                run.report.notify(save.written())
     for unit, stored in zip(missing, outcomes, strict=True):
         computed[units.index(unit)] = unit.keep(stored, checks)
     return {unit.outcomes_key: stored for unit, stored in zip(missing, outcomes, strict=True)}
-
-
-def _measure(
-    inputs: Inputs, title: str, units: Sequence[_Unit], outcomes: list[Outcomes], save: ImageFiles | None
-) -> dict[str, Any] | None:
-    """Complete the outcomes. Returns the checks of the model if entries contain them."""
-    # A missing file is reported before torch is imported.
-    resolve.checkpoint_of(inputs.record, inputs.run)
-    specs, checked = [unit.spec for unit in units], any(unit.checked for unit in units)
-    evaluation = tile_calls.RecordEvaluation(inputs, title, specs, randomness.found(inputs))
-    if save is None:
-        return tile_calls.measure(evaluation, outcomes, checked=checked)
-    claims = {unit.spec: unit.claim() for unit in units if unit.spec in save.names}
-    shape = (inputs.n, *inputs.data.about.shape)
-    to_files = partial(saving, save, inputs.data.load().labels, shape, claims)
-    checks = tile_calls.measure(evaluation, outcomes, checked=checked, saving=to_files)
-    inputs.run.report.notify(save.written())
-    return checks

@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
 from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.by_draws import Randomness
-from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, measure_all, together
+from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, together
 from rbtools.evaluation.spec import Spec
 from rbtools.evaluation.tiles import Tile, complete, stored_parts
 from rbtools.execution import device, precision, resources
@@ -37,8 +38,8 @@ class RecordEvaluation:
     look: Randomness
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Evaluator]:
-        """Yields the evaluator, with the network on this process's device."""
+    def opened(self, save: Any = None) -> Iterator[Evaluator]:
+        """Yields the evaluator, with the network on this process's device. `save` is that of `Evaluator`."""
         from rbtools.evaluation.randomised import controlled
 
         inputs, run = self.inputs, self.inputs.run
@@ -54,6 +55,8 @@ class RecordEvaluation:
                 settings=replace(run.settings, precision=precision.resolve(run)),
                 device=place,
                 report=run.report,
+                store=run.store,
+                save=save,
             )
 
     def checks(self, evaluator: Evaluator) -> dict[str, Any] | None:
@@ -78,12 +81,20 @@ def measure(
     if run.pool is not None and saving is None:
         with run.store.working():
             return _measured_by_workers(evaluation, outcomes, checked)
-    with run.store.working(), evaluation.opened() as evaluator, contextlib.ExitStack() as stack:
-        checks = evaluation.checks(evaluator) if checked else None
+    with run.store.working(), contextlib.ExitStack() as stack:
         save = None if saving is None else stack.enter_context(saving())
-        with run.report.clock.stage(evaluation.title):
-            shard = run.placement.shard if save is None else (1, 1)
-            measure_all(evaluator, outcomes, inputs.run.store, shard=shard, save=save)
+        evaluator = stack.enter_context(evaluation.opened(save))
+        checks = evaluation.checks(evaluator) if checked else None
+        stack.enter_context(run.report.clock.stage(evaluation.title))
+        complete(
+            outcomes,
+            inputs.n,
+            evaluator.size,
+            partial(map, evaluator.measure),
+            evaluator.status(outcomes),
+            store=evaluator.store,
+            shard=run.placement.shard if save is None else (1, 1),
+        )
     return checks
 
 
@@ -115,8 +126,7 @@ def _measured_by_workers(
     def call(tile: Tile | None) -> Call:
         if tile is None:
             return CheckCall(arch, sent)
-        keys = tile.keys(outcomes)
-        return TileCall(arch, sent, tile if others else tile._replace(known={}), size, keys)
+        return TileCall(arch, sent, tile if others else tile._replace(known={}), size)
 
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
         for tile, result in by_workers(run, itertools.chain([None] if checked else [], tiles), call):
@@ -177,15 +187,14 @@ class CheckCall(OpenedCall):
 
 @dataclass(frozen=True)
 class TileCall(OpenedCall):
-    """Measure a tile. `size` is the size of tiles, which depends on the kind of device. `keys` are the keys
-    of the tile's parts, which another shard or a call that was lost may have stored in the meantime."""
+    """Measure a tile, whose parts another shard or a call that was lost may have stored in the meantime.
+    `size` is the size of tiles, which depends on the kind of device."""
 
     tile: Tile
     size: int
-    keys: Mapping[int, str]
 
     def __call__(self, run: Run) -> Any:
-        if (parts := stored_parts(run.store, self.keys)) is not None:
+        if (parts := stored_parts(run.store, self.tile.keys)) is not None:
             return parts
         with self.opened(run) as (evaluation, evaluator):
             if evaluator.size != self.size:
@@ -195,5 +204,5 @@ class TileCall(OpenedCall):
                 )
             first, stop = self.tile.examples[0] + 1, self.tile.examples.stop
             said = f"{evaluation.title} · images {first} to {stop}"
-            state = evaluator.state_of(self.keys, run.store)
-            return evaluator.measure(self.tile, state, lambda words: run.report.progress(f"{said} · {words}"))
+            evaluator.watch = lambda words: run.report.progress(f"{said} · {words}")
+            return evaluator.measure(self.tile)[1]

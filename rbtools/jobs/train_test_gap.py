@@ -54,7 +54,7 @@ class GapJob(PlanJob):
         test = ask.inputs
         n = self.n_train or test.run.selection.n
         train = test.on("train", n=n, indices=_images(test))
-        on_test, on_train = (found.entries for found in ask.each(evaluation, [test, train]))
+        on_test, on_train = (found.entries for found in ask(evaluation, test, train))
         ask.along += [*on_test, *on_train]
         return [_gap(*sides) for sides in zip(on_train, on_test, strict=True)]
 

@@ -69,7 +69,7 @@ class Fit:
         return "\n".join([line, *self.notices])
 
 
-@check_input.outside_inference
+@check_input.outside_inference()
 @in_words_of_python()
 def fit(
     model: nn.Module,
