@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -95,17 +96,23 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
             raise UsageError(
                 "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
             )
-        status = shared.done(shared.filter_records(source, [ConsistencyJob()], work))
+        status = shared.filter_records(source, [ConsistencyJob()], work)
     elif typed.adv is not None:
         if typed.sample is not None or work.run.selection.n is not None:
             raise UsageError("--adv checks all images of its files. Leave out --sample and --n.")
-        status = shared.done(_with_file(source, work, EvidenceJob(typed.adv), alone=True))
+        status = _with_file(source, work, EvidenceJob(typed.adv), alone=True)
     else:
         run = work.run
         job = VerifyJob(run.selection.n, typed.sample, run.settings.seed)
-        status = shared.done(_with_file(source, work, job))
+        status = _with_file(source, work, job)
+    return functools.partial(_judged, status, heard)
+
+
+def _judged(status: shared.Status, heard: _Verdicts) -> int:
+    """Do the work. The exit status is 1 if a result is wrong, or if none could be judged."""
+    done = status() if callable(status) else status
     any_verdict = heard.tell()
-    return status or (shared.FAILED if heard.wrong or not any_verdict else shared.DONE)
+    return done or (shared.FAILED if heard.wrong or not any_verdict else shared.DONE)
 
 
 def _with_file(
