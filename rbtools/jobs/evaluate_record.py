@@ -82,8 +82,8 @@ class PlanJob(SplitJob):
         raise NotImplementedError
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
-        """The record with the entries of the plans. Raises RbError if the model or the data are missing, or if
-        the record has a result of the same name with another protocol."""
+        """The record with the entries of the plans. Raises RbError if the model or the data are missing, or
+        if the record has a result of the same name with another protocol."""
         plans = self.plans()
         if run.plan is not None and len(plans) > 1:
             run.plan.each([partial(_SinglePlan(plan), record, run) for plan in plans])
