@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
@@ -22,6 +22,7 @@ from rbtools.scoring import corruptions as sums
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 
 def share(correct: np.ndarray) -> Entry:

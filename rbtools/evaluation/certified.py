@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rbtools.certification import CERTIFIERS, smoothed_counts
 from rbtools.certification.smooth import Smooth
@@ -20,6 +20,7 @@ from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 
 DEFINITION = "g(x) = the most probable class of f(x + z), z~N(0,sigma^2) on each pixel and channel, unclipped"

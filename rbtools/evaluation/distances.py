@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from rbtools.attacks.curve import SEARCHES, CurveAttack
 from rbtools.evaluation import attacking, diagnostics
@@ -51,7 +51,7 @@ class Nearest(Spec):
         return key
 
     @classmethod
-    def reading(cls, specs: Sequence[Self]) -> Entry:
+    def reading(cls, specs: Sequence[Nearest]) -> Entry:
         return {"eps": [spec.eps for spec in specs if spec.eps is not None]}
 
     def settings(self) -> Entry:
@@ -85,12 +85,12 @@ class Nearest(Spec):
         return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)
 
     @classmethod
-    def joined(cls, specs: Sequence[Self]) -> list[Self]:
+    def joined(cls, specs: Sequence[Nearest]) -> list[Nearest]:
         farthest = max((spec.eps for spec in specs if spec.eps is not None), default=0.0)
         return [replace(spec, farthest=farthest) for spec in specs]
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Nearest | None:
         """Accuracies from searches other than `curve` are named after the attack."""
         name, eps = entry.get("attack"), entry.get("eps")
         if (name != CurveAttack.name and eps is not None) or "best" in entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.attacks.active_examples import check_schedule, uploaded
 from rbtools.attacks.losses import best_other, of_class
@@ -20,6 +20,7 @@ from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
     from rbtools.probabilistic.distributions import Noise
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import losses
 from rbtools.evaluation.accuracy import Clean
@@ -18,6 +18,7 @@ from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
     from rbtools.probabilistic.distributions import Noise
 

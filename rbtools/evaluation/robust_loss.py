@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 from rbtools.attacks import ATTACKS
 from rbtools.errors import UsageError
@@ -37,7 +37,7 @@ class RobustLoss(Spec):
         return method_key("robust loss", "attack", self.method)
 
     @classmethod
-    def reading(cls, specs: Sequence[Self]) -> Entry:
+    def reading(cls, specs: Sequence[RobustLoss]) -> Entry:
         return {"intervals": intervals.OF_IMAGES_VERSION}
 
     def settings(self) -> Entry:
@@ -67,7 +67,7 @@ class RobustLoss(Spec):
         return Outcome(rows, {name: found.totals[name] for name in ("forward", "backward")})
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> RobustLoss | None:
         what = str(entry["metric"]).partition(".")[0]
         if what not in PARTS or entry.get("attacked") != "all":
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.errors import RbError
@@ -14,6 +14,8 @@ from rbtools.lazy import np
 from rbtools.records import schema
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rbtools.registry import Registry
 
 Entry = dict[str, Any]

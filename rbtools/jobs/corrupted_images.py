@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
@@ -39,6 +39,7 @@ from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
     from rbtools.corruptions.base import Corruption
     from rbtools.datasets.streaming import Streamed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -24,6 +24,7 @@ from rbtools.records import dumps, metric_name
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
+    from typing_extensions import Self
 
 # the fields that are needed to load a model, besides the checkpoint
 DESCRIBES = ("arch", "dataset", "checkpoint_file")

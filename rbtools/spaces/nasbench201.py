@@ -266,7 +266,7 @@ def neighbours(index: int) -> list[int]:
     """Returns the 24 indices of cells that differ in one edge, sorted by edge and then by operation."""
     ops, by_ops = cells()[_checked(index)], index_by_ops()
     return [
-        by_ops[(*ops[:edge], op, *ops[edge + 1 :])]
+        by_ops[tuple([*ops[:edge], op, *ops[edge + 1 :]])]
         for edge in range(len(EDGES))
         for op in range(len(OPS))
         if op != ops[edge]
