@@ -204,8 +204,9 @@ class CountingModel(nn.Module, Network):
     def _seen(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
         if self._left > 0 and not (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._left -= len(gradient)
-            self._zeros.append((gradient == 0).flatten(1).all(1).sum())
+            first = gradient[: self._left]  # an attack may try several points of an image at once
+            self._left -= len(first)
+            self._zeros.append((first == 0).flatten(1).all(1).sum())
 
     @property
     def zero_gradients(self) -> int:
