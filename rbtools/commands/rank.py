@@ -72,8 +72,8 @@ class RankingOptions:
     )
     plus_minus: bool = param(
         False,
-        "Show each interval by half of its length: 0.53 ± 0.01. An interval with its middle far from the value"
-        " stays in brackets.",
+        "Show each interval by half of its length: 0.53 ± 0.01. An interval whose middle is far from the"
+        " value stays in brackets.",
         flags=("--plus-minus",),
     )
     labels: tuple[str, ...] = param(
