@@ -232,6 +232,7 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
         synonym = text in _SAME  # then no similar spelling: it would mean something else
         similar = [] if synonym else difflib.get_close_matches(text, plain, n=3, cutoff=0.5)
         close = [plain[word] for word in dict.fromkeys([*ends, *similar])][:3]
+    close = [word for word in close if word != name]  # what was typed is no suggestion
     if not close:
         return ""
     return " Did you mean " + " or ".join(f"'{shown(word)}'" for word in close) + "?"

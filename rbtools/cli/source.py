@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -261,6 +262,17 @@ def file_path(path: str) -> str:
 def bad_line_record(tool: str, line: Line) -> dict[str, Any]:
     about = {"source": line.source, "line": line.number, "text": line.text.decode("utf-8", "replace")}
     return failed_record(tool, f"{where(line)} {line.problem}", **about)
+
+
+def has_input() -> bool:
+    """Whether standard input is a pipe or a file, and neither a terminal nor a device such as /dev/null."""
+    if sys.stdin is None or sys.stdin.closed:
+        return False
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # a test or an embedding program replaced sys.stdin
+        return True
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def failed_record(tool: str, message: str, **about: object) -> dict[str, Any]:

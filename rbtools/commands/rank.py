@@ -71,7 +71,10 @@ class RankingOptions:
         None, "Decimals in a table.  [default: 4 for shares, 2 in percent]", bounds="[0, 15]", metavar="N"
     )
     plus_minus: bool = param(
-        False, "Show each interval by half of its length: 0.53 ± 0.01.", flags=("--plus-minus",)
+        False,
+        "Show each interval by half of its length: 0.53 ± 0.01. An interval whose middle is far from the"
+        " value stays in brackets.",
+        flags=("--plus-minus",),
     )
     labels: tuple[str, ...] = param(
         (),

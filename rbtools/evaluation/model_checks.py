@@ -204,7 +204,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
     if sorted(order) != list(range(classes)) or mapped - now < much:
         return None
     pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
-    return _Other(f"class-map=FILE of --dataset with a file of {{{pairs}}}", mapped, len(labels))
+    return _Other(f"--class-map FILE with a file of {{{pairs}}}", mapped, len(labels))
 
 
 def _source(record: Mapping[str, Any]) -> Any:
@@ -214,8 +214,8 @@ def _source(record: Mapping[str, Any]) -> Any:
 
 def _what_to_try(record: Mapping[str, Any]) -> str:
     if _source(record) == "checkpoint":
-        return "the normalisation is the file's own: try class-map=FILE of --dataset, and check the data set."
+        return "the normalisation is the file's own: try --class-map FILE, and check the data set."
     return (
-        "no normalisation with a name does better: try --normalize MEAN STD or class-map=FILE of --dataset,"
+        "no normalisation with a name does better: try --normalize MEAN STD or --class-map FILE,"
         " and check the data set and how long the model was trained."
     )

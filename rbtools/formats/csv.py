@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.formats.base import Broken
-from rbtools.formats.tabular import Tabular
+from rbtools.formats.tabular import Tabular, is_number, numbers_in
 from rbtools.records import sheet_cells
 from rbtools.registry import param
 
@@ -24,15 +24,16 @@ class CSV(Tabular):
 
     A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field of the record; any
     other column of numbers is a metric with the column's name. --map overrides this; --map 'COLUMN=-' leaves
-    a column out. Numbers may have a percent sign, or be fractions such as 8/255. The columns METRIC.n,
-    METRIC.low and METRIC.high are the number of images and the 95 % interval of METRIC. All other texts are
-    kept in the field "csv". An architecture is specified by arch.index or arch.str of NAS-Bench-201, or by
-    arch.name.
+    a column out. Numbers may have a percent sign, or be fractions such as 8/255; of 93.1 ± 0.2, the spread is
+    left out. The columns METRIC.n, METRIC.low and METRIC.high are the number of images and the 95 % interval
+    of METRIC. All other texts are kept in the field "csv". An architecture is specified by arch.index or
+    arch.str of NAS-Bench-201, or by arch.name.
     """
 
     name: ClassVar[str] = "csv"
 
     delimiter: str = param(",", "Separator of cells: one character, or tab.")
+    decimal: str = param(".", "Decimal sign of numbers.", choices=(".", ","))
     raw: bool = param(
         False,
         "Write cells unchanged, for programs. Without --raw, texts such as =x are quoted, for spreadsheets.",
@@ -41,10 +42,15 @@ class CSV(Tabular):
     def frame(self, content: bytes) -> pandas.DataFrame:
         import pandas
 
+        separator, first = self._delimiter(), content.partition(b"\n")[0].decode("utf-8", "replace")
+        others = [] if separator in first else [other for other in (",", ";", "\t", "|") if other in first]
+        if others:
+            spelled = "tab" if others[0] == "\t" else f"'{others[0]}'"
+            raise Broken(f"has no '{separator}' in its header, but {spelled}: give --delimiter {spelled}")
         kinds = {"dtype": str, "na_filter": False, "encoding": "utf-8-sig"}
         try:
             # The header is read as a row, because pandas would rename equal columns and make indices.
-            frame = pandas.read_csv(io.BytesIO(content), header=None, sep=self._delimiter(), **kinds)
+            frame = pandas.read_csv(io.BytesIO(content), header=None, sep=separator, **kinds)
         except pandas.errors.EmptyDataError:
             return pandas.DataFrame()
         except UnicodeDecodeError as wrong:
@@ -52,9 +58,13 @@ class CSV(Tabular):
         except ValueError as wrong:
             raise Broken(f"is not CSV: {str(wrong).strip().rpartition('C error: ')[2]}") from None
         frame = frame if self.raw else frame.map(sheet_cells.of_cell)
-        return frame[1:].set_axis(list(frame.iloc[0]), axis=1)
+        names, frame = list(frame.iloc[0]), frame[1:]
+        return (frame.map(_with_point) if self.decimal == "," else frame).set_axis(names, axis=1)
 
     def file(self, frame: pandas.DataFrame) -> bytes:
+        for name in frame if self.decimal == "," else ():
+            if numbers_in(name, frame) is not None:
+                frame[name] = frame[name].map(lambda cell: str(cell).replace(".", ","), na_action="ignore")
         return csv_bytes(frame, self._delimiter(), self.raw)
 
     def _delimiter(self) -> str:
@@ -62,6 +72,12 @@ class CSV(Tabular):
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
             raise RbError(f"--delimiter is '{self.delimiter}'. Expected one ASCII character, or tab.")
         return delimiter
+
+
+def _with_point(cell: str) -> str:
+    """A cell with a decimal point, if it is a number with a decimal comma (and points between thousands)."""
+    changed = cell.replace(".", "").replace(",", ".")
+    return changed if "," in cell and is_number(changed) else cell
 
 
 def csv_bytes(frame: pandas.DataFrame, delimiter: str = ",", raw: bool = False) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -9,6 +10,9 @@ from rbtools.errors import RbError
 
 SCALES = ("percent", "fraction")
 NOTHING = ("", "-", "null", "none", "n/a")  # texts for a missing number
+# A number with its spread, such as 85.3 ± 0.2, also in LaTeX's spelling; and a number with a decimal comma.
+_SPREAD = re.compile(r"\$?(.*?)\s*(?:±|\+/?-|\$?\\pm\$?)\s*\d*\.?\d+\s*(%?)\$?")
+COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d*),\d+(?:\s*%)?")
 UNROUNDED = 8  # numbers with this many decimals count as not rounded
 
 
@@ -29,7 +33,8 @@ class Number(NamedTuple):
 
 
 def number(raw: object, *, percent: bool = False) -> Number | None:
-    """Read a published number: a JSON number, or a text such as "85.34", "85.34 %" or "8/255".
+    """Read a published number: a JSON number, or a text such as "85.34", "85.34 %", "8/255" or "85.3 ± 0.2",
+    of which the spread is not read. A minus may be U+2212.
 
     With `percent`, the number is divided by 100, exactly. Returns None for null and for texts such as "n/a".
     Raises NoNumber.
@@ -40,7 +45,9 @@ def number(raw: object, *, percent: bool = False) -> Number | None:
         raise NoNumber(f"a number is {raw}, which JSON does not have")
     if isinstance(raw, bool) or not isinstance(raw, (int, float, Decimal, str)):
         raise NoNumber(f"found {kind(raw)} where a number was expected")
-    text = raw.strip() if isinstance(raw, str) else shown(raw)
+    text = raw.strip().replace("\u2212", "-") if isinstance(raw, str) else shown(raw)
+    if isinstance(raw, str) and (spread := _SPREAD.fullmatch(text)):
+        text = spread[1] if spread[1].endswith("%") else spread[1] + spread[2]
     if isinstance(raw, str) and text.endswith("%"):
         text, percent = text[:-1].rstrip(), True
     exact, decimals = _exact(text)
@@ -61,7 +68,8 @@ def _exact(text: str) -> tuple[Decimal, int]:
             raise InvalidOperation
         exact = Decimal(top) / Decimal(bottom) if slash else Decimal(top)
     except (InvalidOperation, ZeroDivisionError):
-        raise NoNumber(f"found the text '{text[:20]}' where a number was expected") from None
+        hint = " (if its comma is a decimal sign, give --decimal ,)" if COMMA.fullmatch(text) else ""
+        raise NoNumber(f"found the text '{text[:20]}' where a number was expected{hint}") from None
     if not exact.is_finite():
         raise NoNumber(f"a number is {text}, which is not finite")
     exponent = exact.as_tuple().exponent

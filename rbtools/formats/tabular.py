@@ -118,7 +118,7 @@ class Tabular:
         metrics = {
             header
             for header, column in columns.items()
-            if column.field is None and (column.given or not unit[header].strip() or _is_number(unit[header]))
+            if column.field is None and (column.given or not unit[header].strip() or is_number(unit[header]))
         }
         for header, column in columns.items():
             cell = unit[header]
@@ -127,6 +127,9 @@ class Tabular:
                     _put(record, column.field, _typed(cell, column.name))
             elif header not in metrics:
                 texts[header] = cell
+                if numbers.COMMA.fullmatch(cell.strip()):
+                    note = "kept as a text; if its comma is a decimal sign, give --decimal ,"
+                    report.note(note, f"{where}: {header}")
             elif cell.strip() and (column.given or not _beside(header, metrics)):
                 self._read(row, column, unit, header)
         arch, dataset = record.pop("arch", None), record.pop("dataset", None)
@@ -149,6 +152,8 @@ class Tabular:
         is_ge = metric_name.parse(metric_name.without_split(metric)).is_ge
         limits = (DIFFERENCE if is_ge else SHARE) if in_scale else None
         row.add(metric, unit[header], percent, limits=limits, **beside)
+        if any(sign in unit[header] for sign in ("±", "+-", "+/-", "\\pm")):
+            row.report.note("what follows ± is left out", row.where)
 
     def unit(self, record: Record) -> Any:
         mapped, constants, cells = self._mapped(), self._constants(), {}
@@ -255,7 +260,7 @@ def _number(cell: str, percent: bool = False) -> float | int | None:
     return None
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     return _NOT_FINITE.fullmatch(cell) is not None or _number(cell) is not None
 
 

@@ -266,6 +266,7 @@ def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
 def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
     state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
     origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
+    origin.pop("left_out", None)
     if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
         mean, std, origin["normalisation"] = None, None, "inside the network"
     unpack.take_normalisation(rest, checkpoint.path, {})  # removes the normalisation from the rest

@@ -176,7 +176,11 @@ def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:
         copies = [key for key in rest if key.startswith(COPIES)]
         known = prefix in (("model.", "net.", "network.") if copies else PREFIXES)
         if not prefix or len(rest) == len(state) or not (known or (rest and not copies)):
-            return taken, beside
+            flat = [key for key in state if is_beside(key) and not key.startswith(COPIES)]
+            flat = flat if words or prefix else []  # otherwise there is nothing else
+            for key in flat:
+                del state[key]
+            return taken, beside + [taken + key for key in flat]
         beside += [taken + key for key in rest if key not in copies]
         taken += prefix
         renamed = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

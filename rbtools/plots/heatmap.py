@@ -92,8 +92,8 @@ class Heatmap(Drawing):
         rows = record_values.chosen(records, self.rows or self.metric, "--rows" if self.rows else "--metric")
         cols = record_values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
         names = list(dict.fromkeys([*rows, *cols]))
-        numbers = [record_values.column(records, name, "--metric") for name in names]
-        return rows, cols, correlate.matrix(kind, names, np.array(numbers, float).T, rows, cols).value
+        numbers = [correlate.floats(record_values.column(records, name, "--metric")) for name in names]
+        return rows, cols, correlate.matrix(kind, names, np.array(numbers).T, rows, cols).value
 
 
 def _names(names: Sequence[str], width: float) -> list[str]:

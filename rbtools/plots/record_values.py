@@ -9,6 +9,7 @@ from typing import Any
 from rbtools.errors import RbError, near
 from rbtools.plots import style, words
 from rbtools.records import expr, metric_name, results
+from rbtools.scoring.columns import EXACT
 from rbtools.spaces import nasbench201
 
 Record = dict[str, Any]
@@ -41,9 +42,12 @@ def _each(
 def column(records: Sequence[Record], text: str, option: str) -> list[float | None]:
     """The value of a metric or an expression for each record; None if a record has no value. Raises RbError,
     which names the option, if the text cannot be parsed, if no record has a value (the message suggests
-    similar names), or if no value is a number."""
+    similar names), or if no value is a number. Integers above 2^53 are not converted to floats."""
     numbers = _each(records, text, option, lambda compiled, record: compiled.number(record))
-    return [None if value is None else float(value) for value in numbers]
+    return [
+        value if value is None or (isinstance(value, int) and abs(value) > EXACT) else float(value)
+        for value in numbers
+    ]
 
 
 def ordered(records: Sequence[Record], by: str) -> list[int]:

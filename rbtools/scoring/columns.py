@@ -9,10 +9,13 @@ from typing import Any
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 
+EXACT = 2**53  # from here on, a float does not represent every integer
+
 
 class Columns:
-    """Columns with one number for each record; NaN if a record does not have the number. `metrics` lists the
-    metrics of the records, in order of first occurrence."""
+    """Columns with one number for each record; NaN if a record does not have the number. The numbers are
+    floats, or integers above 2^53. `metrics` lists the metrics of the records, in order of first occurrence.
+    """
 
     def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
         self.records = records
@@ -34,7 +37,8 @@ class Columns:
         except RbError as wrong:  # `resolve` raises it if no record has a number
             self._wrong.setdefault(value.text, wrong)
             number = None
-        return math.nan if number is None else float(number)
+        exact = isinstance(number, int) and abs(number) > EXACT
+        return math.nan if number is None else number if exact else float(number)
 
     def resolve(self, item: str) -> list[str]:
         """The item itself or, if the item is a glob, all metrics that match. Raises UsageError if no record

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.lazy import np, special
+from rbtools.scoring.columns import EXACT
 
 KINDS = ("kendall", "spearman")
 FEWEST = 3  # least number of records: two records always agree or disagree
@@ -75,6 +76,16 @@ def matrix(
             same = np.array(rows)[:, None] == np.array(cols)  # the correlation of a column with itself is 1
             low, high = (np.where(same & ~np.isnan(end), result[0], end) for end in (low, high))
     return Matrix(kind, list(rows), list(cols), *result, low, high)
+
+
+def floats(column: Sequence[float | None]) -> list[float]:
+    """A column for `matrix`, with NaN for None. If floats cannot represent its integers, the numbers are
+    replaced by their ranks, which have the same correlations."""
+    known = [value for value in column if value is not None and value == value]
+    if any(isinstance(value, int) and abs(value) > EXACT for value in known):
+        ranks = {value: float(place) for place, value in enumerate(sorted(set(known)))}
+        return [ranks.get(value, np.nan) if value is not None else np.nan for value in column]
+    return [np.nan if value is None else float(value) for value in column]
 
 
 def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[str, Any]]:

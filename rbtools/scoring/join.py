@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.lazy import np
 from rbtools.records import expr
 from rbtools.scoring.columns import Columns, unknown
+from rbtools.scoring.correlate import floats
 from rbtools.scoring.groups import Key, field
 
 Record = Mapping[str, Any]
@@ -89,5 +91,5 @@ class JoinedSets:
         for place, name in enumerate(names):
             label, metric = self._origin[name]
             numbers = dict(zip(self._rows[label], self._columns[label].column(metric), strict=True))
-            values[:, place] = [numbers.get(key, np.nan) for key in keys]
+            values[:, place] = floats([numbers.get(key, math.nan) for key in keys])
         return values

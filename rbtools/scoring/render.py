@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rbtools.records import sheet_cells
-from rbtools.scoring.table import Table, TableCell, plain, sides, text
+from rbtools.scoring.table import Table, TableCell, is_symmetric, plain, sides, text
 
 # Punctuation marks with a meaning inside a cell. CommonMark permits a backslash before each of them.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
@@ -109,8 +109,13 @@ def caption(table: Table, form: str) -> str:
     only if they differ). Returns no notes for CSV, because each note would be a row."""
     words = []
     cells = [cell for row in table.rows for cell in row]
-    if any(cell.interval and cell.plus_minus and cell.deviation is None for cell in cells):
+    halved = [
+        is_symmetric(cell) for cell in cells if cell.interval and cell.plus_minus and not cell.deviation
+    ]
+    if any(halved):
         words.append("± is half of the 95 % interval.")
+    if not all(halved):
+        words.append("Brackets are 95 % intervals whose middle is far from the value.")
     if any(cell.deviation is not None for cell in cells):
         least, most = table.averaged or (0, 0)
         count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "

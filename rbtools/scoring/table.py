@@ -337,7 +337,7 @@ def text(cell: TableCell) -> str:
         return plain(cell.value)
     shown = figure(cell.value, cell.digits)
     half = cell.deviation
-    if half is None and cell.interval is not None and cell.plus_minus:
+    if half is None and cell.interval is not None and cell.plus_minus and is_symmetric(cell):
         half = (cell.interval[1] - cell.interval[0]) / 2
     if half is not None:
         return f"{shown} ± {half:.{len(shown.partition('.')[2])}f}"
@@ -345,6 +345,14 @@ def text(cell: TableCell) -> str:
         return shown
     low, high = (figure(end, cell.digits) for end in cell.interval)
     return f"{shown} [{low}, {high}]"
+
+
+def is_symmetric(cell: TableCell) -> bool:
+    """Whether ± describes the interval: neither end is more than twice as far from the value as the other."""
+    if cell.interval is None or cell.value is None or isinstance(cell.value, str):
+        return False
+    arms = sorted((cell.value - cell.interval[0], cell.interval[1] - cell.value))
+    return arms[0] >= 0.5 * arms[1]
 
 
 def plain(words: str) -> str:

@@ -157,6 +157,16 @@ class ResultTable:
             f" {'; '.join(differing)}. Choose one{where}."
         )
 
+    def restrict(self, given: ResultTable) -> None:
+        """Keep only the architectures of another table. Raises UsageError if there are none of them."""
+        self.results = {key: entry for key, entry in self.results.items() if key in given.results}
+        vars(self).pop("known", None)
+        if not self.known:
+            raise UsageError(
+                f"The table has no values of the {counted(len(given.results), 'architecture')} on standard"
+                " input. Evaluate them, or leave the pipe out to search the whole table."
+            )
+
     @cached_property
     def known(self) -> dict[Hashable, tuple[float, ...]]:
         """Maps keys to values, higher is better, for architectures with a value of every objective."""

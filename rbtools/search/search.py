@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools.cli import calls, options, shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Sink, form_param, where_param
+from rbtools.cli.source import has_input
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError
 from rbtools.registry import param
@@ -96,7 +97,8 @@ def main(
 
     With --live each new architecture goes through the given pipe, --jobs of them at once, and earlier results
     are taken from the store. Such a pipe can be given only on the command line. With --measure, freshly
-    initialised networks are measured on --dataset, and the results are looked up in --table.
+    initialised networks are measured on --dataset, and the results are looked up in --table. With --live,
+    --measure or --table, the search is among the architectures on standard input, if there are any.
 
     darts, advrush and nasi do not query architectures: they derive a cell from a supernet on --dataset, and
     look it up in --table and --report-table. Each run uses the next seed.
@@ -167,6 +169,9 @@ class SearchCommand:
         table = self._read(files, self.wanted, allow_empty=self.source.allow_empty)
         if not table.results:
             return self.status
+        given = None if self.source.files or not self.options.table else self._piped()
+        if given is not None:
+            table.restrict(given)
         tables = {"table": table, **self._tables(self.options.report_table)}
         runs = self.options.runs or 100
         traces = parallel_runs.search(self.algorithm, table, self.rules, runs, self._with_jobs())
@@ -179,14 +184,28 @@ class SearchCommand:
                 "FILE is a table to search in, but --live or --measure evaluates. To look up the results in"
                 " a table, use --table."
             )
+        given = self._piped()
         tables = self._tables((*self.options.table, *self.options.report_table))
-        source = Live(self.wanted, work, self.space, share=self.options.share)
+        source = Live(self.wanted, work, self.space, share=self.options.share, given=given)
         numbers = range(self.options.runs or 1)
         traces = driver.search(self.algorithm, source.field, source, self.rules, numbers)
         for key, reason in source.failed.items():
             self.status = shared.FAILED
-            self.screen.error(f"{source.field.name(key)}: {reason}")
+            self.screen.error(f"{key if isinstance(key, str) else source.field.name(key)}: {reason}")
         return self._finish(source, traces, tables)
+
+    def _piped(self) -> ResultTable | None:
+        """The architectures on standard input, if it is a pipe or a file with records."""
+        if not has_input():
+            return None
+        table = self._read((), ())
+        sizes = [name for name in ("channels", "cells") if name in calls.current().given]
+        if table.results and sizes:
+            raise UsageError(
+                f"The architectures on standard input have their own sizes. Leave out --{sizes[0]}, or"
+                " give it to rb-arch."
+            )
+        return table if table.results else None
 
     def derive(self) -> int:
         """Derive cells by a differentiable search, and look up their results."""

@@ -10,7 +10,7 @@ from rbtools.records import SCHEMA, expr
 from rbtools.search.driver import Value
 from rbtools.search.objective import SearchObjective
 from rbtools.search.result_table import ResultTable
-from rbtools.search.search_space import CellSpace
+from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces import Space
 
 # Takes records, and returns them in order, each with its results or an `error`.
@@ -20,23 +20,35 @@ Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 class Live:
     """Values that `work` computes when they are queried, once for all runs.
 
-    Isomorphic architectures share the result of their class representative.
+    Isomorphic architectures share the result of their class representative. If a table is `given`, the search
+    is among its architectures, and its records are evaluated.
     """
 
     known = None
 
     def __init__(
-        self, objectives: Sequence[SearchObjective], work: Work, space: Space, *, share: bool = True
+        self,
+        objectives: Sequence[SearchObjective],
+        work: Work,
+        space: Space,
+        *,
+        share: bool = True,
+        given: ResultTable | None = None,
     ) -> None:
-        self.objectives, self.work, self.space = tuple(objectives), work, space
-        self.field = CellSpace(share=share)
+        self.objectives, self.work, self.space, self.given = tuple(objectives), work, space, given
+        self.field: SearchSpace = CellSpace(share=share) if given is None else given.field
         self.records: dict[Hashable, dict[str, Any]] = {}
         self.failed: dict[int, str] = {}
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         keys = [self.field.keys[index] for index in indices]
         new = [key for key in dict.fromkeys(keys) if key not in self.records]
-        requests = [{"schema": SCHEMA, "arch": self.space.arch(key)} for key in new]
+        requests = [
+            {"schema": SCHEMA, "arch": self.space.arch(key)}  # type: ignore[arg-type]
+            if self.given is None
+            else self.given.results[key].record()
+            for key in new
+        ]
         for key, record in zip(new, self.work(requests) if requests else [], strict=True):
             self.records[key] = record
             if "error" in record:

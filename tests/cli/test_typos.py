@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 import torch
 
+import rbtools
+from rbtools.cli import tools
+from rbtools.errors import near
 from rbtools.models import build
+from rbtools.papers.__main__ import main as papers
+from rbtools.training import METHODS
 from tests.runner import lines as json_lines
 from tests.runner import run
 
@@ -227,3 +237,43 @@ def test_a_common_mistake_is_answered_with_the_remedy_in_one_line(tool: str, wor
     assert lines, done.stderr
     assert lines[0].startswith(f"rb-{tool}: ") and done.exit_code == (1 if words in OF_RECORDS else 2)
     assert words in OF_RECORDS or (len(done.stderr.splitlines()), done.stdout) == (1, "")
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w-])")
+# The settings of a data set were once written inside the value of --dataset.
+OLD = re.compile(r"[\w-]+=[\w.]* of --[\w-]+")
+# Options of ray, Slurm and pip, beginnings of options, and one that is refused by its name.
+OTHERS = {"--address", "--head", "--array", "--no-deps", "--no", "--out"}
+
+
+def options(command: click.Command, parent: click.Context | None = None) -> Iterator[str]:
+    context = click.Context(command, info_name=command.name, parent=parent)
+    for one in command.get_params(context):
+        yield from (*one.opts, *one.secondary_opts)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from options(inner, context)
+
+
+@pytest.mark.smoke
+def test_every_option_that_a_message_or_a_help_names_exists() -> None:
+    known = {flag for tool in tools.TOOLS for flag in options(tools.tool(tool).command)} | {*options(papers)}
+    for _, method in METHODS.loaded():
+        names = (one.metadata.get("name") or one.name for one in fields(method))
+        known |= {f"--{name.replace('_', '-')}" for name in names}
+    wrong = []
+    for path in Path(rbtools.__file__).parent.rglob("*.py"):
+        text = path.read_text("utf-8")
+        if not (OLD.search(text) or {*OPTION.findall(text)} - known - OTHERS):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found = [*OLD.findall(node.value), *({*OPTION.findall(node.value)} - known - OTHERS)]
+                wrong += [f"{path.name}:{node.lineno}: {one}" for one in found]
+    assert wrong == []
+
+
+def test_what_was_typed_is_no_suggestion() -> None:
+    assert near("fog", ["fog", "pgd"]) == "" and "'fog1'" in near("fog", ["fog", "fog1"])

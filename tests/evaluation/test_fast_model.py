@@ -87,3 +87,13 @@ def test_auto_takes_bf16_where_the_processor_has_it(
         assert precision.resolve(on_gpu) == precision.of_training(on_gpu, (1, 8, 8)) == "bf16"
     finally:
         precision._cpu_has_bf16.cache_clear()
+
+
+def test_a_zero_gradient_counts_once_for_each_image() -> None:
+    """Also if an attack tries several points of the last images at once."""
+    counting = CountingModel(nn.Flatten())
+    counting.begin(5)
+    for size in (3, 6, 2):
+        images = torch.zeros(size, 1, 2, 2, requires_grad=True)
+        (counting(images) * 0).sum().backward()
+    assert (counting.zero_gradients, counting.backwards) == (5, 11)

@@ -88,7 +88,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "ends in a softmax": (lambda: Around(after=lambda logits: logits.softmax(1)), "ends in a softmax"),
     "saturated logits": (lambda: Around(after=lambda logits: 1e5 * logits), "gradient"),
     "wrong mean": (lambda: Normalized(Around(contrast), [0.9], [0.3]), "normalisation"),
-    "labels shifted": (lambda: Around(after=lambda logits: logits.roll(1, 1)), "class-map=FILE"),
+    "labels shifted": (lambda: Around(after=lambda logits: logits.roll(1, 1)), "--class-map FILE"),
     "gradient stopped": (lambda: Around(lambda images: images.detach()), "gradient"),
     "gradient turned round": (lambda: Around(lambda x: Gradient.apply(x, "turned")), "test"),
     "gradient of a pattern": (lambda: Around(lambda x: Gradient.apply(x, "pattern")), "test"),

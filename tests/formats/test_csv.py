@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -59,6 +60,25 @@ def test_a_scale_is_that_of_all_accuracies() -> None:
 def test_tabs_semicolons_and_windows_files_are_read() -> None:
     assert read("arch.name\tacc\nx\t0.5\n", delimiter="tab")[0]["metrics"] == {"acc": 0.5}
     assert read(b"\xef\xbb\xbfarch.name;acc\r\n\r\nx;0.5\r\n", delimiter=";")[0]["metrics"] == {"acc": 0.5}
+
+
+@pytest.mark.parametrize("cell", ["94,1", "94,1 %", "94,1 ± 0,2", "+94,1"])
+def test_a_decimal_comma_is_read_with_its_option_and_named_without(cell: str) -> None:
+    told, text = ConversionReport(), f"arch.name;acc;steps;Notes\nA;{cell};1.234,5;a, b\n"
+    (record,) = read(text, delimiter=";", decimal=",", scale="percent")
+    assert record["metrics"] == {"acc": 0.941, "steps": 1234.5} and record["csv"] == {"Notes": "a, b"}
+    again = written([record], delimiter=";", decimal=",", scale="percent")
+    assert "94,1;" in again and "1234,5" in again
+    assert read(again, delimiter=";", decimal=",", scale="percent")[0]["metrics"] == record["metrics"]
+    (record,) = read(text, told, delimiter=";", columns="acc=acc")
+    assert record["metrics"] == {}
+    assert any("--decimal ," in line for line in (*told.errors(), *told.remarks()))
+
+
+def test_a_header_with_another_separator_names_it() -> None:
+    for sign, words in ((";", "';'"), ("\t", "tab"), ("|", "'|'")):
+        with pytest.raises(Broken, match=re.escape(f"give --delimiter {words}")):
+            read(f"arch.name{sign}acc\nA{sign}0.5\n")
 
 
 def test_columns_stay_as_they_are_beside_what_can_be_counted_anew() -> None:
@@ -142,6 +162,11 @@ def test_a_column_without_a_name_is_left_out_and_said() -> None:
         (58, True, 0.58, 2),
         (" 50 % ", False, 0.5, 2),
         ("8/255", False, 8 / 255, 8),
+        ("93.0 ± 0.2", True, 0.93, 3),
+        ("93.0% ± 0.2%", False, 0.93, 3),
+        ("93.0 +/- .2 %", False, 0.93, 3),
+        (r"$93.0 \pm 0.2$", True, 0.93, 3),
+        ("\u22120.5", False, -0.5, 1),
         ("1e-3", False, 0.001, 3),
         (Decimal("0.00"), True, 0.0, 4),
     ],

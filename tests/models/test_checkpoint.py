@@ -297,6 +297,14 @@ class Net(nn.Module):
         return self.net(x)
 
 
+class Lossy(Net):
+    """A network with a layer that is called as a loss is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = nn.Linear(12, 12)
+
+
 class Holder(nn.Module):
     """A wrapper without a forward of its own."""
 
@@ -318,6 +326,7 @@ MAKERS = {
     "held": lambda: Holder(Net()),
     "ema": lambda: Ema(Net()),
     "large": lambda: Ema(Net(2)),
+    "lossy": Lossy,
     "lazy": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(12)),
 }
 BESIDE = {"criterion.weight": torch.ones(12), "metric.total": torch.tensor(3), "val_acc.tp": torch.ones(2)}
@@ -333,15 +342,25 @@ def load_own(content: Any, maker: str) -> tuple[nn.Module, dict[str, Any]]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "clf."])
-@pytest.mark.parametrize("maker", [name for name in MAKERS if name not in ("large", "lazy")])
+@pytest.mark.parametrize("maker", [name for name in MAKERS if name not in ("large", "lazy", "lossy")])
 @pytest.mark.slow
 def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: str, prefix: str) -> None:
     net, images = Net(), torch.rand(4, 3, 2, 2)
     state = {prefix + key: value for key, value in net.state_dict().items()}
-    model, facts = load_own({"state_dict": {**state, **(BESIDE if prefix else {})}}, maker)
+    model, facts = load_own({"state_dict": {**state, **BESIDE}}, maker)
     assert torch.equal(model(images), net(images))
     said = ["criterion.weight, metric.total, val_acc.tp are in the file beside the network: left out"]
-    assert facts.get("warnings", []) == (said if prefix else [])
+    assert facts["warnings"] == said
+
+
+def test_a_loss_beside_a_flat_network_is_left_out_and_a_network_of_that_name_is_not() -> None:
+    network = build({"space": "torchvision", "name": "resnet18"}, classes=2, shape=(3, 32, 32))
+    torch.save({**network.state_dict(), "loss.pos_weight": torch.ones(1)}, "m.pt")
+    for arch in ({}, {"space": "torchvision", "name": "resnet18"}):
+        arch |= {"normalize": "none"}
+        _, _, facts = checkpoint.load("m.pt", arch, classes=2, shape=(3, 32, 32))
+        assert "loss.pos_weight" in facts["warnings"][0]
+    assert load_own(Lossy().state_dict(), "lossy")[1].get("warnings", []) == []
 
 
 def test_missing_layers_are_named_and_two_networks_are_not_guessed_between() -> None:

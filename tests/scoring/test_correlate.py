@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from rbtools.plots import record_values
 from rbtools.scoring import correlate
+from tests import runner
 
 NAMES = ["a", "b", "c", "d"]
 THEIRS = {"kendall": stats.kendalltau, "spearman": stats.spearmanr}
@@ -50,6 +52,20 @@ def test_values_are_scipys(kind: str, n: int, ties: bool, gaps: bool) -> None:
             assert found.n[i, j] == (~np.isnan(numbers[:, [i, j]])).all(1).sum()
     part = correlate.matrix(kind, NAMES, numbers, ["b"], ["d", "a"])
     np.testing.assert_array_equal(part.value, found.value[1:2, [3, 0]])
+
+
+@pytest.mark.parametrize("kind", correlate.KINDS)
+def test_integers_that_floats_round_are_told_apart(kind: str) -> None:
+    given = [runner.model(f"m{i}", metrics={"ops": 2**60 + i, "acc": 0.5 + i / 100}) for i in range(5)]
+    (line,) = runner.records(runner.run("corr", f"--kind {kind} --rows ops --cols acc", given))
+    assert line["value"] == 1
+    scored = runner.records(runner.run("score", "--metric ops:lower", given))
+    assert [one["metrics"]["score"] for one in scored] == [1, 0.75, 0.5, 0.25, 0]
+    columns = [record_values.column(given, name, "--metric") for name in ("ops", "acc")]
+    assert correlate.floats([None, *columns[0], 2**60]) == pytest.approx(
+        [np.nan, 0, 1, 2, 3, 4, 0], nan_ok=True
+    )
+    assert columns[1] == correlate.floats(columns[1])
 
 
 @pytest.mark.parametrize("kind", correlate.KINDS)

@@ -79,6 +79,12 @@ def test_a_table_for_people() -> None:
         "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",
     ]
     assert render.caption(shown, "latex") == "% ± is half of the 95 % interval."
+    cells = [
+        cell._replace(value=0.0, interval=(0.0, 2.35), plus_minus=True, digits=1) for cell in shown.rows[0]
+    ]
+    assert table.text(cells[0]) == "0.0 [0.0, 2.4]"  # and not 0.0 ± 1.2
+    brackets = "Brackets are 95 % intervals whose middle is far from the value."
+    assert render.caption(table.Table(shown.headings, [cells]), "latex") == f"% {brackets}"
 
 
 def with_answers(**right: list[bool]) -> dict[str, Any]:

@@ -180,6 +180,25 @@ def test_each_new_architecture_goes_through_the_pipe_once() -> None:
     assert one["search"]["values"]["acc"] == one["metrics"]["acc"] and "gap" not in one["search"]
 
 
+def test_architectures_on_standard_input_are_the_space() -> None:
+    """With their own sizes; a table is searched among them, too."""
+    given = runner.run("arch", "--unique --sample 8 --cells 1 --channels 4").stdout
+    indices = {json.loads(line)["arch"]["index"] for line in given.splitlines()}
+    words = f"evolution --objective acc --budget 5 --live {shlex.quote(pipe())}"
+    one = runner.one(runner.run("search", words, given))
+    assert set(calls()) <= indices and one["metrics"]["cells"] == 1
+    wrong = runner.run("search", f"{words} --cells 2", given)
+    assert wrong.exit_code == 2 and "Leave out --cells" in wrong.stderr
+    table = [
+        arch | {"metrics": {"acc": 1 / (2 + i)}} for i, arch in enumerate(map(json.loads, given.splitlines()))
+    ]
+    Path("t.jsonl").write_text(runner.lines(*table))
+    words = "random --objective acc --budget 3 --runs 2 --table t.jsonl"
+    assert runner.one(runner.run("search", words, given.split("\n", 1)[1]))["metrics"]["acc"] == 1 / 3
+    wrong = runner.run("search", words, runner.run("arch", "--index 13714").stdout)
+    assert wrong.exit_code == 2 and "1 architecture on standard input" in wrong.stderr
+
+
 def test_what_the_pipe_cannot_do_is_charged_named_and_left_out() -> None:
     script = WORK.replace('    one["store"]', "    if index % 2: sys.exit('no odd ones')\n    one[\"store\"]")
     result = search("random --objective acc --budget 6 --jobs 6", pipe(script))
