@@ -48,8 +48,10 @@ SILENT = [page for page in PAGES if OUTPUTS[page] and page not in SHOWN]
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
 
-def files_of_a_user(folder: Path) -> None:
+def files_of_a_user(folder: Path, **scaling: Any) -> None:
     """`photos`, small drawings of ten classes, `model.pt`, a ResNet-18 that is right on them.
+
+    With `scaling` (resize=32, crop=32), the drawings have mixed sizes and are scaled for the network.
 
     BatchNorm's statistics are those of the drawings, and the last layer interpolates their labels: nothing is
     trained, and no command has a cause for a warning.
@@ -61,18 +63,20 @@ def files_of_a_user(folder: Path) -> None:
             for copy in range(2):
                 image = Image.linear_gradient("L").resize((8, 8)).rotate(36 * number + 18 * copy)
                 drawn = Image.merge("RGB", [image, image.rotate(90), image.rotate(180)])
+                if scaling:
+                    drawn = drawn.resize((40 + number, 50 - 9 * copy))
                 drawn.save(class_folder / f"{copy}.jpg")
-    torch.save(fitted(folder / "photos").state_dict(), folder / "model.pt")
+    torch.save(fitted(folder / "photos", **scaling).state_dict(), folder / "model.pt")
 
 
 @torch.no_grad()
-def fitted(photos: Path) -> torch.nn.Module:
+def fitted(photos: Path, **scaling: Any) -> torch.nn.Module:
     """A ResNet-18 with random filters that gives each image its label."""
-    images, labels = drawings(photos)
+    images, labels = drawings(photos, **scaling)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in NORMALIZATIONS["cifar10"])
     images = (images - mean) / std
     torch.manual_seed(0)
-    network: Any = build({"space": "zoo", "name": "resnet18"}, classes=10, shape=(3, 8, 8))
+    network: Any = build({"space": "zoo", "name": "resnet18"}, classes=10, shape=images.shape[1:])
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = None  # statistics of all batches: here of one
@@ -83,9 +87,9 @@ def fitted(photos: Path) -> torch.nn.Module:
     return network
 
 
-def drawings(photos: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def drawings(photos: Path, **scaling: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The images (N, 3, 8, 8) of both splits in [0, 1], and their labels."""
-    splits = [datasets.load(f"imagefolder:{photos}", split) for split in ("train", "test")]
+    splits = [datasets.load(f"imagefolder:{photos}", split, **scaling) for split in ("train", "test")]
     return torch.cat([split.images[:] for split in splits]) / 255, torch.cat([one.labels for one in splits])
 
 
@@ -277,7 +281,11 @@ def test_the_output_that_a_page_shows_is_what_its_commands_print(
     _first_pipe: tuple[Path, str, subprocess.CompletedProcess[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every line that is shown is printed, on all digits. A page that is no tutorial has `results.jsonl`."""
+    """Every line that is shown is printed, on all digits. A page that is no tutorial has `results.jsonl`. The
+    README's photos have mixed sizes."""
+    if page == "index.md":
+        shutil.rmtree("photos")
+        files_of_a_user(Path(), resize=32, crop=32)
     folder, first, of_first = _first_pipe
     monkeypatch.setenv("COLUMNS", "200")
     if not page.startswith("start-"):

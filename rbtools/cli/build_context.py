@@ -58,6 +58,7 @@ def build_context(**values: object) -> CommandContext:
         "event": screen.tell,
     }
     typed = {name: value for name, value in values.items() if name in OPTIONS}
+    resolved |= scaling(screen, **{name: getattr(given, name) for name in SCALING})
     run = Run.of(tool=screen.tool, **{**typed, **resolved, "store": store})
     if given.dry_run:
         from rbtools.execution.dry_run import DryRun
@@ -69,6 +70,28 @@ def build_context(**values: object) -> CommandContext:
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
     return CommandContext(run, screen)
+
+
+SCALING = ("resize", "crop", "interpolation", "squash", "transform")
+
+
+def scaling(screen: Terminal, **options: Any) -> dict[str, Any]:
+    """The options of a run that `--resize`, `--crop`, `--interpolation`, `--squash` and `--transform`
+    determine. Raises UsageError if these contradict each other or name no transform."""
+    if not any(options.values()):
+        return {}
+    from rbtools.datasets import preprocessing
+    from rbtools.inputs.recognition import numbers
+
+    try:
+        made, name = preprocessing.of_options(**options), options["transform"]
+        normalize = None if name is None else preprocessing.preset(name).get("normalize")
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
+    if made is not None and name is not None:
+        told = "" if normalize is None else f" --normalize '{' '.join(map(numbers, normalize))}'"
+        screen.once(f"--transform {name} is {made.options}{told}.")
+    return {"preprocessing": str(made), "normalize": normalize}
 
 
 def _check_files(given: RunOptions) -> None:

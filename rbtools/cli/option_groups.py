@@ -44,7 +44,9 @@ GROUPS = (
         "Model", ("checkpoint", "arch", "normalize"), ("member", "allow-code", "defend", "backward", "draws")
     ),
     OptionGroup(
-        "Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map", "classes")
+        "Data",
+        ("dataset", "split", "n", "resize", "crop"),
+        "interpolation squash transform indices data-dir download class-map classes".split(),
     ),
     OptionGroup(
         "Running",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rbtools.cli import calls, streams
-from rbtools.cli.build_context import CommandContext, alone, build_context, terminal
+from rbtools.cli.build_context import SCALING, CommandContext, alone, build_context, terminal
 from rbtools.cli.declare import takes
 from rbtools.cli.run_options import RunOptions
 from rbtools.cli.source import RecordSource
@@ -78,7 +78,7 @@ def detail_param() -> Any:
 
 _MESSAGES = ("quiet", "verbose", "log", "config")
 _STORE = ("store", "force", "dry_run")
-_DATA = ("dataset", "data_dir", "download", "class_map", "classes")
+_DATA = ("dataset", "data_dir", "download", "class_map", "classes", *SCALING)
 _MACHINE = (
     *("device", "jobs", "jobs_per_gpu", "engine", "address", "unordered", "threads"),
     *(*_DATA, "allow_code"),

@@ -81,6 +81,32 @@ class RunOptions:
         " 1,3,5.",
         metavar="LIST",
     )
+    resize: int | None = param(
+        None,
+        "Scale the shorter side of each image to N pixels (with --squash, both sides), as torchvision and"
+        " timm do it, and then --crop.",
+        bounds="[1, 4096]",
+        metavar="N",
+    )
+    crop: int | None = param(
+        None,
+        "Cut a square with sides of N pixels out of the centre of each image.  [default with --squash: the"
+        " size of --resize]",
+        bounds="[1, 4096]",
+        metavar="N",
+    )
+    interpolation: str | None = param(
+        None, "Interpolation of --resize.  [default: bilinear]", choices=("bilinear", "bicubic")
+    )
+    squash: bool = param(
+        False, "Scale both sides to --resize, which distorts images that are not square.", flags=("--squash",)
+    )
+    transform: str | None = param(
+        None,
+        "Scale and crop images like published weights, torchvision:ResNet18_Weights.IMAGENET1K_V1 or"
+        " timm:resnet50.a1_in1k. Their normalisation is the default of --normalize.",
+        metavar="torchvision:WEIGHTS|timm:NAME",
+    )
     allow_code: bool = param(
         False,
         "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run.",

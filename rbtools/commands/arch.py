@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import units
 from rbtools.cli import calls, options, shared, streams
+from rbtools.cli.build_context import SCALING, scaling
 from rbtools.cli.run_options import RunOptions
 from rbtools.cli.source import RecordSource
 from rbtools.errors import RbError, UsageError, of_network
@@ -85,7 +86,7 @@ class ArchChoice:
 @shared.takes("choice", ArchChoice, make=dict)
 @shared.takes("sizes", ArchSizes, make=dict)
 @shared.takes("normalize", RecordSource, "normalize", make=lambda normalize: normalize)
-@shared.takes("work", RunOptions, "member", "allow_code", make=dict)
+@shared.takes("work", RunOptions, "member", "allow_code", *SCALING, make=dict)
 @options.screen_options
 def main(
     typed: ArchOptions,
@@ -111,13 +112,21 @@ def main(
       rb-arch --space fcnn --depth 3 --width 256 --where 'skips == 1' --sample 20 --dataset digits
       rb-arch --from-checkpoint model.pt --normalize cifar10 | rb-attack fgsm --dataset imagefolder:photos
     """
+    scaled = scaling(screen, **{name: work.pop(name) for name in SCALING})
+    if scaled and typed.dataset is None:
+        raise UsageError(f"{_given(SCALING)} describes the images of a data set. Add --dataset NAME.")
     if typed.checkpoints:
         if option := _given(NOT_FOR_FILES):
             raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
         from rbtools.execution.run import Run
 
         run = Run.of(
-            tool=screen.tool, notify=screen.once, dataset=typed.dataset, data_dir=typed.data_dir, **work
+            tool=screen.tool,
+            notify=screen.once,
+            dataset=typed.dataset,
+            data_dir=typed.data_dir,
+            **scaled,
+            **work,
         )
         recognised = _of_files([*typed.checkpoints, *typed.files], (typed.arch, normalize), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
@@ -132,8 +141,12 @@ def main(
     if typed.dataset is not None:
         from rbtools import datasets
 
-        described = datasets.describe(typed.dataset, typed.data_dir, allow_code=work["allow_code"])
-        about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
+        how = {"allow_code": work["allow_code"], "preprocessing": scaled.get("preprocessing")}
+        source = datasets.source(typed.dataset, typed.data_dir, **how)
+        described, extra = source.describe(), {"dataset": source.name}
+        about = {"classes": described.classes, "shape": described.shape}
+        if source.preprocessing is not None:
+            extra["preprocessing"] = str(source.preprocessing)
     if typed.arch is not None:
         named = _named(typed.arch, sizes, about, extra, work["allow_code"])
         return _write(these(named, **choice, warn=screen.warn), screen)

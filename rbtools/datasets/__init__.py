@@ -8,8 +8,9 @@ user's own code. Published data sets are described without their files.
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from rbtools.datasets import indices, of_classes
+from rbtools.datasets import indices, of_classes, preprocessing
 from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
 from rbtools.datasets.indices import subset
 from rbtools.datasets.normalization import NORMALIZATIONS
@@ -65,13 +66,17 @@ def source(
     class_map: PathLike | None = None,
     *,
     allow_code: bool = False,
+    **options: Any,
 ) -> DatasetSource:
     """The data set called `name`, not yet loaded. Raises RbError for an invalid name or argument.
 
     `data_dir` is the folder of published data sets (by default RB_DATA, or else the folder `data`).
     `class_map` is a file that maps class names to indices, for models that number the classes differently.
-    `allow_code` permits importing the user's code in python:MODULE:CLASS.
+    `allow_code` permits importing the user's code in python:MODULE:CLASS. `options` scale and crop the
+    images: `resize`, `crop`, `interpolation`, `squash` and `transform` as on the command line, or
+    `preprocessing`, the text in a record.
     """
+    scaled = preprocessing.of_options(**options)
     word, colon, argument = _parted(name)
     if word.startswith(OWN) and not allow_code:
         raise RbError(f"{word} is a program, which would run. If you trust it, add --allow-code.")
@@ -81,17 +86,26 @@ def source(
     chosen = argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN)
     # An imagefolder applies its class map itself.
     if chosen or (mapped is not None and word != "imagefolder"):
-        whole = source(word if chosen else name, data_dir, allow_code=allow_code)
+        whole = source(word if chosen else name, data_dir, allow_code=allow_code, preprocessing=scaled)
         return of_classes.OfClasses(
-            name=name, argument=argument if chosen else None, class_map=mapped, whole=whole
+            name=name,
+            argument=argument if chosen else None,
+            class_map=mapped,
+            preprocessing=whole.preprocessing,
+            whole=whole,
         )
-    opened: DatasetSource = DATASETS.load(word)(
+    kind = DATASETS.load(word)
+    scaled = None if scaled == kind.usual else scaled
+    opened: DatasetSource = kind(
         name=name,
         argument=argument if colon else None,
         data_dir=None if data_dir is None else os.fspath(data_dir),
         class_map=mapped,
+        **({"preprocessing": scaled} if kind.decodes else {}),
     )
-    return opened
+    if scaled is None or kind.decodes:
+        return opened
+    return preprocessing.ScaledDataset(name=name, preprocessing=scaled, whole=opened)
 
 
 def _parted(name: str) -> tuple[str, str, str]:
@@ -117,9 +131,13 @@ def describe(
     *,
     class_map: PathLike | None = None,
     allow_code: bool = False,
+    **options: Any,
 ) -> Description:
-    """The description of a data set without loading it: shape, classes, sizes. Imports no torch."""
-    return source(name, data_dir, class_map, allow_code=allow_code).describe()
+    """The description of a data set without loading it: shape, classes, sizes. Imports no torch.
+
+    `options` are those of `source`.
+    """
+    return source(name, data_dir, class_map, allow_code=allow_code, **options).describe()
 
 
 def load(
@@ -129,12 +147,14 @@ def load(
     *,
     class_map: PathLike | None = None,
     allow_code: bool = False,
+    **options: Any,
 ) -> Dataset:
     """One split in memory, with `.images` uint8 (N, C, H, W) and `.labels` int64 (N,).
 
-    Raises RbError if the name or the split is unknown, or if a file (named in the message) is unreadable.
+    `options` scale and crop the images (`source`), such as resize=256, crop=224. Raises RbError if the name
+    or the split is unknown, or if a file (named in the message) is unreadable.
     """
-    return source(name, data_dir, class_map, allow_code=allow_code).load(split)
+    return source(name, data_dir, class_map, allow_code=allow_code, **options).load(split)
 
 
 def fingerprint(
@@ -145,9 +165,10 @@ def fingerprint(
     *,
     class_map: PathLike | None = None,
     allow_code: bool = False,
+    **options: Any,
 ) -> str:
     """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
 
     Imports no torch. With a `cache`, a file is read again only if its size, time or inode has changed.
     """
-    return source(name, data_dir, class_map, allow_code=allow_code).fingerprint(split, cache)
+    return source(name, data_dir, class_map, allow_code=allow_code, **options).fingerprint(split, cache)

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rbtools.errors import RbError, near, shown
 from rbtools.lazy import np, torch
@@ -16,6 +16,7 @@ from rbtools.registry import Registered
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.datasets.preprocessing import Preprocessing
     from rbtools.datasets.streaming import Streamed
 
 MOST_CLASSES = 100_000  # the most classes without names; ImageNet-21k has a fifth of this number
@@ -79,12 +80,19 @@ class HashCache(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Registered, ABC):
-    """A data set that is not loaded yet. `name` is the user's text, `argument` the part after its colon."""
+    """A data set that is not loaded yet. `name` is the user's text, `argument` the part after its colon.
+
+    Classes with `decodes` scale and crop images as in `preprocessing`, or else as in `usual`.
+    """
+
+    decodes: ClassVar[bool] = False
+    usual: ClassVar[Preprocessing | None] = None
 
     name: str
     argument: str | None = None
     data_dir: str | None = None
     class_map: str | None = None
+    preprocessing: Preprocessing | None = None
 
     @abstractmethod
     def describe(self) -> Description:

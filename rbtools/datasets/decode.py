@@ -8,13 +8,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from rbtools.errors import RbError, one_line
 from rbtools.lazy import np
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from rbtools.datasets.preprocessing import Preprocessing
 
 # Images that a thread takes at a time: enough for cheap scheduling, and so few that an unreadable image is
 # reported early.
@@ -30,19 +32,6 @@ GREY_MODES = ("L", "1")
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
-class Scaling(NamedTuple):
-    """How an image is scaled before its centre is cropped, as with torchvision's Resize (antialiased).
-
-    `side` is the new length of the shorter side in pixels, or None for no scaling. With `squash`, both sides
-    get this length. With `only_others`, an image of the final size is not changed.
-    """
-
-    side: int | None
-    bicubic: bool = False
-    squash: bool = False
-    only_others: bool = False
-
-
 class Encoded(Protocol):
     """Encoded images that are numbered, such as the files of a folder or the rows of a table."""
 
@@ -54,16 +43,24 @@ class Encoded(Protocol):
 
 
 def decode(
-    images: Encoded, ids: Sequence[int] | np.ndarray, out: np.ndarray, resize: Scaling | None = None
+    images: Encoded,
+    ids: Sequence[int] | np.ndarray,
+    out: np.ndarray,
+    preprocessing: Preprocessing | None = None,
+    only_others: bool = False,
 ) -> None:
     """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, by a few threads.
 
     All images become RGB with Pillow's convert("RGB"), as in torchvision's ImageFolder, or one channel with
-    convert("L"). Transparency is dropped. With `resize`, images are scaled and their centres are cropped as
-    with torchvision's CenterCrop. Raises RbError if an image is unreadable or, without `resize`, has another
-    size. The message names the first such image.
+    convert("L"). Transparency is dropped. The converted images are scaled and cropped (with `only_others`,
+    those that do not have the size of `out`). Raises RbError if an image is unreadable or, without
+    `preprocessing`, has another size. The message names the first such image.
     """
-    _in_threads(len(ids), lambda place: _decode_one(images, int(ids[place]), out[place], resize))
+
+    def work(place: int) -> None:
+        _decode_one(images, int(ids[place]), out[place], preprocessing, only_others)
+
+    in_threads(len(ids), work)
 
 
 def size_of(images: Encoded, index: int) -> tuple[int, int]:
@@ -96,7 +93,7 @@ def check_sizes(images: Encoded) -> None:
         if size != first:
             raise _odd_size(images, first, index, size)
 
-    _in_threads(len(images), check)
+    in_threads(len(images), check)
 
 
 def evenly_spread(count: int) -> list[int]:
@@ -113,7 +110,7 @@ def unreadable(path: str, error: Exception) -> RbError:
     )
 
 
-def _in_threads(count: int, work: Callable[[int], None]) -> None:
+def in_threads(count: int, work: Callable[[int], None]) -> None:
     """Call `work` with 0, ..., count - 1 in several threads. The first of several errors is raised."""
     # Pillow releases the interpreter lock while it decodes, so more cores decode large images faster. Small
     # images are limited by the interpreter: a 32x32 JPEG takes 0.1 ms with any number of threads.
@@ -129,43 +126,26 @@ def _in_threads(count: int, work: Callable[[int], None]) -> None:
             pass
 
 
-def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: Scaling | None) -> None:
+def _decode_one(
+    images: Encoded, index: int, target: np.ndarray, preprocessing: Preprocessing | None, only_others: bool
+) -> None:
     channels, height, width = target.shape
     try:
         with images.open(index) as file:
             image = _open(io.BytesIO(file.read()))
         fits = image.size == (width, height)
         # The size is compared before the pixels are decoded: an unexpected huge image costs nothing.
-        if resize is None and not fits:
+        if preprocessing is None and not fits:
             raise _odd_size(images, (height, width), index, image.size[::-1])
         image = image.convert("RGB" if channels == 3 else "L")
-        if resize is not None and not (fits and resize.only_others):
-            image = _centre(_scaled(image, resize), height, width)
+        if preprocessing is not None and not (fits and only_others):
+            image = preprocessing.apply(image)
         pixels = np.asarray(image).reshape(height, width, channels)
     except (MemoryError, RbError):
         raise
     except Exception as error:
         raise unreadable(images.path(index), error) from None
     target[:] = pixels.transpose(2, 0, 1)
-
-
-def _scaled(image: Image.Image, scaling: Scaling) -> Image.Image:
-    from PIL import Image
-
-    if scaling.side is None:
-        return image
-    side, (width, height), shorter = scaling.side, image.size, min(image.size)
-    size = (side, side) if scaling.squash else (int(side * width / shorter), int(side * height / shorter))
-    return image.resize(size, Image.Resampling.BICUBIC if scaling.bicubic else Image.Resampling.BILINEAR)
-
-
-def _centre(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Crops with the rounding of torchvision's CenterCrop. Pixels outside the image are black."""
-    left, top = (
-        round((length - wanted) / 2) if length >= wanted else -((wanted - length) // 2)
-        for length, wanted in zip(image.size, (width, height), strict=True)
-    )
-    return image.crop((left, top, left + width, top + height))
 
 
 def _header(images: Encoded, index: int) -> Image.Image:
@@ -196,10 +176,11 @@ def _quiet() -> Iterator[None]:
 
 def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:
     """The sizes are (height, width)."""
-    wanted = f"{size[1]}x{size[0]}"
     return RbError(
-        f"The images have different sizes: {first} is {wanted}, {other} is {other_size[1]}x{other_size[0]}."
-        f" Expected one size; resize them, for example with ImageMagick: mogrify -resize {wanted}! FILES."
+        f"The images have different sizes: {first} is {size[1]}x{size[0]}, {other} is"
+        f" {other_size[1]}x{other_size[0]}. Expected one size. Scale and crop them when they are read, with"
+        " the sizes that the network was trained with: add --resize 256 --crop 224, or the transform of"
+        " published weights (--transform torchvision:ResNet18_Weights.IMAGENET1K_V1)."
     )
 
 
@@ -207,6 +188,8 @@ def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[i
     sizes = [size_of(images, number) for number in evenly_spread(len(images))]
     error = _different_sizes(images.path(0), first, images.path(index), size)
     usual = max((first, size), key=sizes.count)
+    if 2 * sizes.count(usual) <= len(sizes):
+        return error
     odd = images.path(index) if usual == first else images.path(0)
     share = f"{sizes.count(usual)} of {len(sizes)} images that were looked at are {usual[1]}x{usual[0]}"
     return RbError(f"{error} {share}, so that {odd} is the odd one.")

@@ -31,10 +31,10 @@ class ImageFolder(TreeDataset):
 
     The labels 0, 1, ... are assigned to the class folders in alphabetical order, or in numerical order if all
     names are integers. A class map can assign other labels. An empty folder is a class without images. If
-    there is no `test`, `val` is used. If PATH itself contains the class folders, PATH is `test`. All images
-    must have the same size. Images are converted to RGB, or to one channel with PATH:grey. Unlike in
-    torchvision, hidden files and folders are skipped, and images with more than 8 bits per channel are an
-    error.
+    there is no `test`, `val` is used. If PATH itself contains the class folders, PATH is `test`. Without
+    preprocessing, all images must have the same size. Images are converted to RGB, or to one channel with
+    PATH:grey. Unlike in torchvision, hidden files and folders are skipped, and images with more than 8 bits
+    per channel are an error.
     """
 
     def __post_init__(self) -> None:
@@ -45,10 +45,10 @@ class ImageFolder(TreeDataset):
             )
 
     def describe(self) -> Description:
-        """Counts the files and opens only the first image of each split."""
+        """Counts the files and opens only the first image of each split, if there is no preprocessing."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
-        size = decode.one_size(trees.values())
+        size = (self.scaled.crop,) * 2 if self.scaled else decode.one_size(trees.values())
         first = next(iter(trees.values()))
         skipped = sum((Counter(tree.skipped) for tree in trees.values()), Counter())
         class_names = self.names(first)
@@ -67,7 +67,7 @@ class ImageFolder(TreeDataset):
         return "imagefolder 1" if self._channels == 3 else "imagefolder 1 grey"
 
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:
-        return (self._channels, *decode.size_of(tree, 0))
+        return (self._channels, *((self.scaled.crop,) * 2 if self.scaled else decode.size_of(tree, 0)))
 
     @property
     def _path(self) -> str:

@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from rbtools.datasets.base import Description
-from rbtools.datasets.decode import Scaling
 from rbtools.datasets.photographs import Photographs
+from rbtools.datasets.preprocessing import Preprocessing, parse
 from rbtools.datasets.tree import Tree, class_folders, scan, some
 from rbtools.errors import RbError
 
 WNID = re.compile(r"n\d{8}")
 # The number of a validation image in its file name, which the wnid may follow.
 NUMBER = re.compile(r"(?:.*/)?[^/]*_(\d{8})(?:_n\d{8})?\.\w+")
-USUAL = "bilinear-256-224"
-_PREPROCESSING = re.compile(
-    r"(?:(squash-)?(bilinear|bicubic)(?=-\d+-\d+$)|(crop|squash)(?=-\d+$))-(\d{1,4})(?:-(\d{1,4}))?", re.ASCII
-)
-MOST_PIXELS = 4096  # of a side
 SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluates on
 
 
@@ -38,35 +33,13 @@ def facts() -> Facts:
     return Facts(**json.loads(Path(__file__).with_name("imagenet.json").read_text("utf-8")))
 
 
-def scaling(text: str) -> tuple[Scaling, int]:
-    """The preprocessing that a text describes, and the side length of the preprocessed images.
-
-    With `bilinear-256-224` or `bicubic-256-224`, the shorter side is scaled to 256 pixels and the centre is
-    cropped to 224. With `squash-bicubic-256-224`, both sides are scaled to 256. `squash-224` is
-    `squash-bilinear-224-224`. With `crop-288`, the centre is cropped without scaling. Raises RbError for any
-    other text.
-    """
-    match = _PREPROCESSING.fullmatch(text)
-    if match is not None:
-        squash, method, kind, side, crop = match.groups()
-        scaled, cropped = int(side), int(crop or side)
-        if 0 < cropped <= scaled <= MOST_PIXELS:
-            shorter_side = None if kind == "crop" else scaled
-            return Scaling(shorter_side, method == "bicubic", squash is not None or kind == "squash"), cropped
-    raise RbError(
-        f"The data set imagenet has no preprocessing '{text[:40]}'. Write imagenet, which is"
-        f" imagenet:{USUAL}, or imagenet:bicubic-256-224, imagenet:squash-bicubic-256-224, imagenet:crop-288,"
-        " imagenet:squash-224."
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Photographs):
     """ILSVRC2012 in one folder per wnid (WordNet ID), as torchvision unpacks it.
 
-    Images of any size are scaled and cropped (`scaling`) when they are used. A split may have any number of
-    images, and a folder with only some classes keeps the class indices of all 1,000 classes. The split
-    `robustbench` consists of the 5,000 validation images that RobustBench uses.
+    Images of any size are scaled and cropped when they are used. A split may have any number of images, and a
+    folder with only some classes keeps the class indices of all 1,000 classes. The split `robustbench`
+    consists of the 5,000 validation images that RobustBench uses.
     """
 
     shape = (3, 224, 224)
@@ -74,18 +47,23 @@ class ImageNet(Photographs):
     normalization = "imagenet"
     class_names = tuple(str(number) for number in range(1000))
     folders = ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
+    kind = "imagenet 1"
+    usual = Preprocessing(224, 256)
 
     def __post_init__(self) -> None:
-        scaling(self.argument or USUAL)
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        return f"imagenet 1 {self.argument or USUAL}"
+        if self.argument is not None:
+            try:
+                options = parse(self.argument).options
+            except RbError:
+                options = "--resize 256 --crop 224"
+            raise RbError(
+                f"The data set imagenet takes no argument, found '{self.name}'. Options determine how images"
+                f" are scaled and cropped: --dataset imagenet {options}."
+            )
 
     def describe(self) -> Description:
         """The published description, with the sizes of the user's folders if they exist."""
-        side = scaling(self.argument or USUAL)[1]
-        about = replace(super().describe(), class_names=facts().wnids, shape=(3, side, side))
+        about = replace(super().describe(), class_names=facts().wnids)
         trees = {split: self.find(split) for split in ("train", "test") if self._place(split) is not None}
         if not trees:
             return about
@@ -99,14 +77,6 @@ class ImageNet(Photographs):
             if len(tree.classes) < len(facts().wnids)
         )
         return replace(about, sizes={key: size for key, size in sizes.items() if size}, notes=notes)
-
-    @property
-    def resize(self) -> Scaling:  # type: ignore[override]
-        return scaling(self.argument or USUAL)[0]
-
-    def image_shape(self, tree: Tree) -> tuple[int, int, int]:
-        side = scaling(self.argument or USUAL)[1]
-        return (3, side, side)
 
     def names(self, tree: Tree) -> list[str]:
         return facts().wnids

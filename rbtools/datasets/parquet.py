@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from rbtools.datasets import content_hash, decode, streaming
 from rbtools.datasets.base import (
@@ -47,10 +47,12 @@ class Parquet(DatasetSource):
     """One column has the images, encoded as PNG or JPEG, and one column has the labels.
 
     If there is no `test`, `validation` is used. The class names are those in the Hub's metadata of the file,
-    or otherwise the numbers from 0 to the highest label of all splits. All images must have the same size.
-    Images are converted to greyscale if most images are greyscale, otherwise to RGB. PATH:rgb and PATH:grey
-    select one of the two.
+    or otherwise the numbers from 0 to the highest label of all splits. Without preprocessing, all images must
+    have the same size. Images are converted to greyscale if most images are greyscale, otherwise to RGB.
+    PATH:rgb and PATH:grey select one of the two.
     """
+
+    decodes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.argument:
@@ -59,8 +61,10 @@ class Parquet(DatasetSource):
             )
 
     def describe(self) -> Description:
+        scaled, tables = self.preprocessing, self._tables.values()
+        size = decode.one_size(tables) if scaled is None else (scaled.crop, scaled.crop)
         return self.described(
-            (self._channels, *decode.one_size(self._tables.values())),
+            (self._channels, *size),
             self._class_names,
             {split: len(table) for split, table in self._tables.items()},
             notes=self._notes(),
@@ -68,10 +72,13 @@ class Parquet(DatasetSource):
 
     def load(self, split: str) -> Dataset:
         self._known(split)
-        table = self._tables[split]
-        shape = (len(table), self._channels, *decode.size_of(table, 0))
-        images = streaming.images(shape, lambda ids, out: decode.decode(table, ids, out))
-        if isinstance(images, streaming.Streamed):
+        table, scaled = self._tables[split], self.preprocessing
+        size = decode.size_of(table, 0) if scaled is None else (scaled.crop, scaled.crop)
+        made = streaming.images if scaled is None else streaming.Streamed
+        images = made(
+            (len(table), self._channels, *size), lambda ids, out: decode.decode(table, ids, out, scaled)
+        )
+        if isinstance(images, streaming.Streamed) and scaled is None:
             decode.check_sizes(table)  # report a wrong size now, not during the work
         return self.loaded(split, images, table.labels, self._class_names)
 
@@ -90,11 +97,11 @@ class Parquet(DatasetSource):
                 except OSError as error:
                     raise decode.unreadable(table.path(row), error) from None
                 total.update(content_hash.lines(str(label), hashlib.sha256(content).hexdigest()))
-            if channels is not None:
-                total.update(content_hash.lines(f"channels {channels}"))
+            total.update(content_hash.lines(*asked))
             return total.hexdigest()
 
-        asked = () if channels is None else (str(channels),)
+        asked = [] if channels is None else [f"channels {channels}"]
+        asked += [] if self.preprocessing is None else [str(self.preprocessing)]
         key = ("parquet", *asked, *map(os.path.realpath, files))
         return content_hash.remembered(cache, key, [(file.name, file) for file in files], make)
 

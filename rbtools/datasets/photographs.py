@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from rbtools.datasets import cifar
 from rbtools.datasets.base import Description
-from rbtools.datasets.decode import Scaling
+from rbtools.datasets.preprocessing import Preprocessing
 from rbtools.datasets.published_files import PublishedDataset
 from rbtools.datasets.tree import Tree, TreeDataset, is_image, scan, some, split_folders
 from rbtools.errors import RbError
@@ -21,6 +21,14 @@ from rbtools.plain_files import read_text
 class Photographs(PublishedDataset, TreeDataset):
     any_number: ClassVar[bool] = False  # whether the number of images may differ from the published one
 
+    def describe(self) -> Description:
+        about = super().describe()
+        return replace(about, shape=self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return self.shape if self.scaled is None else (3, self.scaled.crop, self.scaled.crop)
+
     @abstractmethod
     def find(self, split: str) -> Tree:
         """Raises NotHere if no files are found."""
@@ -29,7 +37,7 @@ class Photographs(PublishedDataset, TreeDataset):
         return {self.find(split).root: None}
 
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:
-        return self.shape
+        return self._shape
 
     def tree(self, split: str) -> Tree:
         self.known(split)
@@ -84,7 +92,7 @@ class ImageNet50(Photographs):
     normalization = "imagenet"
     class_names = tuple(str(number) for number in range(50))
     folders = ("imagenet50", "imagenet-50", "ImageNet-50", "ImageNet50")
-    resize = Scaling(256, only_others=True)
+    odd = Preprocessing(224, 256)
     kind = "imagenet50 1"
     any_number: ClassVar[bool] = True
 

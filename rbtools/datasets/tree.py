@@ -14,6 +14,7 @@ from typing import IO, ClassVar, NoReturn
 
 from rbtools.datasets import content_hash, decode, streaming
 from rbtools.datasets.base import Dataset, DatasetSource, HashCache, are_numbers
+from rbtools.datasets.preprocessing import Preprocessing
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import opened
@@ -212,12 +213,14 @@ class TreeDataset(DatasetSource):
     """Data sets whose images are files.
 
     Images are decoded when the split is loaded, or when they are indexed if they do not fit into memory or
-    are all scaled. `kind` contains the settings that, together with the files, determine the pixels. `kind`
-    is part of the fingerprint.
+    are all scaled. `kind` contains the settings that, together with the files and the preprocessing,
+    determine the pixels. `kind` is part of the fingerprint. `odd` is the preprocessing of images that do not
+    have the usual size.
     """
 
+    decodes: ClassVar[bool] = True
     kind: ClassVar[str] = "imagefolder 1"
-    resize: ClassVar[decode.Scaling | None] = None
+    odd: ClassVar[Preprocessing | None] = None
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
@@ -227,20 +230,24 @@ class TreeDataset(DatasetSource):
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:
         """(C, H, W) of every image."""
 
+    @property
+    def scaled(self) -> Preprocessing | None:
+        """The preprocessing of all images, if any."""
+        return self.preprocessing or self.usual
+
     def names(self, tree: Tree) -> list[str]:
         """The classes in the order of the labels."""
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        tree, resize = self.tree(split), self.resize
+        tree, scaled = self.tree(split), self.scaled
         names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
 
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:
-            decode.decode(tree, ids, out, resize=resize)
+            decode.decode(tree, ids, out, scaled or self.odd, only_others=scaled is None)
 
-        all_scaled = resize is not None and not resize.only_others
-        images = streaming.Streamed(shape, fetch) if all_scaled else streaming.images(shape, fetch)
-        if isinstance(images, streaming.Streamed) and resize is None:
+        images = streaming.images(shape, fetch) if scaled is None else streaming.Streamed(shape, fetch)
+        if isinstance(images, streaming.Streamed) and (scaled or self.odd) is None:
             decode.check_sizes(tree)  # report a wrong size now, not during the work
         label_of = np.array([names.index(name) for name in tree.classes])
         return self.loaded(split, images, label_of[[position for position, _ in tree.files]], names)
@@ -250,7 +257,8 @@ class TreeDataset(DatasetSource):
 
         Raises RbError if a file cannot be read. The message names the file.
         """
-        tree, kind = self.tree(split), self.kind
+        tree = self.tree(split)
+        kind = self.kind if self.scaled is None else f"{self.kind} {self.scaled}"
         names = self.names(tree)
         key = [kind, os.path.realpath(tree.root), str(len(names)), *names]
         try:

@@ -67,6 +67,7 @@ def evaluate(
     keep_images: bool = False,
     draws: int = 20,
     progress: bool | Callable[[str], None] | None = None,
+    **options: Any,
 ) -> Any:
     """Evaluate a model in memory; returns a `Result`. If `task` is a list, returns a list of results.
 
@@ -87,6 +88,7 @@ def evaluate(
     class. Without `store`, nothing is written. With `keep_images`, results contain the perturbed images.
     `draws` is the number of random passes for each image if the model is randomised; 1 evaluates it like any
     other model. `progress` is a function that is called with a line of text; True shows a tqdm line.
+    `options` scale and crop the images of a named data set: resize=256, crop=224 (`rbtools.datasets.source`).
 
     Raises RbError if an argument has another form; the message contains what was found and what to do.
     """
@@ -99,7 +101,7 @@ def evaluate(
             raise RbError(f"{name} is {count!r}. It must be a whole number, {least} or more.")
     if precision not in ("auto", "fp32", "bf16"):
         raise RbError(f"precision is {precision!r}. Choose from: auto, fp32, bf16.")
-    given = in_memory.data_of(data, kept=store is not None)
+    given = in_memory.data_of(data, kept=store is not None, **options)
     network, place = in_memory.model_of(model, given, device)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")

@@ -16,6 +16,7 @@ from rbtools import check_input, units
 from rbtools.attacks.base import Attack
 from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
+from rbtools.datasets import preprocessing
 from rbtools.datasets.given import pair
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError, as_arguments
@@ -51,18 +52,20 @@ class GivenData(NamedTuple):
     fingerprint: str | None = None
 
 
-def data_of(given: Any, *, kept: bool) -> GivenData:
+def data_of(given: Any, *, kept: bool, **options: Any) -> GivenData:
     """The images and labels of (images, labels), of a Dataset or DataLoader of such pairs, or of a named data
     set.
 
-    With `kept`, results are stored, and the order of the images must be the same every time. Raises RbError
-    if the images or labels have another form.
+    With `kept`, results are stored, and the order of the images must be the same every time. `options` scale
+    and crop the images of a named data set (`datasets.source`). Raises RbError if the images or labels have
+    another form.
     """
+    scaled = preprocessing.of_arguments(given, options)
     if isinstance(given, str):
         from rbtools.execution.run import Run
         from rbtools.inputs import data
 
-        named = data.data_of({}, Run.of(dataset=given))
+        named = data.data_of({}, Run.of(dataset=given, preprocessing=None if scaled is None else str(scaled)))
         dataset = named.load()
         return GivenData(dataset.images, dataset.labels, named.fingerprint)
     return GivenData(*pair(given, in_order=kept))

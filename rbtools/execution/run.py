@@ -19,16 +19,19 @@ class Selection:
     `n` is the number of examples, which are the first ones in the fixed order of the split; None means all.
     `indices` is the name of a file, or the examples themselves (`datasets.indices.Indices`). `archive` is a
     folder of corrupted images that replace the clean images. `classes` are the network's classes that the
-    images show, separated by commas. `weights` is a folder of published weights, and `member` is the name of
-    one of several networks in a file. `allow_code` permits running networks that are the user's own code; no
-    record and no file can set this. `defend` contains the stages before the network
-    (`defences.stages.Stages`).
+    images show, separated by commas. `preprocessing` describes how images are scaled and cropped, as in a
+    record, and `normalize` is the [mean, std] of `--transform`. `weights` is a folder of published weights,
+    and `member` is the name of one of several networks in a file. `allow_code` permits running networks that
+    are the user's own code; no record and no file can set this. `defend` contains the stages before the
+    network (`defences.stages.Stages`).
     """
 
     dataset: str | None = None
     data_dir: str | None = None
     class_map: str | None = None
     classes: str | None = None
+    preprocessing: str | None = None
+    normalize: Any = None
     download: bool = False
     split: str = "test"
     n: int | None = None

@@ -210,6 +210,8 @@ def _recognised(
     if data is not None and about is not None:
         key_fields |= {"data": data.fingerprint, "split": data.split, "classes": about.classes}
         key_fields |= {"shape": about.shape, "normalize": [about.mean, about.std]}
+    if (preset := run.selection.normalize) is not None:
+        key_fields["preset"] = preset
     stored = run.store.get(f"recognised:{digest(key_fields)}")
     if stored is None:
         from rbtools.models import checkpoint
@@ -220,7 +222,7 @@ def _recognised(
             classes=None if about is None else about.classes,
             shape=None if about is None else about.shape,
             hints=checkpoint.NormalizationHints(
-                normalizations(data), CLASSES, None if data is None else lambda: _batches(data)
+                normalizations(data), CLASSES, None if data is None else lambda: _batches(data), preset
             ),
             allow_code=run.selection.allow_code,
         )

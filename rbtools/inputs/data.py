@@ -48,10 +48,13 @@ class Data:
     data_dir: str | None
     class_map: str | None
     indices: datasets.indices.Indices | None = None
+    preprocessing: str | None = None
 
     def load(self) -> datasets.Dataset:
         # the last data sets stay in memory for the next records
-        return _loaded(self.name, self.split, self.data_dir, self.class_map, self.fingerprint)
+        return _loaded(
+            self.name, self.split, self.data_dir, self.class_map, self.preprocessing, self.fingerprint
+        )
 
     def order(self, labels: torch.Tensor) -> torch.Tensor:
         """The examples, as indices into the split, in the order of evaluations. `--n` selects the first
@@ -64,19 +67,28 @@ class Data:
         return chosen[datasets.subset(labels[chosen], self.size, seed=0)]
 
     def protocol(self) -> dict[str, str]:
-        """The fields of an entry that describe the selection of the examples and the order of the classes."""
+        """The fields of an entry that describe the examples, their pixels and the order of the classes."""
         fields = {} if self.indices is None else {"indices": self.indices.name}
         if self.class_map is not None:
             fields["class_map"] = digest({"classes": self.about.class_names})[:16]
+        if self.preprocessing is not None:
+            fields["preprocessing"] = self.preprocessing
         return fields
 
 
 @lru_cache(maxsize=2)
 def _loaded(
-    name: str, split: str, data_dir: str | None, class_map: str | None, fingerprint: str
+    name: str,
+    split: str,
+    data_dir: str | None,
+    class_map: str | None,
+    preprocessing: str | None,
+    fingerprint: str,
 ) -> datasets.Dataset:
     # Describing the data set already required --allow-code, so it is not checked again.
-    return datasets.load(name, split, data_dir, class_map=class_map, allow_code=True)
+    return datasets.load(
+        name, split, data_dir, class_map=class_map, allow_code=True, preprocessing=preprocessing
+    )
 
 
 @dataclass(frozen=True)
@@ -160,19 +172,19 @@ def _described(
     split: str,
     data_dir: str | None,
     class_map: str | None,
+    preprocessing: str | None,
     chosen: str | datasets.indices.Indices | None,
     store: Store,
     allow_code: bool,
 ) -> Data:
-    about = datasets.describe(name, data_dir, class_map=class_map, allow_code=allow_code)
-    fingerprint = datasets.fingerprint(
-        name, split, data_dir, cache=store, class_map=class_map, allow_code=allow_code
-    )
+    source = datasets.source(name, data_dir, class_map, allow_code=allow_code, preprocessing=preprocessing)
+    about, fingerprint = source.describe(), source.fingerprint(split, store)
+    scaled = None if source.preprocessing is None else str(source.preprocessing)
     size = about.sizes.get(split)
     if size is None:
         known = ", ".join(about.sizes)
         raise RbError(f"The data set {name} has no split '{split}'. It has: {known}.")
-    return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map), chosen)
+    return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map, None, scaled), chosen)
 
 
 # Data sets that this process has downloaded or found.
@@ -192,11 +204,7 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         raise RbError(
             f"The record's dataset is {name!r}. Expected a name such as digits or imagefolder:PATH."
         )
-    arch = record.get("arch")
-    wanted = arch.get("preprocessing") if isinstance(arch, dict) else None
-    # the network needs images that are scaled or cropped in this way
-    if name == "imagenet" and isinstance(wanted, str):
-        name = f"imagenet:{wanted}"
+    preprocessing = run.selection.preprocessing or _preprocessing(record, name)
     split = split or run.selection.split
     if run.selection.download and (name, split, run.selection.data_dir) not in _here:
         source = datasets.source(name, run.selection.data_dir, allow_code=run.selection.allow_code)
@@ -212,6 +220,7 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
             split,
             run.selection.data_dir,
             class_map,
+            preprocessing,
             run.selection.indices,
             run.store,
             run.selection.allow_code,
@@ -226,13 +235,23 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         if run.selection.archive is None:
             raise
         data = from_archive(
-            name, split, run.selection.data_dir, run.selection.indices, run.selection.archive, run.store
+            *(name, split, run.selection.data_dir, preprocessing),
+            *(run.selection.indices, run.selection.archive, run.store),
         )
     for note in data.about.notes:
         run.report.notify(note)
     if order is not None:
         run.report.notify(class_order.sentence(order, data))
     return data
+
+
+def _preprocessing(record: Mapping[str, Any], name: str) -> str | None:
+    """The preprocessing of the record's data set, or for `imagenet` that of the record's network."""
+    own, arch = record.get("preprocessing"), record.get("arch")
+    if isinstance(own, str) and named_data(record, "") == _absolute(name):
+        return own
+    wanted = arch.get("preprocessing") if isinstance(arch, Mapping) and name == "imagenet" else None
+    return wanted if isinstance(wanted, str) else None
 
 
 def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Run) -> list[str] | None:
@@ -275,20 +294,28 @@ def of_data(data: Data) -> dict[str, Any]:
     fields: dict[str, Any] = {"dataset": data.name}
     if data.class_map is not None:
         fields["class_map"] = list(data.about.class_names)
+    if data.preprocessing is not None:
+        fields["preprocessing"] = data.preprocessing
     return fields
 
 
-def named_data(record: dict[str, Any], default: str) -> str:
+def named_data(record: Mapping[str, Any], default: str) -> str:
     """The name of the record's data set, in the form of `Data.name`."""
     name = record.get("dataset", default)
     return _absolute(name) if isinstance(name, str) else default
 
 
 def from_archive(
-    name: str, split: str, data_dir: str | None, chosen: str | None, folder: str, store: Store
+    name: str,
+    split: str,
+    data_dir: str | None,
+    preprocessing: str | None,
+    chosen: str | None,
+    folder: str,
+    store: Store,
 ) -> ArchiveDataset:
     """A published data set whose files are missing. Raises RbError for an unknown split."""
-    about = datasets.describe(name, data_dir)
+    about = datasets.describe(name, data_dir, preprocessing=preprocessing)
     if split not in about.sizes:
         raise RbError(f"The data set {name} has no split '{split}'. It has: {', '.join(about.sizes)}.")
     labels = Path(folder) / "labels.npy"
@@ -296,7 +323,9 @@ def from_archive(
         raise RbError(f"The folder {folder} lacks labels.npy. Unpack the archive again.")
     size = about.sizes[split]
     content = {"archive": store.file_hash(labels), "shape": about.shape, "size": size}
-    data = ArchiveDataset(name, split, about, digest(content), size, data_dir, None, None, folder)
+    data = ArchiveDataset(
+        name, split, about, digest(content), size, data_dir, None, None, preprocessing, folder
+    )
     return _selected(data, chosen, content)
 
 
@@ -333,7 +362,7 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
     fingerprint = images_hash(images, labels)
     arch = {"space": "memory", "name": weights["class"].rpartition(".")[2]}
     fields = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
-    split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, None, None, None, dataset)
+    split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, None, None, None, None, dataset)
     return InMemory(fields, model, split)
 
 

@@ -293,6 +293,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
 def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> dict[str, Any]:
     """The options of the run that an entry names, `precision` if `searched`, and no split if `difference`."""
     under: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
+    under["preprocessing"] = entry.get("preprocessing")
     if not difference:
         under["split"] = entry.get("split")
     if searched and entry.get("precision") in ("fp32", "bf16"):
@@ -365,7 +366,7 @@ def _measured(entry: Entry) -> MeasureQuestion:
         for name in ("on", "batches", "batch_size", "batchnorm", "init_seed")
         if name in entry
     }
-    under = {name: entry[name] for name in ("split", "seed") if name in entry}
+    under = {name: entry[name] for name in ("split", "seed", "preprocessing") if name in entry}
     if "split" in entry:
         about["splits"] = (entry["split"],)
     batches, size = entry.get("batches"), entry.get("batch_size")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # the fields that are needed to load a model, besides the checkpoint
-DESCRIBES = ("arch", "dataset", "checkpoint_file")
+DESCRIBES = ("arch", "dataset", "preprocessing", "checkpoint_file")
 ENSEMBLE = "ensemble"  # a key of broken_by_source, beside the sources' checkpoints
 _COUNT = "broken_by_source."  # followed by the number of the attacked model: a sum over images
 
@@ -156,7 +156,8 @@ def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
 
     classes, where = batch.clean_logits.shape[1], batch.images.device
     chosen = run.selection
-    named = (sources, chosen.dataset, chosen.split, chosen.data_dir, chosen.class_map, run.store.folder)
+    images = (chosen.dataset, chosen.split, chosen.data_dir, chosen.class_map, chosen.preprocessing)
+    named = (sources, *images, run.store.folder)
     key = (*named, where, batch.images.shape[1:], classes)
     if not _last or _last[0][0] != key:
         models = []

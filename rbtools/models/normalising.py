@@ -19,6 +19,7 @@ RAW = "none"  # an architecture's `normalize` if the network takes unchanged pix
 OPEN = "open"  # not known yet: the accuracy on images decides
 ACCURACY = "accuracy"  # the accuracy on images decided
 DATASET = "dataset"  # the known normalisation of the evaluated data set
+TRANSFORM = "--transform"  # the normalisation of the preset that this option names
 PUBLISHED = "published"  # the known normalisation of the network's published configuration
 SMALL_IMAGENET = "imagenet16-120"
 GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor images decide
@@ -28,12 +29,14 @@ GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor ima
 class NormalizationHints:
     """`known` maps names to normalisations, and `classes` maps them to numbers of classes.
 
-    `batches` returns labelled images on which several possible normalisations are compared.
+    `batches` returns labelled images on which several possible normalisations are compared. `preset` is the
+    normalisation of `--transform`, which is chosen if neither file nor user names another one.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
     batches: Batches | None = None
+    preset: Pair | None = None
 
 
 class Choices(NamedTuple):
@@ -71,6 +74,8 @@ def choices(
         return Choices({RAW: {}}, "checkpoint")
     if "normalize" in arch:
         return Choices({RAW: {}}, "given")
+    if hints.preset is not None and _fitting({PUBLISHED: hints.preset}, channels):
+        return Choices({PUBLISHED: chosen(hints.preset)}, TRANSFORM)
     known = _fitting(hints.known, channels)
     trained_on = str(checkpoint.origin.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
     if trained_on in known:
@@ -93,6 +98,8 @@ def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channe
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
         return Choices({RAW: chosen(None)}, f"{GUESS}the program normalises by itself")
+    if hints.preset is not None and _fitting({PUBLISHED: hints.preset}, channels):
+        return Choices({PUBLISHED: chosen(hints.preset)}, TRANSFORM)
     return _of_kinds(_fitting(hints.known, channels))
 
 
@@ -137,13 +144,16 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
 
 
 def preprocessing(cfg: object) -> str | None:
-    """Returns the preprocessing of a timm configuration as an argument of the data set imagenet, if any."""
+    """Returns the text of the preprocessing (`datasets.preprocessing`) in a timm configuration, or None if it
+    cannot be described."""
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
         return None
-    interpolation, share, (_, side, _) = (cfg[key] for key in keys)
-    named = interpolation in ("bilinear", "bicubic") and cfg.get("crop_mode") in (None, "", "center")
-    return f"{interpolation}-{int(side / share)}-{side}" if named else None
+    interpolation, share, (_, side, width) = (cfg[key] for key in keys)
+    squash = {None: "", "": "", "center": "", "squash": "squash-"}.get(cfg.get("crop_mode"))
+    if interpolation not in ("bilinear", "bicubic") or squash is None or side != width:
+        return None
+    return f"{squash}{interpolation}-{int(side / share)}-{side}"
 
 
 def normaliser(network: nn.Module) -> str | None:
@@ -173,6 +183,6 @@ def warnings_of(network: nn.Module, arch: Mapping[str, Any]) -> list[str]:
         return []
     where = f"its module {place}" if place else "the network itself"
     return [
-        f"images are normalised twice: by --normalize, and by {where}, which holds a mean and a standard"
-        " deviation. Add --normalize none where the second is meant"
+        f"images are normalised twice: by --normalize or --transform, and by {where}, which holds a mean and"
+        " a standard deviation. Add --normalize none where the second is meant"
     ]

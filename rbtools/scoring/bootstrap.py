@@ -141,7 +141,7 @@ class BootstrapDraws:
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights of images, float32 (size, n), equal for all records with these images, and their sums."""
-        about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
+        about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map", "preprocessing")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
             weights = self._generator(images).standard_exponential((self.size, n), np.float32)

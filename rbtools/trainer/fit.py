@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rbtools import check_input, datasets, registry
-from rbtools.datasets import given
+from rbtools.datasets import given, preprocessing
 from rbtools.errors import RbError, as_arguments, in_words_of_python, shown, unknown
 from rbtools.execution import device as devices
 from rbtools.execution import precision as precisions
@@ -89,13 +89,14 @@ def fit(
     `model` maps images float32 (N, C, H, W) in [0, 1] to logits (N, K), and includes its normalisation.
     `data` is a pair (images, labels) of tensors or arrays, a torch Dataset or DataLoader of such pairs, or
     the name of a data set such as "digits". Images are uint8, or float in [0, 1], and labels are class
-    numbers. A Dataset or DataLoader is read once. Of a named data set, the train split is used. `method` is a
-    name ("trades") or an object of `rbtools.training`. `options` are other fields of the recipe
-    (`batch_size`, `lr`, `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method
-    given by name (`eps=8/255`, in pixel units of [0, 1]). Defaults are those of rb-train (without `val`, 2 %
-    of the images are held out), except that a DataLoader determines the batch size. `device` "auto" is the
-    model's device if it is a GPU, otherwise the first GPU, or the CPU if there is no GPU. `progress` is
-    called with a line of text after each step; True shows the line with tqdm.
+    numbers. A Dataset or DataLoader is read once. Of a named data set, the train split is used, whose images
+    resize=256, crop=224 scale and crop (`rbtools.datasets.source`). `method` is a name ("trades") or an
+    object of `rbtools.training`. `options` are other fields of the recipe (`batch_size`, `lr`, `schedule`,
+    `regularize`, `ema`, `select`, `preset` ...), and parameters of a method given by name (`eps=8/255`, in
+    pixel units of [0, 1]). Defaults are those of rb-train (without `val`, 2 % of the images are held out),
+    except that a DataLoader determines the batch size. `device` "auto" is the model's device if it is a GPU,
+    otherwise the first GPU, or the CPU if there is no GPU. `progress` is called with a line of text after
+    each step; True shows the line with tqdm.
 
     With the same initial weights, images, recipe, seed, and number of threads, the resulting weights are
     those of rb-train, bit for bit. Afterwards the model is on its earlier device. The mode of each module,
@@ -110,8 +111,9 @@ def fit(
             " without it, or use torchrun with rb-train."
         )
     options_given = {name: value for name, value in (("epochs", epochs), ("val", val)) if value is not None}
+    scaling = {name: options.pop(name) for name in preprocessing.OPTIONS if name in options}
     built, recipe = _settings(method, {**options, **options_given})
-    split = read_data(data)
+    split = read_data(data, **scaling)
     built, recipe = presets.on_data(built, recipe, split.about)
     size = batch_size_of(data)
     if size is not None and "batch_size" not in options and recipe.preset is None:
@@ -244,11 +246,14 @@ def batch_size_of(data: Any) -> int | None:
     return data.batch_size or getattr(data.batch_sampler, "batch_size", None)
 
 
-def read_data(data: Any) -> FitData:
+def read_data(data: Any, **options: Any) -> FitData:
     """The training split of `data`: the name of a data set, a pair (images, labels) of tensors or arrays, or
-    a torch Dataset or DataLoader of such pairs, which is read once. Raises RbError for anything else."""
+    a torch Dataset or DataLoader of such pairs, which is read once. `options` scale and crop the images of a
+    named data set. Raises RbError for anything else."""
+    scaled = preprocessing.of_arguments(data, options)
     if isinstance(data, str):
-        about, split = datasets.describe(data), datasets.load(data, "train")
+        source = datasets.source(data, preprocessing=scaled)
+        about, split = source.describe(), source.load("train")
         return FitData(data, about, split.images, split.labels)
     images, labels = given.pair(data)
     images = images if images.dtype == torch.uint8 else images.float()

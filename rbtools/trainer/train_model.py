@@ -278,7 +278,7 @@ def _trained(
     section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
     if command is not None:
         section["command"] = command
-    of_former_file = ("checkpoint_file", "recognised", "leaderboard")
+    of_former_file = ("checkpoint_file", "recognised", "leaderboard", "preprocessing")
     record = results.forget_evaluations(task.record)
     record = {key: value for key, value in record.items() if key not in of_former_file}
     record |= {**of_data(task.data), "train": section, "checkpoint": recipe.selected(done)}

@@ -137,12 +137,7 @@ def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def of_timm(name: str, run: Run) -> NamedWeights:
     """Returns the weights that timm loads for NAME or NAME.TAG."""
-    from rbtools.zoo.libraries import import_timm
-
-    timm = import_timm()
-    if not timm.is_model(name):
-        raise unknown("timm model", name, timm.list_models())
-    cfg = timm.get_pretrained_cfg(name)
+    cfg = _timm_config(name)
     if cfg is None or not cfg.hf_hub_id:
         where = f" They are at {cfg.url}" if cfg is not None and cfg.url else ""
         raise RbError(
@@ -154,6 +149,24 @@ def of_timm(name: str, run: Run) -> NamedWeights:
     path = _hub_file(repository, None, WEIGHTS_FILE, run)
     arch = {"space": "timm", "name": name.partition(".")[0], **_timm_images(cfg.to_dict())}
     return NamedWeights(path, arch, f"hf:{repository}@{Path(path).parent.name}")
+
+
+def timm_transform(name: str) -> dict[str, Any]:
+    """Returns `normalize` and `preprocessing` of timm's NAME or NAME.TAG."""
+    cfg = _timm_config(name)
+    return {} if cfg is None else _timm_images(cfg.to_dict())
+
+
+def _timm_config(name: str) -> Any:
+    from rbtools.zoo.libraries import import_timm
+
+    timm = import_timm()
+    if not timm.is_model(name):
+        raise unknown("timm model", name, timm.list_models())
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError:
+        raise unknown("timm model", name, timm.list_models(pretrained=True)) from None
 
 
 def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,13 +192,32 @@ def of_torchvision(name: str, run: Run) -> NamedWeights:
     weights = listed[which] if which else listed.DEFAULT
     path = Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
     _have(path, weights.url, f"torchvision:{name}:{weights.name}", run)
+    arch = {"space": "torchvision", "name": about["name"], **_torchvision_images(weights)}
+    return NamedWeights(str(path), arch, f"torchvision:{name}:{weights.name}")
+
+
+def torchvision_transform(name: str) -> dict[str, Any]:
+    """Returns `normalize` and `preprocessing` of torchvision's weights with that name, such as
+    ResNet18_Weights.IMAGENET1K_V1."""
+    from rbtools.models.torchvision_import import torchvision
+
+    models = torchvision.models
+    names = [
+        str(one) for model in models.list_models(module=models) for one in models.get_model_weights(model)
+    ]
+    if name not in names:
+        raise unknown("set of weights of torchvision", name, names)
+    return _torchvision_images(models.get_weight(name))
+
+
+def _torchvision_images(weights: Any) -> dict[str, Any]:
     images = weights.transforms()
-    arch = {"space": "torchvision", "name": about["name"], "normalize": [images.mean, images.std]}
+    fields: dict[str, Any] = {"normalize": [images.mean, images.std]}
     (resized,), (cropped,) = images.resize_size, images.crop_size
     interpolation = images.interpolation.value
     if interpolation in _INTERPOLATIONS and cropped <= resized:
-        arch["preprocessing"] = f"{interpolation}-{resized}-{cropped}"
-    return NamedWeights(str(path), arch, f"torchvision:{name}:{weights.name}")
+        fields["preprocessing"] = f"{interpolation}-{resized}-{cropped}"
+    return fields
 
 
 def _have(path: Path, url: str, name: str, run: Run) -> None:

@@ -66,31 +66,36 @@ def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
     # The folder itself is found too, and its content decides the fingerprint, not its place.
     again = datasets.fingerprint("imagenet", "test", flat)
     assert again == datasets.fingerprint("imagenet", "test", "data")
-    assert again != datasets.fingerprint("imagenet:bicubic-256-224", "test", flat)
+    assert again != datasets.fingerprint(
+        "imagenet", "test", flat, resize=256, crop=224, interpolation="bicubic"
+    )
 
 
 def test_images_are_scaled_and_cropped_as_torchvision_does_it(flat: Path) -> None:
     in_folders(flat)
     from rbtools.models.torchvision_import import torchvision
 
-    functional = torchvision.transforms.functional
-    modes = torchvision.transforms.InterpolationMode
-    sizes: dict[str, object] = {
-        "bilinear-256-224": lambda im: functional.center_crop(functional.resize(im, 256), 224),
-        "bicubic-256-224": lambda im: functional.center_crop(functional.resize(im, 256, modes.BICUBIC), 224),
-        "crop-288": lambda im: functional.center_crop(im, 288),
-        "squash-224": lambda im: functional.resize(im, [224, 224]),
-    }
-    for name, wanted in sizes.items():
-        data = datasets.load(f"imagenet:{name}", "test", "data")
-        for number, path in enumerate(sorted(flat.glob("*/*.JPEG"))):
-            expected = np.array(wanted(Image.open(path).convert("RGB")))
-            assert torch.equal(data.images[number], torch.from_numpy(expected).permute(2, 0, 1)), (name, path)
+    wanted = torchvision.transforms.Compose(
+        [torchvision.transforms.Resize(256), torchvision.transforms.CenterCrop(224)]
+    )
+    data = datasets.load("imagenet", "test", "data")
+    for number, path in enumerate(sorted(flat.glob("*/*.JPEG"))):
+        expected = np.array(wanted(Image.open(path).convert("RGB")))
+        assert torch.equal(data.images[number], torch.from_numpy(expected).permute(2, 0, 1)), path
+    assert datasets.describe("imagenet", "data", crop=288).shape == (3, 288, 288)
+    usual, same = (datasets.source("imagenet", "data", **way) for way in ({}, {"resize": 256, "crop": 224}))
+    assert usual == same and usual.fingerprint("test") == same.fingerprint("test")
 
 
 def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
     assert "imagenet/val has no class folders" in error_of(datasets.load, "imagenet", "test", "data")
-    assert "no preprocessing 'lanczos'" in error_of(datasets.load, "imagenet:lanczos", "test", "data")
+    for argument, options in (
+        ("crop-288", "--crop 288"),
+        ("squash-224", "--resize 224 --squash --crop 224"),
+        ("lanczos", "--resize 256 --crop 224"),
+    ):
+        text = error_of(datasets.load, f"imagenet:{argument}", "test", "data")
+        assert f"takes no argument, found 'imagenet:{argument}'" in text and options in text
     assert "Expected imagenet/val/n01440764" in error_of(datasets.load, "imagenet", "train", "data")
     cats = in_folders(flat) / "cats"
     cats.mkdir()

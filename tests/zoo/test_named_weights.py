@@ -12,7 +12,7 @@ import torch
 from click.testing import Result
 from safetensors.torch import save_file
 
-from rbtools.datasets import imagenet
+from rbtools.datasets.preprocessing import parse
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.inputs import published_weights
@@ -59,14 +59,14 @@ SHORTEST, BOTH, SMALL = {"shortest_edge": 224}, {"height": 256, "width": 256}, {
         ({"resample": 2, "size": BOTH, "do_resize": False}, None),
     ],
 )
-def test_a_preprocessor_of_transformers_is_a_preprocessing_of_imagenet(
+def test_a_preprocessor_of_transformers_is_a_preprocessing_of_data_sets(
     images: dict[str, Any], preprocessing: str | None
 ) -> None:
     fields = transformers_config.images({"image_mean": [0.1], "image_std": [0.5], **images}, "me/small")
     assert fields.get("preprocessing") == preprocessing
     assert fields["normalize"] == [[0.1], [0.5]]
     if preprocessing is not None:
-        imagenet.scaling(preprocessing)  # raises RbError for a text that the data set does not know
+        parse(preprocessing)  # raises RbError for a text that data sets do not know
 
 
 @pytest.mark.slow

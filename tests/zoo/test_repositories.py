@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
@@ -131,5 +133,10 @@ def test_a_name_is_completed_by_the_classes_of_the_data() -> None:
 def test_images_are_preprocessed_as_the_network_wants_them() -> None:
     arch = named_arch("robustbench:imagenet/Mo2022When_ViT-B")
     assert data_of({"arch": arch}, Run.of("rb-test", dataset="digits")).name == "digits"
-    with pytest.raises(RbError, match="The data set imagenet:squash-224 was not found"):
-        data_of({"arch": arch}, Run.of("rb-test", dataset="imagenet"))
+    image = Path("data/imagenet/val/n01440764/ILSVRC2012_val_00000001.png")
+    image.parent.mkdir(parents=True)
+    Image.new("RGB", (30, 20)).save(image)
+    found = data_of({"arch": arch}, Run.of("rb-test", dataset="imagenet"))
+    assert (found.name, found.preprocessing) == ("imagenet", "squash-bilinear-224-224")
+    given = data_of({"arch": arch}, Run.of("rb-test", dataset="imagenet", preprocessing="crop-288"))
+    assert (given.protocol(), given.about.shape) == ({"preprocessing": "crop-288"}, (3, 288, 288))
