@@ -91,7 +91,7 @@ def import_timm() -> Any:
         import timm
     except ImportError:
         raise RbError(
-            "This network needs the package timm, which is not installed. Install it with"
+            "This needs the package timm, which is not installed. Install it with"
             " pip install 'rbtools[timm]'."
         ) from None
     timm_2020.register(timm)
