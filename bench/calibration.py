@@ -1,10 +1,10 @@
 """How far the fast copy in bfloat16 changes the accuracy under each attack: a table beside float32.
 
-    python bench/calibration.py [--n 100] [--attacks pgd,fab-t] [--checkpoint FILE --dataset NAME]
+    python bench/calibration.py [--n 100] [--attacks pgd,fab-t]
 
-The networks: `linear` on random images, `shifted` (a small trained network with the constant 100 on all logits),
-and `trained` (the same network), or the network of a checkpoint. The cost is the processor time in bfloat16
-relative to float32. `worse` is the accuracy in bfloat16 minus that in float32.
+The networks: `linear` on random images, `trained` (a small network), and `shifted` (the same network with the
+constant 100 on all logits). The cost is the processor time in bfloat16 relative to float32. `worse` is the
+accuracy in bfloat16 minus that in float32.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def networks(n: int) -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tenso
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--attacks", default=",".join(ATTACKS))
     args = parser.parse_args()
@@ -72,7 +73,8 @@ def main() -> None:
                 seconds.append(time.process_time() - start)
             worse.append(values[1] - values[0])
             cost = seconds[1] / seconds[0]
-            print(f"{name:10} {network:8} {values[0]:6.3f} {values[1]:6.3f} {worse[-1]:+7.3f} {cost:5.2f}", flush=True)
+            both = " ".join(f"{value:6.3f}" for value in values)
+            print(f"{name:10} {network:8} {both} {worse[-1]:+7.3f} {cost:5.2f}", flush=True)
         print(f"{name:10} {'mean':8} {'':6} {'':6} {sum(worse) / len(worse):+7.3f}", flush=True)
 
 

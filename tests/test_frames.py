@@ -69,6 +69,7 @@ def test_of_a_training_step(frames: list[list[str]]) -> None:
     deepest([each[[*each, "step.py:step"].index("step.py:step") :] for each in frames], "a training step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "words"),
     [

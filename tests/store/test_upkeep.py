@@ -255,7 +255,7 @@ def test_an_evaluation_has_the_entry_that_the_tool_wrote(filled: Filled) -> None
         (wrote,) = [one for one in filled.evaluated if one["checkpoint"] == record["checkpoint"]]
         (entry,) = record["evals"]
         (same,) = [one for one in wrote["evals"] if one["metric"] == entry["metric"]]
-        assert {"tool": "rb-attack", **entry} == same
+        assert {"tool": "rb-attack", "image_list": same["image_list"], **entry} == same
         assert record["metrics"] == {entry["metric"]: entry["value"]}
         assert record["dataset"] == "digits" and record["arch"]["name"] == wrote["arch"]["name"]
         assert record["train"] == {key: wrote["train"][key] for key in ("method", "seed", "epochs")}
