@@ -255,7 +255,8 @@ def _warn_of_versions(
     ranked = [entry.record for group in result.groups for entry in group]
     compared = [*ranked, *([] if result.reference is None else [result.reference])]
     records = [record for one in compared for record in one.members]
-    used = [name for key in (*result.keys, *choice.front) for name in expr.compile(key.text, any_name=True).names]
+    keys = [expr.Expression(key.text, any_name=True) for key in (*result.keys, *choice.front)]
+    used = [name for key in keys for name in key.names]
     used += [name for one in conditions for name in one.value.names] + expr.items(choice.shown or "")
     known = metric_name.names(records)
     names = dict.fromkeys(name for text in used for name in expr.expand(text, known))
