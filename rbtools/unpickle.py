@@ -14,9 +14,13 @@ import io
 import math
 import pickle
 import re
+import struct
+import sys
 import types
+import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any, ClassVar
 
 from rbtools.errors import shown
@@ -24,6 +28,9 @@ from rbtools.lazy import np
 
 DEEPEST_KEY = 8  # maximum levels of tuples in a key: Python hashes them by recursion without a limit
 MOST_BYTES = 2**62  # maximum size in bytes of an expanded tensor, so that sizes never overflow
+# Limits of the objects that a file makes, and of expanded tensors: SHARED times the file, plus SMALL bytes.
+SHARED, SMALL = 16, 2**26
+TENSOR = 500  # bytes that a tensor takes beside its numbers
 
 
 class Refused(Exception):
@@ -123,14 +130,16 @@ def _encoded(value: str = "", encoding: object = "latin1") -> bytes:
     return value.encode("latin-1")
 
 
-def _checked_key(key: object, levels: int = DEEPEST_KEY) -> None:
+def _checked_key(key: object, levels: int = DEEPEST_KEY, parts: int = 64) -> int:
+    """Returns the number of parts of the key that may still follow."""
     if isinstance(key, tuple):
-        if not levels or len(key) > 64:
+        if not levels or len(key) > parts:
             raise Damaged("it has a key of many parts")
         for part in key:
-            _checked_key(part, levels - 1)
+            parts = _checked_key(part, levels - 1, parts - 1)
     elif not isinstance(key, (str, bytes, int, float, complex, type(None))):
         raise Damaged(f"it has a key of the type {type(key).__name__}")
+    return parts
 
 
 def _set(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,8 +242,23 @@ _MAKERS: dict[str, Callable[..., Any] | None] = {
     "torch.Size": lambda *values: _torchs("Size")(*map(_sizes, values)),
     "torch.device": _torchs("device"),
     **{f"torch._utils.{name}": lambda *_, kind=kind: UnusualTensor(kind) for name, kind in _UNUSUAL.items()},
-    "torch.storage._load_from_bytes": lambda data: _legacy(io.BytesIO(data)),
+    "torch.storage._load_from_bytes": None,  # `_Unpickler.called` reads it within the limits of the file
 }
+
+
+class _Room:
+    """The bytes of memory that the storages and the other objects of a file of `size` bytes may still take.
+
+    A few bytes of a pickle can ask for the same object, or for the same bytes of the file, again and again.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.storages, self.objects = size, SHARED * size + SMALL
+
+    def take(self, storages: int = 0, objects: int = 0) -> None:
+        self.storages, self.objects = self.storages - storages, self.objects - objects
+        if min(self.storages, self.objects) < 0:
+            raise Damaged("it unpacks to far more than the bytes of the file")
 
 
 _PYTHONS: Any = pickle._Unpickler  # not the one in C, whose opcodes cannot be replaced
@@ -243,6 +267,17 @@ _PYTHONS: Any = pickle._Unpickler  # not the one in C, whose opcodes cannot be r
 class _Unpickler(_PYTHONS):
     dispatch: ClassVar[dict[int, Callable[..., Any]]] = dict(_PYTHONS.dispatch)
     stack: list[Any]
+    room: _Room
+
+    def __init__(self, *given: Any, **how: Any) -> None:
+        super().__init__(*given, **how)
+        self.storages: set[str | int] = set()  # the keys of those that were loaded
+
+    def counted(self, made: Any) -> Any:
+        """The object, after its memory is subtracted from what the file may take."""
+        size = TENSOR if hasattr(made, "untyped_storage") else 0
+        self.room.take(objects=size + sys.getsizeof(made))
+        return made
 
     def find_class(self, module: str, name: str) -> Any:
         import torch
@@ -252,16 +287,20 @@ class _Unpickler(_PYTHONS):
             return known
         module = {"__builtin__": "builtins"}.get(module, module.replace("numpy._core", "numpy.core"))
         full = f"{module}.{name}"
-        return _Maker(full, _MAKERS[full]) if full in _MAKERS else type("Stub", (Stub,), {"name": full})
+        return self.counted(
+            _Maker(full, _MAKERS[full]) if full in _MAKERS else type("Stub", (Stub,), {"name": full})
+        )
 
     def called(self, function: Any, given: Any) -> Any:
         if not isinstance(given, tuple):
             raise Damaged("it has arguments that are not a tuple")
         if isinstance(function, type) and issubclass(function, Stub):
-            return function(*given)
+            return self.counted(function(*given))
+        if isinstance(function, _Maker) and function.name == "torch.storage._load_from_bytes":
+            return _legacy(io.BytesIO(*given), self.room)
         if not isinstance(function, _Maker) or function.make is None:
             raise Refused(getattr(function, "name", type(function).__name__))
-        return function.make(*given)
+        return self.counted(function.make(*given))
 
     def call(self) -> None:
         given = self.stack.pop()
@@ -287,6 +326,7 @@ class _Unpickler(_PYTHONS):
             shape, kind, fortran, data = state[-4:]
             value = _array(data, kind, shape, "F" if fortran else "C")
             value_state: Any = (1, value.shape, value.dtype, bool(fortran), value.tobytes("A"))
+            self.room.take(objects=value.nbytes)
             made.__setstate__(value_state)
         elif isinstance(made, _Type):
             made.dtype = made.dtype.newbyteorder(_text(state[1]))  # type: ignore[arg-type]
@@ -352,15 +392,22 @@ class _Unpickler(_PYTHONS):
         ):
             raise Damaged("it has a persistent id that is not of a storage")
         _sizes((key[4],))
-        self.append(self.persistent_load(key))
+        found = self.persistent_load(key)
+        if key[2] not in self.storages:  # torch reads it once for each key, and several keys can mean it
+            self.storages.add(key[2])
+            self.room.take(storages=found._untyped_storage.nbytes())
+        self.append(found)
 
     def stored_by_text(self) -> None:
         raise Refused("a persistent id")
 
     def mapping(self) -> None:
         items = self.pop_mark()
-        self.append({})
+        self.append(self.counted({}))
         self.put(items)
+
+    def empty(self, make: Callable[[], Any]) -> None:
+        self.append(self.counted(make()))
 
     dispatch |= {
         pickle.REDUCE[0]: call,
@@ -370,6 +417,9 @@ class _Unpickler(_PYTHONS):
         pickle.OBJ[0]: instance_on_stack,
         pickle.BUILD[0]: build,
         pickle.DICT[0]: mapping,
+        pickle.EMPTY_DICT[0]: partial(empty, make=dict),
+        pickle.EMPTY_LIST[0]: partial(empty, make=list),
+        pickle.EMPTY_SET[0]: partial(empty, make=set),
         pickle.SETITEM[0]: put_one,
         pickle.SETITEMS[0]: put_many,
         pickle.APPEND[0]: append_one,
@@ -381,17 +431,28 @@ class _Unpickler(_PYTHONS):
     }
 
 
-def _part(file: IO[bytes], **how: Any) -> Any:
+def _part(reader: type[_Unpickler], file: IO[bytes], **how: Any) -> Any:
     """A part of torch's older format: a number, the sizes of a machine's types, or the list of storages."""
-    value = _Unpickler(file, **how).load()
+    value = reader(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
         raise NotTorch("it is a pickle that torch.save did not write")
     return 0 if isinstance(value, dict) else value  # torch ignores this part
 
 
-# Passed to torch.load in place of Python's module.
-_MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_Unpickler, load=_part)
+def _reader(room: _Room) -> type[_Unpickler]:
+    return type("_Reader", (_Unpickler,), {"room": room})
+
+
+def _load(stream: Any, room: _Room) -> Any:
+    import torch
+
+    reader = _reader(room)
+    # Passed to torch.load in place of Python's module.
+    module: Any = types.SimpleNamespace(
+        __name__="rbtools.unpickle", Unpickler=reader, load=partial(_part, reader)
+    )
+    return torch.load(stream, "cpu", module, weights_only=False)
 
 
 class _Stream(io.RawIOBase):
@@ -415,14 +476,39 @@ def _one_error(read: Callable[[], Any]) -> Any:
         raise Damaged(f"{type(error).__name__}: {shown(message)}") from None
 
 
-def _legacy(file: IO[bytes]) -> Any:
-    import torch
-
+def _legacy(file: IO[bytes], room: _Room) -> Any:
     if file.read(2) == b"PK":
         raise Damaged("it contains a zip archive in the place of a tensor")
     file.seek(0)
-    stream: Any = _Stream(file)
-    return torch.load(stream, "cpu", _MODULE, weights_only=False)
+    return _load(_Stream(file), room)
+
+
+def members(file: IO[bytes]) -> list[zipfile.ZipInfo]:
+    """The members of a zip archive, of which there is only one list. Raises Damaged.
+
+    Python's zipfile reads the list that ends where the end record begins, and torch reads the list at the
+    offset in the end record. Two different lists could name different members.
+    """
+    size = file.seek(0, io.SEEK_END)
+    begin = file.seek(max(size - 2**16 - 98, 0))
+    tail = file.read()
+    at = tail.rfind(b"PK\5\6")
+    if at < 0 or len(tail) < at + 22:
+        raise Damaged("the end of the archive is missing")
+    length, offset = struct.unpack_from("<LL", tail, at + 12)
+    if at >= 76 and tail[at - 20 : at].startswith(b"PK\6\7"):  # the record for large archives is before it
+        (there,) = struct.unpack_from("<Q", tail, at - 12)
+        at -= 76
+        length, offset = struct.unpack_from("<QQ", tail, at + 40)
+        if not tail[at:].startswith(b"PK\6\6") or there != begin + at:
+            raise Damaged("its end records are not where they should be")
+    if offset + length != begin + at:
+        raise Damaged("its list of members is not where the end record says")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+        raise Damaged(str(error)) from None
 
 
 def torch_file(file: IO[bytes]) -> Any:
@@ -435,22 +521,29 @@ def torch_file(file: IO[bytes]) -> Any:
     import torch
 
     def read() -> Any:
+        size = file.seek(0, io.SEEK_END)
         file.seek(0)
         zipped = file.read(4) == b"PK\x03\x04"
         file.seek(0)
         if not zipped:
-            return _legacy(file)
-        # A TorchScript program has this member, and torch would run it.
+            return _legacy(file, _Room(size))
+        entries = members(file)
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise Damaged(f"it unpacks to {unpacked} bytes, and PyTorch packs no weights")
+        file.seek(0)
         stream: Any = _Stream(file)
         reader: Any = torch._C.PyTorchFileReader(stream)
-        if reader.has_record("constants.pkl"):
+        # A TorchScript program has this member, and torch would run it. `has_record` does not find all names
+        # that torch takes for it: torch ends a name at its first NUL.
+        if "constants.pkl" in reader.get_all_records():
             raise Refused("a TorchScript program")
         file.seek(0)
-        return torch.load(stream, "cpu", _MODULE, weights_only=False)
+        return _load(stream, _Room(size))
 
     return _one_error(read)
 
 
 def published(data: bytes) -> Any:
     """The value of a plain pickle with tensors, as in NATS-Bench. Raises the errors of `torch_file`."""
-    return _one_error(_Unpickler(io.BytesIO(data)).load)
+    return _one_error(_reader(_Room(len(data)))(io.BytesIO(data)).load)

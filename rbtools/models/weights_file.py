@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +62,10 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
         return _read_safetensors(path, size)
     if head.startswith(b"BZh"):
         return published.read_pickle(path), {}, "nats-bench"
-    if head.startswith(b"PK\x03\x04"):
-        _refuse_other_zips(path, size)
-    elif not re.match(rb"\x80[\x02-\x05]", head):
+    zipped = head.startswith(b"PK\x03\x04")
+    if not zipped and not re.match(rb"\x80[\x02-\x05]", head):
         raise RbError(f"The checkpoint {path} is {_description(path, head)}. {WANTED}.")
-    return _read_torch(path, size), {}, "torch"
+    return _read_torch(path, size, zipped), {}, "torch"
 
 
 def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
@@ -97,24 +95,10 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
     return tensors, own if isinstance(own, dict) else {}, "safetensors"
 
 
-def _refuse_other_zips(path: Path, size: int) -> None:
-    try:
-        with zipfile.ZipFile(plain(path)) as archive:
-            names = archive.namelist()
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        raise RbError(
-            f"The checkpoint {path} is cut off or damaged: {size} bytes are there and the end of the"
-            " archive is missing. Copy or download it again."
-        ) from None
+def _refuse_other_zips(path: Path, names: list[str]) -> None:
     program = programs.kind_of_archive(names)
     if program is not None:
         raise programs.refusal(path, program)
-    if unpacked > size:
-        raise RbError(
-            f"The checkpoint {path} has {size} bytes and unpacks to {unpacked}. PyTorch packs no weights: the"
-            " file is damaged, or not made by it."
-        )
     if not any(name.endswith("data.pkl") for name in names):
         if "model.weights.h5" in names:
             raise RbError(f"The checkpoint {path} is a Keras model: {_ELSEWHERE}.")
@@ -122,9 +106,11 @@ def _refuse_other_zips(path: Path, size: int) -> None:
         raise RbError(f"The checkpoint {path} is a zip archive of other files ({inside}). {WANTED}.")
 
 
-def _read_torch(path: Path, size: int) -> Any:
+def _read_torch(path: Path, size: int, zipped: bool) -> Any:
     try:
         with opened(path) as file:
+            if zipped:
+                _refuse_other_zips(path, [entry.filename for entry in unpickle.members(file)])
             return unpickle.torch_file(file)
     except OSError as error:
         raise RbError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from None

@@ -255,7 +255,7 @@ BAD_FILES = {
     "missing": (lambda path: None, "does not exist"),
     "folder": (lambda path: path.mkdir(), "is a folder"),
     "empty": (lambda path: path.touch(), r"is empty \(0 bytes\)"),
-    "cut zip": (lambda path: cut_off(path, 9000), r"cut off or damaged: 9000 bytes"),
+    "cut zip": (lambda path: cut_off(path, 9000), r"cut off or damaged \(9000 bytes"),
     "cut legacy": (lambda path: cut_off(path, 5000, **LEGACY), r"cut off or damaged \(5000 bytes"),
     "cut safetensors": (
         lambda path: path.write_bytes(checkpoint.to_bytes(nn.Linear(9, 9), {})[:-7]),

@@ -163,6 +163,7 @@ DAMAGED = {
     "an array as a key": b"}" + array((2,)) + b"Ns.",
     "deep tuples as a key": b"}" + nested(50_000) + b"Ns.",
     "wide tuples as a key": b"}" + b")2\x86" * 30 + b"Ns.",
+    "tuples of tuples as a key": b"}Nq\x000(%bt%bNs." % (b"h\0" * 40, b"q\x010(%bt" % (b"h\x01" * 40)),
     "wide tuples as a type": name("numpy.dtype") + b")" + b"2\x86" * 60 + b"\x85R.",
     "deep tuples in a set": b"\x8f(" + nested(50_000) + b"\x90.",
     "deep tuples in a frozen set": b"(" + nested(50_000) + b"\x91.",

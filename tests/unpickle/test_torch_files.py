@@ -271,3 +271,98 @@ def test_a_zip_whose_list_of_members_is_wrong_is_refused() -> None:
         read(zipped(pickled(None), order=order))
     with pytest.raises(unpickle.Damaged, match="endianness"):
         read(zipped(pickled(None), order="middle"))
+
+
+def with_member(name: str, content: bytes, packed: int = zipfile.ZIP_STORED) -> bytes:
+    """A file of torch.save with a further member, whose name may have a NUL."""
+    stream = io.BytesIO(saved({"w": torch.zeros(4)}))
+    with zipfile.ZipFile(stream, "a") as archive:
+        member = zipfile.ZipInfo("m")
+        member.filename, member.compress_type = name, packed
+        archive.writestr(member, content)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["archive/constants.pkl", "archive/constants.pkl\0x"])
+def test_a_program_is_refused_under_each_name_that_torch_takes_for_one(name: str) -> None:
+    with pytest.raises(unpickle.Refused, match="TorchScript"):
+        read(with_member(name, b"x"))
+
+
+def end_of(data: bytes, large: bool) -> tuple[int, int, str, int]:
+    """Where the end record of a zip begins, what is at which place in it, and the offset of the list."""
+    at, form, place = data.rindex(b"PK\5\6"), "<L", 16
+    if large:
+        at, form, place = data.rindex(b"PK\6\6"), "<Q", 48
+    return at, place, form, struct.unpack_from(form, data, at + place)[0]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_zip_with_two_lists_of_members_is_refused(large: bool) -> None:
+    """zipfile reads the list before the end record, and torch the one at the offset that the record names."""
+    good = saved({"w": torch.zeros(4)}) if large else zipped(pickled(None))
+    at, place, form, offset = end_of(good, large)
+    assert len(unpickle.members(io.BytesIO(good))) >= 3
+    two = bytearray(good[:at] + good[offset:at] + good[at:])
+    bad = [bytes(two)]
+    struct.pack_into(form, two, at + at - offset + place, at)  # both are the second one
+    if large:
+        bad += [bytes(two)]  # the place of the larger record is wrong
+        struct.pack_into("<Q", two, len(two) - 22 - 12, at + at - offset)
+    unpickle.members(io.BytesIO(bytes(two)))
+    for data in (*bad, good[: at + 10], good[:-1], good + b"PK\5\6"):
+        with pytest.raises(unpickle.Damaged, match=r"list of members|end record|end of the archive"):
+            unpickle.members(io.BytesIO(data))
+        with pytest.raises(unpickle.Damaged):
+            read(data)
+
+
+def memo(made: bytes, *uses: Raw) -> Raw:
+    """A list of `uses`, in each of which h\\1 stands for the same object."""
+    return Raw(made + b"q\x010](" + b"".join(uses) + b"e")
+
+
+SAME, LOAD = Raw(b"h\x01"), "torch.storage._load_from_bytes"
+VECTOR = opcodes.call("numpy.core.multiarray._reconstruct", named("numpy.ndarray"), (0,), b"b")
+BYTES = opcodes.call("numpy.dtype", "u1", False, True)
+LARGE, NUMBERS = bytes(4000), [Raw(opcodes.value(n)) for n in range(100)]
+REPEATED: dict[str, tuple[Raw, bytes]] = {
+    "a record under several names": (
+        Raw(opcodes.value(tuple(storage("FloatStorage", f"0\0{n}", 1000) for n in range(3)))),
+        LARGE,
+    ),
+    "a tensor inside": (
+        memo(
+            opcodes.value(opcodes.legacy(pickled(storage("FloatStorage", "0", 1000)), LARGE)),
+            *[opcodes.call(LOAD, SAME)] * 9,
+        ),
+        b"",
+    ),
+    "an array": (
+        memo(opcodes.value(LARGE), *[opcodes.built(VECTOR, (1, (4000,), BYTES, False, SAME))] * 100),
+        b"",
+    ),
+    "bytes": (memo(opcodes.value("x" * 4000), *[opcodes.call("_codecs.encode", SAME, "latin1")] * 100), b""),
+    "a set": (memo(opcodes.value(tuple(NUMBERS)), *[opcodes.call("builtins.set", SAME)] * 100), b""),
+    "tensors": (memo(storage("FloatStorage", "0", 4), *[tensor(SAME, 0, (4,), (1,))] * 100), bytes(16)),
+    "classes": (Raw(b"](" + named("a.b") * 200 + b"e"), b""),
+    "empty sets": (Raw(b"](" + b"\x8f" * 900 + b"e"), b""),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_the_same_bytes_again_and_again_are_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of a pickle can ask for the same bytes of the file again."""
+    what, content = REPEATED[case]
+    data = zipped(pickled(what), *[content] * bool(content))
+    if case not in ("a record under several names", "a tensor inside"):  # storages have no room to spare
+        read(data)
+        monkeypatch.setattr(unpickle, "SMALL", 0)
+        monkeypatch.setattr(unpickle, "SHARED", 4)
+    with pytest.raises(unpickle.Damaged, match="unpacks to far more"):
+        read(data)
+
+
+def test_a_packed_member_is_refused() -> None:
+    with pytest.raises(unpickle.Damaged, match="PyTorch packs no weights"):
+        read(with_member("archive/x", bytes(100), zipfile.ZIP_DEFLATED))
