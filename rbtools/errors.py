@@ -13,6 +13,12 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 
+# The advice for a model that is not a network of PyTorch, such as a program or an address.
+WITHOUT_A_NETWORK = (
+    "these tools attack networks of PyTorch. From Python rbtools.evaluate(FUNCTION, data, ...) attacks any"
+    " function from images to logits, by Square where it has no gradient"
+)
+
 
 class RbError(Exception):
     """The request cannot be carried out. `str(error)` is the complete message."""

@@ -22,7 +22,7 @@ from rbtools.cli.streams import opened_output
 from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
-from rbtools.execution import LOCAL
+from rbtools.execution import LOCAL, resources
 from rbtools.execution.engine import Call, Engine, Job, JobFunction, JobReport, engine_for, run_job
 from rbtools.inputs.data import check_here
 from rbtools.records import Line, dumps, parse_again
@@ -57,6 +57,7 @@ def filter_records(
                 )
         elif source.shard is not None:
             run = _sharing_images(source, run)
+        _check_device(run)
         loop = Loop(source, functions, screen, output, run)
         if output.is_terminal():
             from rbtools.cli import tables
@@ -71,6 +72,10 @@ def filter_records(
                     if report.interruption is not None:
                         raise report.interruption
         screen.clear()
+        if not screen.verbose and (more := sum(loop.reasons.values()) - len(loop.reasons)):
+            screen.error(
+                f"{more} further record{'s' * (more > 1)} failed for the same reasons (-v lists all)."
+            )
         if run.plan is not None:
             screen.tell(run.plan.event())
         if run.plan is not None and loop.done + loop.pending:
@@ -80,6 +85,18 @@ def filter_records(
             screen.say(loop.summary())
         screen.detail(loop.times())
         return FAILED if loop.failed else DONE
+
+
+def _check_device(run: Run) -> None:
+    """Raise UsageError, before any record is read, if the machine lacks the device of --device."""
+    kind, _, number = run.placement.device.partition(":")
+    if run.placement.engine == LOCAL and kind == "cuda" and int(number or 0) >= resources.visible_gpus():
+        from rbtools.execution.device import choose  # imports torch
+
+        try:
+            choose(run)
+        except RbError as wrong:
+            raise UsageError(str(wrong)) from None
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
@@ -108,6 +125,7 @@ class Loop:
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
         self.helped = self.elsewhere = 0
         self.stages: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()  # of failed records
         self.start = time.perf_counter()
         self.ahead: ReadAhead | None = None
         self.troubled = False
@@ -293,7 +311,11 @@ class Loop:
         self.failed += 1
         at = f"{place} ({name_of(record)})" if place else name_of(record)
         stop_if_strict(self.source.strict, f"{at}: {message}")
-        self.screen.error(f"{at}: {message}")
+        self.reasons[message] += 1
+        if self.reasons[message] == 1 or self.screen.verbose:
+            self.screen.error(f"{at}: {message}")
+        else:  # often a fact of the whole run, such as a folder that is missing
+            self.screen.tell({"event": "error", "text": f"{at}: {message}"})
         return dumps({**record, "error": failed_record(self.screen.tool, message)["error"]})
 
     def _say(self, record: dict[str, Any], result: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import orjson
 
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import NoRecords, UsageError
+from rbtools.errors import WITHOUT_A_NETWORK, NoRecords, UsageError
 from rbtools.execution import resources
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, Line, can_be_retried, lines
@@ -254,6 +255,11 @@ def file_path(path: str) -> str:
             return path
         path = published_weights.in_folder(path)
     if not os.path.isfile(path):
+        if re.match("[a-z]+://", path):
+            raise UsageError(
+                f"{path} is an address. Download the file of weights and name it. For a model behind it,"
+                f" {WITHOUT_A_NETWORK}."
+            )
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise UsageError(f"{path} {problem}. Expected a file.")
     return os.path.abspath(path)

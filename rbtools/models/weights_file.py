@@ -10,17 +10,13 @@ from typing import Any
 import torch
 
 from rbtools import unpickle
-from rbtools.errors import RbError, shown
+from rbtools.errors import WITHOUT_A_NETWORK, RbError, shown
 from rbtools.models import programs, published
 from rbtools.plain_files import opened, plain, shards_of
 
 WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"
 METADATA_KEY = "rbtools"
 
-_ELSEWHERE = (
-    "these tools attack networks of PyTorch. From Python rbtools.evaluate(FUNCTION, data, ...) attacks any"
-    " function from images to logits, by Square where it has no gradient"
-)
 # Position and value of the bytes that identify a format, and the description of the format.
 _OTHER_FORMATS = (
     (0, b"\x1f\x8b", "a gzip archive"),
@@ -28,12 +24,12 @@ _OTHER_FORMATS = (
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (0, b"Rar!", "a rar archive"),
     (0, b"\x28\xb5\x2f\xfd", "a zstd archive"),
-    (0, b"\x89HDF", f"an HDF5 file, as Keras and others write it: {_ELSEWHERE}"),
+    (0, b"\x89HDF", f"an HDF5 file, as Keras and others write it: {WITHOUT_A_NETWORK}"),
     (0, b"\x93NUMPY", "a NumPy array"),
     (0, b"\x89PNG", "a PNG image"),
     (0, b"\xff\xd8\xff", "a JPEG image"),
     (0, b"%PDF", "a PDF document"),
-    (4, b"TFL3", f"a TFLite model: {_ELSEWHERE}"),
+    (4, b"TFL3", f"a TFLite model: {WITHOUT_A_NETWORK}"),
     (257, b"ustar", "a tar archive"),
 )
 
@@ -101,7 +97,7 @@ def _refuse_other_zips(path: Path, names: list[str]) -> None:
         raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):
         if "model.weights.h5" in names:
-            raise RbError(f"The checkpoint {path} is a Keras model: {_ELSEWHERE}.")
+            raise RbError(f"The checkpoint {path} is a Keras model: {WITHOUT_A_NETWORK}.")
         inside = ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
         raise RbError(f"The checkpoint {path} is a zip archive of other files ({inside}). {WANTED}.")
 
@@ -143,9 +139,11 @@ def _description(path: Path, head: bytes) -> str:
     if head[:1] == b"\x08" and path.suffix == ".onnx":
         return (
             "an ONNX model, which has no gradients. Save the network that it was exported from:"
-            f" torch.save(model.state_dict(), FILE). Without that, {_ELSEWHERE}"
+            f" torch.save(model.state_dict(), FILE). Without that, {WITHOUT_A_NETWORK}"
         )
     text = head.decode("utf-8", "replace").strip()
+    if head.startswith((b"#!", b"\x7fELF", b"MZ")):
+        return f"a program, which has no weights; {WITHOUT_A_NETWORK}"
     if re.match(r"<(!doctype|html|head|\?xml|body)", text, re.IGNORECASE):
         _, *after = re.split("<title", text, maxsplit=1, flags=re.IGNORECASE)
         title, *end = re.split("</title", "".join(after).partition(">")[2], maxsplit=1, flags=re.IGNORECASE)

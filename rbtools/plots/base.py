@@ -37,11 +37,11 @@ class Drawing:
         6.5, "Width of the figure in inches; a column of a paper is about 3.3 inches wide.", check="positive"
     )
     title: str = param("", "Title of the figure.")
-    label: str = param(
-        "",
-        "Labels that replace the names of metrics, families of metrics, methods and data sets:"
-        " 'pgd20.8=PGD; erm=standard'.",
-        metavar="NAME=WORDS;...",
+    label: tuple[str, ...] = param(
+        (),
+        "Show WORDS instead of the name of a metric, a family of metrics, a method, a data set or a model: of"
+        " its checkpoint, or as the figure names it. pgd20.8=PGD.",
+        metavar="NAME=WORDS",
     )
 
     def __post_init__(self) -> None:

@@ -6,12 +6,12 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from types import MappingProxyType
+from pathlib import PurePath
 from typing import Any
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, near
 from rbtools.plots import style
-from rbtools.records import metric_name
+from rbtools.records import expr, metric_name
 from rbtools.records.results import at, short_dataset
 from rbtools.scoring import metric_words
 from rbtools.scoring.metric_words import AXES as AXES
@@ -50,21 +50,44 @@ _SYMBOLS |= {name: name for name in ("strength", "severity")}
 # The parts of a measure's name. The Frobenius norm and the Hessian of the weights are usual and not named.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
 _OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
-_OWN: ContextVar[Mapping[str, str]] = ContextVar("_OWN", default=MappingProxyType({}))
+
+
+class _Labels(dict[str, str]):
+    """The labels of the user by name. `asked` contains all names that the figure has."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        super().__init__(labels)
+        self.asked: dict[str, None] = {}
+
+    def get(self, name: str) -> str | None:  # type: ignore[override]
+        if self:
+            self.asked[name] = None
+        return super().get(name)
+
+
+_OWN: ContextVar[_Labels] = ContextVar("_OWN", default=_Labels({}))  # noqa: B039 - never written to
 
 
 @contextlib.contextmanager
-def own(labels: str) -> Iterator[None]:
-    """Use the labels of the user, NAME=WORDS; ..., instead of the labels in this module. Raises RbError if
-    the text has another form."""
-    pairs = [text.partition("=") for text in labels.split(";") if text.strip()]
+def own(labels: str | Sequence[str]) -> Iterator[None]:
+    """Use the labels of the user, NAME=WORDS each (or several, separated by semicolons), instead of the
+    labels in this module. Raises RbError if a text has another form, or if the figure has no such name."""
+    texts = [labels] if isinstance(labels, str) else labels
+    pairs = [text.partition("=") for text in ";".join(texts).split(";") if text.strip()]
     if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
-    token = _OWN.set({name.strip(): tidy(text) for name, _, text in pairs})
+    mine = _Labels({name.strip(): tidy(text) for name, _, text in pairs})
+    token = _OWN.set(mine)
     try:
         yield
     finally:
         _OWN.reset(token)
+    for name in mine:
+        if name not in mine.asked:
+            hint = near(name, mine.asked)
+            raise RbError(
+                f"--label: the figure has no '{name}'.{hint} It has: {expr.nearest(name, mine.asked)}."
+            )
 
 
 def label(name: object) -> str:
@@ -189,6 +212,17 @@ def _parts(record: Record) -> tuple[str | None, ...]:
     return tuple(None if part is None else tidy(part) for part in parts)
 
 
+def _of_checkpoint(record: Record) -> str | None:
+    """The user's label for the file of weights: its path, or the end of it, with or without extension."""
+    file = record.get("checkpoint_file")
+    if not isinstance(file, str) or not PurePath(file).name:
+        return None
+    forms = [PurePath(file).parts, PurePath(file).with_suffix("").parts]
+    ends = [str(PurePath(*parts[start:])) for parts in forms for start in reversed(range(len(parts)))]
+    given = [_OWN.get().get(end) for end in ends]
+    return next(filter(None, given), None)
+
+
 def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[tuple[str | None, ...], str]]:
@@ -204,11 +238,13 @@ def told_apart(
     for row in rows:
         shown = [before[place] + label(row[place]) for place in differ or [0] if row[place] is not None]
         names.append(shortened(" ".join(shown) or "unnamed"))
+    names = [_of_checkpoint(record) or name for record, name in zip(records, names, strict=True)]
     for some in sets:
         total, met = Counter(names[number] for number in some), Counter[str]()
         for number in some:
             met[name := names[number]] += 1
-            names[number] = name if total[name] == 1 else f"{name} #{met[name]}"
+            numbered = name if total[name] == 1 else f"{name} #{met[name]}"
+            names[number] = _OWN.get().get(numbered) or numbered
     return [(tuple(row[place] for place in differ), name) for row, name in zip(rows, names, strict=True)]
 
 

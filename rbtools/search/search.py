@@ -191,7 +191,7 @@ class SearchCommand:
         traces = driver.search(self.algorithm, source.field, source, self.rules, numbers)
         for key, reason in source.failed.items():
             self.status = shared.FAILED
-            self.screen.error(f"{key if isinstance(key, str) else source.field.name(key)}: {reason}")
+            self.screen.error(f"{source.field.name(key) if isinstance(key, int) else key}: {reason}")
         return self._finish(source, traces, tables)
 
     def _piped(self) -> ResultTable | None:

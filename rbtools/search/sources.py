@@ -38,7 +38,7 @@ class Live:
         self.objectives, self.work, self.space, self.given = tuple(objectives), work, space, given
         self.field: SearchSpace = CellSpace(share=share) if given is None else given.field
         self.records: dict[Hashable, dict[str, Any]] = {}
-        self.failed: dict[int, str] = {}
+        self.failed: dict[Hashable, str] = {}
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
         keys = [self.field.keys[index] for index in indices]

@@ -86,3 +86,12 @@ def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.
             numbers.append(line.number)
             assert len(read) - line.number <= 6
     assert numbers == list(range(1, 50)) and ahead.ended and ahead.count == 100
+
+
+def test_a_fact_of_the_whole_run_is_said_once() -> None:
+    """A folder that is missing fails all records for one reason, and a device that is missing the run."""
+    given = run("arch", "--index 1-4 --dataset digits").stdout
+    result = run("attack", "none --dataset imagefolder:nowhere", given)
+    assert result.stderr.count("nowhere does not exist") == 1 and "3 further records failed" in result.stderr
+    assert all("nowhere does not exist" in one["error"]["message"] for one in records(result))
+    assert run("attack", "none -v --dataset imagefolder:nowhere", given).stderr.count("nowhere does not") == 4

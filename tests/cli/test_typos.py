@@ -39,6 +39,8 @@ MISTAKES = {
         "pgd --split tset results.jsonl": "Did you mean 'test'?",
         "pgd --output x.jsonl results.jsonl": "write > FILE",
         "pgd model.pt": "Give a network's weights with --checkpoint FILE",
+        "pgd --checkpoint https://x.example/m.pt": "is an address. Download the file of weights",
+        "pgd --device cuda:99 results.jsonl": "The device 'cuda:99' cannot be used",
         "pgd --checkpoint model.pt --arch mynet:build": "write --arch python:mynet:build --allow-code",
         "pgd --checkpoint model.pt --dataset photos": "write imagefolder:photos",
         "pgd --steps 99999999999999999999": "99999999999999999999 is too large. Expected 9223372036854775807",

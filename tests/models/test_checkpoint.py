@@ -263,6 +263,7 @@ BAD_FILES = {
     ),
     "html": (lambda path: path.write_text(HTML), "is a web page, titled 'Google Drive - Quota exceeded'"),
     "text": (lambda path: path.write_text("epoch,acc\n1,0.5\n"), "that begins with 'epoch,acc 1,0.5'"),
+    "program": (lambda path: path.write_text("#!/bin/sh\n"), r"a program.*rbtools.evaluate\(FUNCTION"),
     "lfs": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
     "gzip": (lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(50)), "gzip archive.*unpack it"),
     "other zip": (zip_of_pictures, r"zip archive of other files \(a.jpg\)"),

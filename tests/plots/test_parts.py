@@ -33,6 +33,20 @@ def test_own_words_stand_in_place_of_names() -> None:
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
     assert figure.get_suptitle() == "Ours"
+    with pytest.raises(RbError, match=r"the figure has no 'pgd20.9'. Did you mean 'pgd20.8'"):
+        drawn("scatter", some, y="pgd20.8", label=("pgd20.9=PGD",))
+
+
+@pytest.mark.parametrize(
+    "names", [("adv.pth", "std"), ("runs/adv", "/nets/runs/std.pt"), ("net #1", "net #2")]
+)
+def test_models_are_labelled_by_their_checkpoint_or_their_name(names: tuple[str, str]) -> None:
+    files = ("/nets/runs/adv.pth", "/nets/runs/std.pt")
+    some = [model("net", checkpoint_file=file, metrics={"pgd20.4": 0.5, "pgd20.8": 0.4}) for file in files]
+    labels = [f"{name}={words}" for name, words in zip(names, ("Ours", "Theirs"), strict=True)]
+    for label in (labels, ";".join(labels)):
+        figure = drawn("curves", some, over="eps", label=label)
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Ours", "Theirs"]
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:

@@ -73,7 +73,9 @@ class Expression:
             self._wrong, built = wrong, None
         late = any_name and (built is None or not (built.names or built.functions))
         self._node: Node = built.node if built and not late else self._late
-        self._built = {(): built.node} if built and len(tokens(text)) > 1 else {}
+        self._built: dict[tuple[str, ...], Node] = {}
+        if built and len(tokens(text)) > 1:
+            self._built[()] = built.node
         self.names = tuple(built.names if built and not late else [text])
         self.functions = frozenset(built.functions if built else ())
 
