@@ -42,14 +42,20 @@ class Pace:
         self.total, self.first, self.unit = total, done, unit
         self.start = time.monotonic()
 
-    def words(self, done: int) -> str:
-        """The text `1,234 images/s · 0:42 left`; empty until the first unit is done."""
+    def words(self, done: int, passes: float = 0, expected: float = 0) -> str:
+        """The text `1,234 images/s · 0:42 left`; empty until the first unit is done. If `passes` were made
+        and others are `expected`, they determine the time, and it is known before the first unit is done."""
         seconds = time.monotonic() - self.start
-        if done <= self.first or seconds <= 0:
-            return ""
-        rate = (done - self.first) / seconds
-        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"{shown} {self.unit}/s · {clock_time((self.total - done) / rate)} left"
+        parts = []
+        if done > self.first and seconds > 0:
+            rate = (done - self.first) / seconds
+            parts.append(f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s")
+        if passes and seconds > 0:
+            most = "" if parts else "at most "
+            parts.append(f"{most}{clock_time(expected * seconds / passes)} left")
+        elif parts:
+            parts.append(f"{clock_time((self.total - done) * seconds / (done - self.first))} left")
+        return " · ".join(parts)
 
 
 def clock_time(seconds: float) -> str:

@@ -105,6 +105,11 @@ class AutoAttack(ReferenceBackend):
         return ", ".join(dict.fromkeys(part.mean_of for part in self.parts))
 
     @property
+    def most_passes(self) -> int:
+        each = max(self.eot or 1, 1)
+        return each * sum(part.most_passes for part in self.parts)
+
+    @property
     def named(self) -> list[str]:
         return [name.strip() for name in self.attacks.split(",") if name.strip()]
 

@@ -146,6 +146,12 @@ class Attack(_WithFields, Registered):
         return self.eot or 1
 
     @property
+    def most_passes(self) -> int:
+        """The largest number of forward and backward passes for an image, by which times are estimated."""
+        runs = max(getattr(self, "restarts", 1), 1) * getattr(self, "targets", 1)
+        return self.draws_each * runs * 2 * getattr(self, "steps", 1)
+
+    @property
     def parts(self) -> Sequence[Attack]:
         """The attacks of an ensemble, indexed by the numbers in `broken_by`. Other attacks have no parts."""
         return ()

@@ -60,6 +60,10 @@ class CurveAttack(MinimalNormAttack):
     norm: str = norm_param("l1")
     queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
 
+    @property
+    def most_passes(self) -> int:
+        return self.draws_each * self.queries
+
     def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _CONFIRMATIONS) // 2, 1)
         classes = losses.ranked_targets(model.logits(images), labels)[:, :_TARGETS].unbind(1)

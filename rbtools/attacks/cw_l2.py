@@ -55,6 +55,10 @@ class CWL2(MinimalNormAttack):
     def stem(self) -> str:
         return self.name
 
+    @property
+    def most_passes(self) -> int:
+        return super().most_passes * self.searches
+
     def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         best, distance = images.clone(), torch.full_like(images.flatten(1)[:, 0], torch.inf)
         clean_wrong = ~model.still_correct(images, labels)

@@ -41,6 +41,10 @@ class NoiseAttack(SequentialAttack):
     norm: str = norm_param()
     samples: int = param(100, "Number of random points for each image.", check="positive")
 
+    @property
+    def most_passes(self) -> int:
+        return self.draws_each * self.samples
+
     def stages(self, classes: int) -> list[Stage]:
         return [self._sample]
 

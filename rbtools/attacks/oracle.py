@@ -50,13 +50,13 @@ class Passes:
     """Counts of an attack, in images: forward and backward passes, and gradients that are zero.
 
     Zero gradients are counted among the `first` gradients. An example whose gradient is zero at the start
-    does not move, which looks like robustness. `watch` is called with the progress, as text. `captures` is
-    false after a capture of passes as a CUDA graph has failed.
+    does not move, which looks like robustness. `watch` is called with the progress: a text, and the number of
+    passes. `captures` is false after a capture of passes as a CUDA graph has failed.
     """
 
     first: int = 0
     started: int = 0
-    watch: Callable[[str], None] | None = None
+    watch: Callable[[str, int], None] | None = None
     stage: str = ""
     forwards: int = 0
     backwards: int = 0
@@ -68,7 +68,7 @@ class Passes:
         self.forwards += forwards
         self.backwards += backwards
         if self.watch is not None:
-            self.watch(f"{self.stage}{self.forwards:,} passes")
+            self.watch(f"{self.stage}{self.forwards:,} passes", self.forwards + self.backwards)
 
     def gradient(self, gradient: Tensor) -> None:
         """The hook of every backward pass."""

@@ -76,6 +76,10 @@ class Square(ReferenceBackend):
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     backend: str = backend_param()
 
+    @property
+    def most_passes(self) -> int:
+        return self.draws_each * self.restarts * self.queries
+
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._search, restart) for restart in range(self.restarts)]
 

@@ -124,6 +124,7 @@ class Loop:
         self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
         self.helped = self.elsewhere = 0
+        self.counted, self.counted_at = 0, 0.0
         self.stages: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()  # of failed records
         self.start = time.perf_counter()
@@ -221,9 +222,13 @@ class Loop:
         if total is None or total < 2:
             return name + text
         done, text = self.done + self.failed + self.passed + len(window.held), name + text
+        if done > self.counted:
+            self.counted, self.counted_at = done, time.perf_counter()
         if done:
-            seconds = (time.perf_counter() - self.start) / done * (total - done)
-            text += f" · {clock_time(seconds)} left in all"
+            # The record that runs has taken part of its time; if it takes longer, the others count alone.
+            each, running = (self.counted_at - self.start) / done, time.perf_counter() - self.counted_at
+            left = max(each * (total - done) - running, each * (total - done - 1))
+            text += f" · {clock_time(left)} left in all"
         return f"[{min(done + 1, total)}/{total}] {text}"
 
     def record_of(self, line: Line) -> dict[str, Any] | None:

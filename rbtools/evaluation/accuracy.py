@@ -43,6 +43,10 @@ class Accuracy(Spec):
     detail: bool = False
     draws: int = 0
 
+    @property
+    def most_passes(self) -> int:
+        return max(self.draws, 1)
+
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
         """The images (N, C, H, W) that the model classifies, and totals over the examples."""
         raise NotImplementedError
@@ -187,6 +191,10 @@ class Attacked(Accuracy):
         """False for AutoAttack's own code, for randomised models, and for searches near the boundary, which
         need the float32 model."""
         return not (self.batch_dependent or self.draws or self.method.precise)
+
+    @property
+    def most_passes(self) -> int:
+        return super().most_passes + int(self.method.most_passes)
 
     @property
     def needs(self) -> tuple[Spec, ...]:

@@ -64,8 +64,8 @@ class Batch:
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
     `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
     randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
-    called with the progress of an attack on the batch, as text. `partial` are the partial results of an
-    interrupted computation of these rows.
+    called with the progress of an attack on the batch: a text, and the number of passes. `partial` are the
+    partial results of an interrupted computation of these rows.
     """
 
     model: nn.Module
@@ -77,7 +77,7 @@ class Batch:
     fast_model: nn.Module = None  # type: ignore[assignment]
     precomputed: Mapping[Any, Tensor] = field(default_factory=dict)
     draw: int | Tensor | None = None
-    watch: Callable[[str], None] | None = None
+    watch: Callable[[str, int], None] | None = None
     partial: PartialResults = field(default_factory=PartialResults)
 
     def __post_init__(self) -> None:

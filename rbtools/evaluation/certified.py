@@ -49,6 +49,10 @@ class Smoothed(Spec):
     copies = smoothing.BLOCK
 
     @property
+    def most_passes(self) -> int:
+        return int(self.method.select + self.method.samples)
+
+    @property
     def questions(self) -> tuple[float, ...]:
         """The radii that are decided: 0 and all radii above 0."""
         return self.method.questions(self.radii or (self.eps,))

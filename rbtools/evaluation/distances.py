@@ -37,6 +37,10 @@ class Nearest(Spec):
     farthest: float = field(default=0.0, compare=False)
 
     @property
+    def most_passes(self) -> int:
+        return 1 + int(self.method.most_passes)
+
+    @property
     def random(self) -> bool:
         return bool(self.method.random)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -154,8 +155,8 @@ class Evaluator:
 
     `model` is in eval mode on `device` and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K).
     `title` is a text for the progress line. Partial results of a tile are in `store`. If an outcome has
-    images, `save` is called with the spec, the ids of the examples and the outcome. `watch` is called with a
-    text on the progress of a tile.
+    images, `save` is called with the spec, the ids of the examples and the outcome. `watch` is called with
+    the progress of a tile: a text, and the number of passes of the attack that runs.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class Evaluator:
 
         # Partial results in a store have no images.
         self.store, self.save = store if store is not None and save is None else Store(None), save
-        self.watch: Callable[[str], None] | None = None
+        self.watch: Callable[[str, int], None] | None = None
 
         self.model, self.examples, self.title, self.specs = model, examples, title, specs
         self.settings, self.device, self.report = settings, device, report
@@ -242,6 +243,15 @@ class Evaluator:
         state.finished(parts)
         return tile, parts
 
+    def seconds_per_pass(self) -> float:
+        """The time of a forward pass of one image by the network that attacks run on, from the second of two
+        passes of a batch: the first one also prepares memory and kernels."""
+        batch = self._batch(self.examples.order[: self.chunk], {})
+        for _ in range(2):
+            start = time.perf_counter()
+            batch.outputs(self.fast.model, batch.images).sum().item()
+        return (time.perf_counter() - start) / len(batch.ids)
+
     def status(self, outcomes: Sequence[Outcomes]) -> StatusLine:
         """The status line of an evaluation in this process."""
         line = StatusLine(
@@ -307,7 +317,12 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
 
 
 class StatusLine:
-    """The status line: the number of finished images, the speed, and the accuracies so far."""
+    """The status line: the number of finished images, the speed, the time left, and the accuracies so far.
+
+    The time left follows from the passes: those of the finished images, relative to the largest number that
+    the specs may need, are expected of the others, too. Before the first images are finished, it is an upper
+    bound. Evaluations that count no passes are estimated by their images.
+    """
 
     def __init__(
         self,
@@ -321,17 +336,36 @@ class StatusLine:
         self.title = f"{title} seed {seed}" if any(spec.random for spec in specs) else title
         self.n, self.specs, self.outcomes, self.report = n, specs, outcomes, report
         self.pace = Pace(n, min(map(len, outcomes)))
-        self.said = ""
+        self.most = sum(spec.most_passes for spec in specs)
+        self.done, self.finished, self.running, self.last = self.pace.first, 0, 0, 0
+        self.words: list[str] = []
 
-    def inside(self, words: str) -> None:
-        self.report.progress(f"{self.said} · {words}")
+    def inside(self, words: str, passes: int) -> None:
+        """The progress of the attack that runs, which has made this number of passes."""
+        self.report.check_cancelled()
+        self.running += passes - self.last if passes >= self.last else passes
+        self.last = passes
+        self._say(words)
 
     def __call__(self, done: int) -> None:
         self.report.check_cancelled()
-        parts = [self.title, f"image {done}/{self.n}", self.pace.words(done)]
+        if done > self.done:
+            self.done, self.finished, self.running = done, self.finished + self.running, 0
+        self.words = []
         for spec, known in zip(self.specs, self.outcomes, strict=True):
             if done and isinstance(spec, Attacked) and len(known) >= done:
                 value = spec.findings(known.values(done), known.totals)["value"]
-                parts.append(f"{spec.name()} {value:.3f}")
-        self.said = " · ".join(filter(None, parts))
-        self.report.progress(self.said)
+                self.words.append(f"{spec.name()} {value:.3f}")
+        self._say()
+
+    def _say(self, *more: str) -> None:
+        expected = self._expected()
+        pace = self.pace.words(self.done, self.finished + self.running, expected)
+        parts = [self.title, f"image {self.done}/{self.n}", pace, *self.words, *more]
+        self.report.progress(" · ".join(filter(None, parts)))
+
+    def _expected(self) -> float:
+        """The number of passes that are expected from now on."""
+        images = self.done - self.pace.first
+        share = self.finished / (images * self.most) if images and self.finished else 1.0
+        return max((self.n - self.done) * self.most * share - self.running, 0.0)

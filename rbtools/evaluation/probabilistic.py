@@ -55,6 +55,10 @@ class Noisy(Spec):
     def read(self) -> Estimator:
         return _estimator([self])
 
+    @property
+    def most_passes(self) -> int:
+        return 1 + self.samples
+
     def name(self) -> str:
         if self.rho is None:
             return metric_name.pr_name(self.noise.stem, self.gamma, self.denominator)

@@ -33,6 +33,10 @@ class RareFailure(Spec):
     split: splitting.Splitting
     confidence: float = 0.95
 
+    @property
+    def most_passes(self) -> int:
+        return int(self.split.particles * self.split.runs * self.split.moves)
+
     def name(self) -> str:
         return metric_name.pfail_name(self.noise.stem, self.gamma)
 

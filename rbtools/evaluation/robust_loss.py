@@ -26,6 +26,10 @@ class RobustLoss(Spec):
     searches = True
 
     @property
+    def most_passes(self) -> int:
+        return 1 + int(self.method.most_passes)
+
+    @property
     def random(self) -> bool:
         return bool(self.method.random)
 

@@ -67,6 +67,11 @@ class Spec:
         return 1
 
     @property
+    def most_passes(self) -> int:
+        """The largest number of passes for an image, by which times are estimated."""
+        return 1
+
+    @property
     def needs(self) -> tuple[Spec, ...]:
         """Specs whose rows are measured before the rows of this spec (`Batch.precomputed`)."""
         return ()

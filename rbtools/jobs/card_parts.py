@@ -17,7 +17,7 @@ from rbtools.errors import RbError, near
 from rbtools.evaluation.accuracy import attacked, clean, corrupted
 from rbtools.evaluation.distances import nearest
 from rbtools.evaluation.probabilistic import noisy
-from rbtools.evaluation.spec import Evaluation
+from rbtools.evaluation.spec import Evaluation, by_column
 from rbtools.execution.engine import JobFunction
 from rbtools.jobs.attack_tasks import MaskingChecklist
 from rbtools.jobs.evaluate_record import EvaluateJob
@@ -45,6 +45,21 @@ class CardPart:
     headlines: tuple[str, ...]
     job: JobFunction
     paired: tuple[str, ...] = ()
+
+    @property
+    def most_passes(self) -> int:
+        """The largest number of passes for an image."""
+        evaluations = getattr(self.job, "evaluations", ())
+        splits = 2 if isinstance(self.job, GapJob) else 1
+        if isinstance(self.job, MaskingChecklist):
+            job = self.job
+            methods = [*[job.pgd] * len(job.distances), job.fgsm, job.square, job.noise]
+            return sum(int(method.most_passes) for method in methods)
+        return splits * sum(
+            max(spec.most_passes for spec in column)
+            for evaluation in evaluations
+            for column in by_column(evaluation.every)
+        )
 
 
 def parts(eps: float, sure: float) -> dict[str, CardPart]:

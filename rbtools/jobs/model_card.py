@@ -19,11 +19,12 @@ from functools import partial
 from typing import Any
 
 from rbtools.errors import RbError, of_network, of_own_code
+from rbtools.execution.dry_run import USUAL_SHARE
 from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import InMemory
-from rbtools.jobs import SplitJob, stored_results
+from rbtools.jobs import SplitJob, stored_results, tile_calls
 from rbtools.jobs.card_intervals import LookIntervals, confidence, sizes, values_of
 from rbtools.jobs.card_parts import CardPart, parts
 from rbtools.jobs.evaluate_record import EvaluateJob
@@ -140,10 +141,11 @@ class Card:
                 state.reason = "images in memory belong to no split, so there are no training images."
         self.entries: dict[str, Entry] = {}
         self.about: Record = {}
+        self.pass_seconds: float | None = None
 
     def _check(self) -> None:
         self.asked.report.check_cancelled()
-        if self.left() <= 0 and all(state.n or state.reason for state in self.states):
+        if self.left() <= 0 and self.entries:  # the first part always has a result
             raise TimeUp
 
     def left(self) -> float:
@@ -163,11 +165,14 @@ class Card:
         try:
             for size in looks:
                 for state in self.states:
-                    if state.reason is None:
+                    if state.reason is None and self._fits(state, size):
                         self._check()
                         self.look(state, size)
         except TimeUp:
             ended = "time"
+            for state in self.states:
+                if not state.n and state.reason is None:
+                    state.reason = f"the limit of {self.request.seconds:g} s ended before its first result."
         except Exception:
             raise
         except BaseException as stop:
@@ -175,6 +180,26 @@ class Card:
         if not self.entries:
             raise RbError(str(self.states[0].reason))
         return self.result(ended)
+
+    def _fits(self, state: PartState, size: int) -> bool:
+        """Whether a look at a part can end within the time limit. If its first look cannot, the part is left
+        out with the reason. The first look is estimated by the passes of its evaluations and the measured
+        time of a pass; later looks by the time of the former ones. Attacks drop images that they have broken,
+        so a first look takes at least a part of what it may take at most."""
+        left = self.left()
+        if left == math.inf or self.run.plan is not None or not self.entries:
+            return True
+        if state.n:
+            needed = state.seconds / state.n * (size - state.n)
+            return state.n == size or needed <= left
+        if self.pass_seconds is None:
+            self.pass_seconds = tile_calls.seconds_per_pass(self.inputs)
+        needed = self.pass_seconds * state.part.most_passes * size * USUAL_SHARE
+        if needed > left:
+            state.reason = (
+                f"{size} images take about {needed:.0f} s, and {max(left, 0):.0f} s of the limit are left."
+            )
+        return needed <= left
 
     def measured(self, state: PartState, size: int) -> Record:
         """The record with only the results of one part on `size` images."""

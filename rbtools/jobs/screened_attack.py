@@ -59,6 +59,10 @@ class Screened(Spec):
     attacks: tuple[Any, ...]
     searches = True
 
+    @property
+    def most_passes(self) -> int:
+        return 1 + sum(attack.most_passes for attack in self.attacks)
+
     def name(self) -> str:
         return "screen"
 

@@ -306,7 +306,11 @@ def _compute(
     if run.plan is not None:
         size = together([unit.spec for unit in missing], resources.kind(run), inputs.data.about.shape)
         keys = digest({"tiles of": [unit.entries_key for unit in missing]})
-        run.plan.lacks(keys, title, len(missing_tiles(outcomes, inputs.n, size)))
+        tiles = missing_tiles(outcomes, inputs.n, size)
+        images = sum(len(tile.examples) for tile in tiles)
+        passes = sum(unit.spec.most_passes for unit in missing)
+        seconds = tile_calls.seconds_per_pass(inputs) * images * passes / max(run.placement.jobs, 1)
+        run.plan.lacks(keys, title, len(tiles), seconds=seconds)
     checks, checked = None, any(unit.checked for unit in missing)
     complete = all(len(stored) >= inputs.n for stored in outcomes)
     # If an earlier run with more images left the outcomes, the file may be missing by now.

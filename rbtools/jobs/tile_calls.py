@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
+from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.by_draws import Randomness
 from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, together
@@ -96,6 +98,17 @@ def measure(
             shard=run.placement.shard if save is None else (1, 1),
         )
     return checks
+
+
+def seconds_per_pass(inputs: Inputs) -> float:
+    """The time of one forward pass of an image on this process's device, measured on one batch of the first
+    images, by the network that attacks run on. A dry run measures each model once."""
+    paces = {} if inputs.run.plan is None else inputs.run.plan.paces
+    if inputs.checkpoint not in paces:
+        work = RecordEvaluation(inputs, "", [Attacked(method=ATTACKS.build("pgd"))], Randomness())
+        with work.opened() as evaluator:
+            paces[inputs.checkpoint] = evaluator.seconds_per_pass()
+    return paces[inputs.checkpoint]
 
 
 def by_workers(run: Run, units: Iterable[T], call: Callable[[T], Call]) -> Iterator[tuple[T, Any]]:
@@ -204,5 +217,5 @@ class TileCall(OpenedCall):
                 )
             first, stop = self.tile.examples[0] + 1, self.tile.examples.stop
             said = f"{evaluation.title} · images {first} to {stop}"
-            evaluator.watch = lambda words: run.report.progress(f"{said} · {words}")
+            evaluator.watch = lambda words, passes: run.report.progress(f"{said} · {words}")
             return evaluator.measure(self.tile)[1]

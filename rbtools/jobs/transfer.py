@@ -53,6 +53,10 @@ class Transferred(Attacked):
     context: Run | None = field(default=None, compare=False)
 
     @property
+    def most_passes(self) -> int:
+        return super().most_passes * (len(self.sources) + (len(self.sources) > 1))
+
+    @property
     def searches(self) -> bool:
         return False  # the attack runs on the sources in float32
 

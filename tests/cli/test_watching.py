@@ -43,9 +43,9 @@ def test_evaluations_of_a_network_that_is_not_trained_yet_are_counted() -> None:
 
 def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any]]) -> None:
     ge = run("ge", "acc --n 20 --n-train 30 --dry-run", [trained["erm"]])
-    assert "clean accuracy: 2 tiles to compute." in ge.stderr
+    assert "clean accuracy: 2 tiles to compute" in ge.stderr
     preset = run("attack", "preset prbench --n 20 --dry-run", [trained["erm"]])
-    assert all(f"{name}: 1 tile to compute." in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
+    assert all(f"{name}: 1 tile to compute" in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
 
 
 def events(path: str = "log.jsonl") -> list[dict[str, Any]]:

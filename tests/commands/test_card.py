@@ -70,10 +70,18 @@ def test_looks_double_and_their_intervals_hold_together() -> None:
     assert missed / 400 <= 0.05
 
 
-def test_a_card_ends_with_its_time_after_the_first_looks(trained: dict[str, Record]) -> None:
-    record = model_card.run_card(trained["pgd"], request("clean", "corruptions", seconds=1e-6), the_run())
-    assert record["card"]["ended"] == "time"
-    assert [part["n"] for part in record["card"]["parts"].values()] == [16, 16]
+def test_a_part_that_does_not_fit_into_the_time_is_left_out_and_named(trained: dict[str, Record]) -> None:
+    record = model_card.run_card(trained["pgd"], request("clean", "attack", seconds=1e-6), the_run())
+    clean, attack = record["card"]["parts"].values()
+    assert clean["n"] == 16 and "n" not in attack and "0 s of the limit are left" in attack["reason"]
+
+
+def test_a_card_ends_with_its_time_within_a_part(trained: dict[str, Record], monkeypatch: Any) -> None:
+    """The time of a pass, by which a part is estimated, may be too short."""
+    monkeypatch.setattr(model_card.tile_calls, "seconds_per_pass", lambda inputs: 0.0)
+    seconds = 1.0
+    record = model_card.run_card(trained["pgd"], request("clean", "attack", seconds=seconds), the_run())
+    assert record["card"]["ended"] == "time" and "clean" in record["card"]["parts"]
 
 
 @pytest.mark.slow
