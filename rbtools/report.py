@@ -35,6 +35,9 @@ class Clock:
             self._inner = outer + spent
 
 
+_WARM_UP = 3.0  # seconds, after which passes tell the time left
+
+
 class Pace:
     """The rate and the remaining time of `total` units of work, of which `done` were finished before."""
 
@@ -50,7 +53,7 @@ class Pace:
         if done > self.first and seconds > 0:
             rate = (done - self.first) / seconds
             parts.append(f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s")
-        if passes and seconds > 0:
+        if passes and seconds > _WARM_UP:
             most = "" if parts else "at most "
             parts.append(f"{most}{clock_time(expected * seconds / passes)} left")
         elif parts:
