@@ -24,6 +24,7 @@ from rbtools.evaluation import accuracy, model_checks, randomised
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
 from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look
 from rbtools.evaluation.spec import Evaluation, Spec
+from rbtools.execution import precision as precisions
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -188,8 +189,9 @@ class Cache:
             self.fields |= {"model": weights_hash(model), "data": content}
 
     def outcomes(self, spec: Spec, settings: Settings, n: int, *, anew: bool) -> Outcomes:
-        arithmetic = {"precision": settings.precision if spec.searches else "fp32"}
-        seed = {"seed": settings.seed} if spec.random else {}
+        fast = {"precision": settings.precision, "prepared": precisions.PREPARED}
+        arithmetic = fast if spec.searches else {"precision": "fp32"}
+        seed = seed_fields(settings.seed) if spec.random else {}
         whole = {"n": n} if spec.batch_dependent else {}
         key = digest({**self.fields, **arithmetic, **seed, **whole, "column": spec.column()})
         return Outcomes(self.store, key, anew=anew)

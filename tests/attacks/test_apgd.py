@@ -69,6 +69,22 @@ def test_momentum_and_halving_by_hand(monkeypatch):
     assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
 
 
+@pytest.mark.parametrize(("norm", "passes"), [("linf", 11), ("l2", 11), ("l1", 4 + 4 + 5)])
+def test_the_last_of_ten_iterates_is_judged(norm, passes):
+    image, points = torch.full((1, 1, 2, 2), 0.5), []
+
+    def model(images):
+        points.append(images)
+        first = images.sum((1, 2, 3)) * 0 + (2.0 if len(points) < passes else -2.0)
+        return torch.stack([first, torch.zeros(1)], dim=1)
+
+    batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
+    found, broken = apgd_ascent.apgd(
+        Network(model), batch, batch.goal(margin_of_first), eps=0.2, norm=norm, count=10, draw=0
+    )
+    assert len(points) == passes and broken.tolist() == [True] and torch.equal(found, points[-1])
+
+
 @pytest.mark.parametrize(
     ("count", "expected"),
     [

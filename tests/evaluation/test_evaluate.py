@@ -359,6 +359,34 @@ def test_damaged_results_are_computed_again(
     assert not fine.store.damaged and fine.store.found == 1
 
 
+@pytest.mark.parametrize("left", [0, 8])
+def test_rows_that_the_store_lacks_are_computed_again(left: int, record: Record, seen: list[int]) -> None:
+    """The entries are stored, and the rows are lost or come from a run with fewer images."""
+    task, spec = accuracy.clean(), accuracy.Clean()
+
+    def rows(n: int, **how: bool) -> np.ndarray:
+        return stored_results.task_entries(resolve_inputs(record, run_in(n=n)), task).rows(spec, **how)
+
+    whole = rows(20)
+    for path in Path("rb-store/outcomes").glob("*/*"):
+        path.unlink()
+    if left:
+        rows(left)
+    seen.clear()
+    assert rows(20).tolist() == whole[:left].tolist() and not seen
+    assert rows(20, again=True).tolist() == whole.tolist() and sum(seen) == 20 - left
+
+
+@pytest.mark.parametrize("draws", [2, 3, 20])
+def test_the_error_by_draws_is_right_in_the_mean(draws: int) -> None:
+    """Over all numbers of correct passes, the squared error has the variance of the mean share as its mean."""
+    right = np.arange(draws + 1)
+    found = [accuracy.Clean(draws=draws).entry(np.array([k, k, k]))["draws_error"] ** 2 for k in right]
+    for share in (0.1, 0.5, 0.8):
+        chance = stats.binom.pmf(right, draws, share)
+        assert chance @ found == pytest.approx(share * (1 - share) / draws / 3, rel=1e-4)
+
+
 @pytest.mark.parametrize("kept", [1, {}, [], [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]])
 def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, record: Record) -> None:
     unit = stored_results._Unit(resolve_inputs(record, run_in()), (accuracy.Clean(),))

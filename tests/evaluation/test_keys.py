@@ -5,30 +5,54 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from rbtools import datasets, rng
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import search_named
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.defences import stages
+from rbtools.defences.stages import Stages
 from rbtools.errors import RbError
+from rbtools.evaluation import in_memory
 from rbtools.evaluation.accuracy import Attacked, Clean, Corrupted
+from rbtools.evaluation.base import Batch
 from rbtools.evaluation.certified import Smoothed
 from rbtools.evaluation.distances import Nearest
+from rbtools.evaluation.in_memory import Cache, GivenData
 from rbtools.evaluation.probabilistic import Decided, Noisy
 from rbtools.evaluation.rare_failures import RareFailure
 from rbtools.evaluation.robust_loss import PARTS, RobustLoss
 from rbtools.evaluation.spec import Spec
+from rbtools.execution import precision
+from rbtools.inputs.data import Data
+from rbtools.inputs.resolve import Inputs
+from rbtools.jobs import measurement, stored_results
 from rbtools.jobs.corrupted_images import Archived
+from rbtools.jobs.measure_batches import MeasureItem
 from rbtools.jobs.questions import Unsayable, question_of, spec_of
 from rbtools.jobs.transfer import Transferred
+from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.records import dumps
+from rbtools.rng.draws import Draws
+from rbtools.search import SEARCHES
+from rbtools.settings import Settings
+from rbtools.store import Store, digest
+from rbtools.trainer import supernet_search, train_model
+from rbtools.trainer.recipe import Recipe
+from rbtools.training import METHODS
+from tests.conftest import SMALL_ARCH
+from tests.runner import run_in
 
 EPS = 8 / 255
 
@@ -82,9 +106,17 @@ def changed(value: Any, choices: tuple[Any, ...]) -> Iterator[Any]:
             yield (other, *value[1:])
 
 
-def varied(thing: Any) -> Iterator[Any]:
-    """Copies of which one field has another value; those that may not be are left out."""
+def alike(keys: dict[str, Any]) -> list[list[str]]:
+    """The names of equal keys."""
+    names = [[name for name, key in keys.items() if key == wanted] for wanted in set(keys.values())]
+    return [some for some in names if len(some) > 1]
+
+
+def varied(thing: Any, *names: str) -> Iterator[Any]:
+    """Copies of which one field (of these names) has another value; those that may not be are left out."""
     for field in dataclasses.fields(thing):
+        if names and field.name not in names:
+            continue
         choices = field.metadata.get("choices") or ()
         for value in changed(getattr(thing, field.name), choices):
             try:
@@ -93,20 +125,245 @@ def varied(thing: Any) -> Iterator[Any]:
                 continue
 
 
-def key(spec: Spec) -> tuple[dict[str, Any], dict[str, Any]]:
-    return spec.column(), spec.reading([spec])
+def data_of(**changes: Any) -> Data:
+    about = datasets.describe("digits")
+    given = {"split": "test", "fingerprint": "0", "size": 100, **changes}
+    about = dataclasses.replace(about, **{name: given.pop(name) for name in ("mean", "std") & given.keys()})
+    return Data("digits", about=about, data_dir=None, class_map=None, **given)
+
+
+def inputs_of(checkpoint: str = "a", channels: int = 2, data: Data | None = None, **run: Any) -> Inputs:
+    record = {"arch": {**SMALL_ARCH, "channels": channels}, "checkpoint": f"sha256:{checkpoint * 64}"}
+    return Inputs(record, data or data_of(), run_in(None, **{"precision": "fp32", **run}))
+
+
+MODEL = {"checkpoint": {"checkpoint": "b"}, "arch": {"channels": 3}}
+DATA = {"data": {"data": data_of(fingerprint="1")}, "split": {"data": data_of(split="train")}}
+STAGES = ("jpeg:75", "jpeg:50", "quantize:3")
+INPUTS: dict[str, dict[str, Any]] = {
+    **{**MODEL, **DATA, "seed": {"seed": 1}, "n": {"n": 50}},
+    **{"precision": {"precision": "bf16"}, "prepare": {"prepare": False}},
+    **{text: {"defend": Stages(stages.parse(text))} for text in STAGES},
+    "backward": {"defend": Stages(stages.parse("jpeg:75"), "none")},
+}
+VERSIONS = {"VERSION": stored_results, "GENERATOR": rng, "PREPARED": precision}
+
+
+def versioned(thing: Any) -> list[type]:
+    """The classes with a version, of a spec or a measure or of their methods."""
+    parts = [thing, *(getattr(thing, field.name) for field in dataclasses.fields(thing))]
+    return [type(part) for part in parts if isinstance(getattr(type(part), "version", None), int)]
+
+
+def with_versions(
+    change: pytest.MonkeyPatch, places: dict[str, Any], thing: Any, key: Callable[[], Any]
+) -> dict[str, Any]:
+    """The key after each version was raised alone: constants of modules, and versions of methods."""
+    keys = {}
+    for name, owner in [*places.items(), *(("version", cls) for cls in versioned(thing))]:
+        with change.context() as alone:
+            new = 99 if isinstance(getattr(owner, name), int) else "99"
+            alone.setattr(owner, name, new)
+            keys[f"{name} of {owner.__name__}"] = key()
+    return keys
+
+
+def rows_key(spec: Spec, **changes: Any) -> str:
+    return stored_results._Unit(inputs_of(**changes), (spec,)).outcomes_key
+
+
+def entries_key(spec: Spec, **changes: Any) -> str:
+    return stored_results._Unit(inputs_of(**changes), (spec,)).entries_key
+
+
+def in_memory_key(spec: Spec, model: nn.Module, images: torch.Tensor, n: int = 2, **settings: Any) -> str:
+    data = GivenData(images, torch.zeros(len(images)).long())
+    return Cache(Store("rb-store"), model, data).outcomes(spec, Settings(**settings), n, anew=False).key
+
+
+def has_an_effect(what: str, spec: Spec) -> bool:
+    """Whether this part of the inputs decides the rows."""
+    if what in ("precision", "prepare") or what.startswith("PREPARED"):
+        return spec.searches
+    if what == "seed" or what.startswith("GENERATOR"):
+        return spec.random
+    return what != "n" or spec.batch_dependent
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_shows_in_an_entry_decides_its_key(name: str) -> None:
+def test_each_field_of_the_inputs_decides_the_key_of_a_result(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run with another seed, network or data finds the rows of this one."""
     spec = MADE[name]
+    rows, entries = rows_key(spec), entries_key(spec)
+    others = {what: rows_key(spec, **change) for what, change in INPUTS.items()}
+    others |= with_versions(monkeypatch, VERSIONS, spec, lambda: rows_key(spec))
+    assert versioned(spec) or name.split()[0] in ("clean", "archive"), "the method has no version"
+    deciding = {what for what in others if has_an_effect(what, spec)}
+    assert {what for what, other in others.items() if other != rows} == deciding
+    assert len({rows, *others.values()}) == 1 + len(deciding)
+    after = [entries_key(spec, **change) for what, change in INPUTS.items() if what in deciding]
+    after += [entries_key(spec, n=50)] * (not spec.batch_dependent)
+    monkeypatch.setattr(stored_results, "POSTPROCESSING", 99)
+    assert len({entries, *after, entries_key(spec)}) == 2 + len(after)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_each_option_decides_the_key_of_a_result(name: str) -> None:
+    spec = MADE[name]
+    keys = {spec: (rows_key(spec), entries_key(spec))}
     for other in varied(spec):
-        try:
-            shown = {"metric": other.name(), **other.settings()}
-        except (RbError, KeyError, ValueError):
-            continue
-        if shown != {"metric": spec.name(), **spec.settings()}:
-            assert key(other) != key(spec), shown
+        # The search for the nearest example is within any distance.
+        if isinstance(spec, Nearest) and dataclasses.replace(other, method=spec.method) == spec:
+            other = dataclasses.replace(other, method=dataclasses.replace(other.method, eps=spec.method.eps))
+        keys[other] = (rows_key(other), entries_key(other))
+    assert len(set(keys.values())) == len(keys)
+
+
+FIXED = [name for name, spec in MADE.items() if not spec.random and name not in ("archive", "transfer")]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_rows_without_a_seed_draw_no_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in ("bits", "uniform", "normal", "integers"):
+        monkeypatch.setattr(Draws, method, lambda *_, **__: pytest.fail("a number was drawn"))
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    labels, network = torch.zeros(3).long(), nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    spec: Any = MADE[name]
+    batch = Batch(network.eval(), images, labels, torch.arange(3), seed=0, chunk_size=3)
+    spec.rows_together([spec], batch)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_results_in_memory_have_keys_of_the_same_fields(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, images = MADE[name], torch.zeros(2, 1, 8, 8)
+    model = nn.Linear(2, 2)
+    base = partial(in_memory_key, spec, model, images, precision="fp32")
+    others = {
+        "checkpoint": in_memory_key(spec, nn.Linear(2, 2), images, precision="fp32"),
+        "data": in_memory_key(spec, model, images + 0.5, precision="fp32"),
+        "seed": base(seed=1),
+        "n": base(n=1),
+        "precision": in_memory_key(spec, model, images, precision="bf16"),
+    }
+    places = {"VERSION": in_memory, "GENERATOR": rng, "PREPARED": precision}
+    others |= with_versions(monkeypatch, places, spec, base)
+    assert {what for what, other in others.items() if other != base()} == {
+        what for what in others if has_an_effect(what, spec)
+    }
+
+
+WEIGHTS = {"none": ["init"], "init": ["init"], "trained": ["trained"], "any": ["init", "trained"]}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_each_field_decides_the_key_of_a_measure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure: Any = MEASURES.build(name)
+    attack = ATTACKS.build("pgd", eps=EPS) if measure.attacks else None
+    for on in WEIGHTS[measure.weights]:
+
+        def key(measure: Any = measure, attack: Any = attack, on: str = on, **changes: Any) -> str:
+            item = {name: changes.pop(name) for name in ("size", "batchnorm", "init_seed") & changes.keys()}
+            inputs = inputs_of(**changes)
+            job = MeasureItem(measure, attack, on, inputs.data, **{"size": (2, 8), **item})
+            return digest(measurement._what(inputs.record, job, inputs.run))
+
+        with_data = {**DATA, "batches": {"size": (3, 8)}, "batch": {"size": (1, 16)}}
+        fresh = {"mean": {"data": data_of(mean=(0.5,))}, "init_seed": {"init_seed": 1}, "arch": MODEL["arch"]}
+        fields = (MODEL if on == "trained" else fresh) | (with_data if measure.data else {})
+        fields |= {"batchnorm": {"batchnorm": "batch"}} if measure.batchnorm else {}
+        random = measure.random or (attack is not None and attack.random)
+        keys = {what: key(**change) for what, change in fields.items()}
+        versions = {"VERSION": measurement} | ({"GENERATOR": rng} if random else {})
+        keys |= with_versions(monkeypatch, versions, measure, key)
+        keys |= {str(other): key(measure=other) for other in varied(measure)}
+        if attack is not None:
+            keys |= {str(other): key(attack=other) for other in (None, *varied(attack))}
+        assert len({key(), *keys.values()}) == 1 + len(keys)
+        assert (key(seed=1) not in (key(), *keys.values())) == random
+
+
+class Asked(Exception):
+    """Raised with the key under which a piece of work would be looked for."""
+
+
+def asked(module: Any, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    def once(run: Any, key: str, *_: Any, **__: Any) -> None:
+        raise Asked(key)
+
+    monkeypatch.setattr(module, "once", once)
+    with pytest.raises(Asked) as found:
+        work()
+    return str(found.value)
+
+
+RECORD = {"arch": SMALL_ARCH, "checkpoint": "sha256:" + "a" * 64}
+PLAIN = Recipe(epochs=2, batch_size=16, lr=0.1)
+# Every option has an effect in one of these.
+ADDED = ("l2", "cutout", "mixup", "awp")
+RICH = dataclasses.replace(PLAIN, schedule="step", milestones=(1,), regularize=ADDED)
+FILTERED = dataclasses.replace(PLAIN, filter="chen-lee", init="checkpoint")
+# Options that only choose among the weights, and options whose content other fields have.
+ELSEWHERE = {"normalize", "given", "select", "keep", "preset", "track", "every", "track_n", "init_file"}
+
+
+def training_key(
+    change: pytest.MonkeyPatch, method: Any, recipe: Recipe = PLAIN, data: Any = None, **more: Any
+) -> str:
+    given = {"record": RECORD, "precision": "fp32", **more}
+    record, run = given.pop("record"), run_in(None, **given)
+    change.setattr(train_model, "data_of", lambda *_: data or data_of())
+    return asked(train_model, partial(train_model.train, record, method, recipe, run), change)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_field_decides_the_key_of_a_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method: Any = METHODS.build(name)
+    key = partial(training_key, monkeypatch, method)
+    fields: dict[str, dict[str, Any]] = {
+        **{"seed": {"seed": 1}, "data": DATA["data"], "mean": {"data": data_of(mean=(0.5,))}},
+        **{"precision": {"precision": "bf16"}, "prepare": {"prepare": False}},
+        "arch": {"record": {"arch": {**SMALL_ARCH, "channels": 3}}},
+        "normalize": {"recipe": dataclasses.replace(PLAIN, normalize=((0.5,), (0.3,)))},
+    }
+    versions: dict[str, Any] = {"VERSION": train_model, "GENERATOR": train_model, "PREPARED": precision}
+    if not method.inner:  # no search runs on a fast copy
+        del fields["prepare"], versions["PREPARED"]
+    keys = {what: key(**change) for what, change in fields.items()}
+    keys |= with_versions(monkeypatch, versions, method, key)
+    keys |= {str(other): training_key(monkeypatch, other) for other in varied(method)}
+    assert alike({"": key(), **keys}) == []
+
+
+@pytest.mark.parametrize("recipe", [PLAIN, RICH, FILTERED], ids=["plain", "rich", "filtered"])
+def test_each_option_of_a_recipe_decides_the_key(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = partial(training_key, monkeypatch, METHODS.build("pgd"))
+    keys, unused = {"": key(recipe=recipe)}, ELSEWHERE | recipe.without_effect().keys()
+    for field in {one.name for one in dataclasses.fields(recipe)} - unused:
+        for other in varied(recipe, field):
+            with contextlib.suppress(RbError):
+                keys[f"{field} {getattr(other, field)}"] = key(recipe=other)
+    if recipe.init == "checkpoint":
+        keys["init"] = key(recipe=recipe, record={**RECORD, "checkpoint": "sha256:" + "b" * 64})
+    assert alike(keys) == []
+
+
+@pytest.mark.parametrize("name", [name for name in SEARCHES if hasattr(SEARCHES.of_name(name), "loop")])
+def test_each_field_decides_the_key_of_a_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method: Any = SEARCHES.build(name)
+
+    def key(method: Any = method, seed: int = 0, size: tuple[int, int] = (2, 1), data: Any = None) -> str:
+        monkeypatch.setattr(supernet_search, "data_of", lambda *_: data or data_of())
+        run = run_in(None, seed=seed)
+        return asked(supernet_search, lambda: supernet_search.search(method, run, *size), monkeypatch)
+
+    keys = {"seed": key(seed=1), "channels": key(size=(3, 1)), "cells": key(size=(2, 2))}
+    keys |= {"data": key(data=data_of(fingerprint="1")), "mean": key(data=data_of(mean=(0.5,)))}
+    versions = {"VERSION": supernet_search, "GENERATOR": supernet_search}
+    keys |= with_versions(monkeypatch, versions, method, key)
+    keys |= {str(other): key(method=other) for other in varied(method)}
+    assert len({key(), *keys.values()}) == 1 + len(keys)
 
 
 def entry_of(spec: Spec) -> dict[str, Any]:
