@@ -80,7 +80,7 @@ def test_the_last_of_ten_iterates_is_judged(norm, passes):
 
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
     found, broken = apgd_ascent.apgd(
-        Network(model), batch, batch.goal(margin_of_first), eps=0.2, norm=norm, count=10, draw=0
+        Oracle(model), batch, batch.goal(margin_of_first), eps=0.2, norm=norm, count=10, draw=0
     )
     assert len(points) == passes and broken.tolist() == [True] and torch.equal(found, points[-1])
 
