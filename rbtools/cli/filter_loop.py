@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.output import DONE, FAILED, ReaderGone, RecordWriter, Stop, Terminated
@@ -67,10 +68,12 @@ def filter_records(
         if start is None or record is not None:
             with loop.opened(record, start is not None) as (window, here):
                 for place, job in loop.jobs(window, record) if here is not None else ():
-                    report = run_job(job, here)
-                    window.finish_job(place, report)
-                    if report.interruption is not None:
-                        raise report.interruption
+                    future: Future[JobReport] = Future()
+                    window.flying[place] = future  # an interruption writes its result
+                    future.set_result(run_job(job, here))
+                    window.finish_ready()
+                    if (stop := future.result().interruption) is not None:
+                        raise stop
         screen.clear()
         if not screen.verbose and (more := sum(loop.reasons.values()) - len(loop.reasons)):
             screen.error(

@@ -218,6 +218,7 @@ def test_options_of_tables_for_people_are_refused_for_programs(option: str) -> N
     assert out(f"--by acc --format md {option}", SEEDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["F1 score", "1e3", "Top-5 (%)", "acc - 1", "acc > 0.5"])
 def test_tools_know_a_metric_by_a_name_that_is_no_expression(name: str) -> None:
     """The last record lacks it, so that its value cannot be the expression's."""

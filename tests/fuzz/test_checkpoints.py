@@ -160,6 +160,7 @@ def odd_contents(draw: Draw) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @EXAMPLES
 @given(odd_contents(), st.none() | st.sampled_from(ARCHES), st.sampled_from(DATA))
 def test_an_odd_content(data: bytes, arch: Any, of: tuple[int | None, Any]) -> None:
