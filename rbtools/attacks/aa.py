@@ -105,6 +105,10 @@ class AutoAttack(ReferenceBackend):
         return ", ".join(dict.fromkeys(part.mean_of for part in self.parts))
 
     @property
+    def precise(self) -> bool:  # type: ignore[override]
+        return all(part.precise for part in self.parts)
+
+    @property
     def named(self) -> list[str]:
         return [name.strip() for name in self.attacks.split(",") if name.strip()]
 

@@ -188,6 +188,10 @@ class Attacked(Accuracy):
         return not (self.batch_dependent or self.draws or self.method.precise)
 
     @property
+    def in_float32(self) -> Sequence[str]:
+        return sorted({part.name for part in self.method.parts if part.precise})
+
+    @property
     def needs(self) -> tuple[Spec, ...]:
         if not self.ladder:
             return ()

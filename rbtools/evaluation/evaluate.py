@@ -209,6 +209,8 @@ class Evaluator:
             seconds = time.perf_counter() - start
             for i, result, values in zip(missing, results, arrays, strict=True):
                 steps = fast.steps if self.specs[i].searches else ()
+                if "bf16" in steps:
+                    steps = (*steps, *(f"fp32-{name}" for name in self.specs[i].in_float32))
                 totals = {"seconds": seconds, **result.totals}
                 parts[i] = OutcomeRows(values, totals, [self.device.type], steps, [self.place])
                 if result.images is not None and save is not None:

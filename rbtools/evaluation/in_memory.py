@@ -23,6 +23,7 @@ from rbtools.evaluation import accuracy, model_checks, randomised
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
 from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look
 from rbtools.evaluation.spec import Evaluation, Spec
+from rbtools.execution import precision
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -185,7 +186,9 @@ class Cache:
             self.fields |= {"model": weights_hash(model), "data": content}
 
     def outcomes(self, spec: Spec, settings: Settings, n: int, *, anew: bool) -> Outcomes:
-        arithmetic = {"precision": settings.precision if spec.searches else "fp32"}
+        arithmetic: dict[str, Any] = {"precision": "fp32"}
+        if spec.searches:
+            arithmetic = {"precision": settings.precision, "prepared": precision.PREPARED}
         seed = {"seed": settings.seed} if spec.random else {}
         whole = {"n": n} if spec.batch_dependent else {}
         key = digest({**self.fields, **arithmetic, **seed, **whole, "column": spec.column()})
