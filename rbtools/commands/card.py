@@ -43,8 +43,8 @@ def _seconds(text: str) -> float | None:
 class CardOptions:
     limit: str = param(
         "10m",
-        "Time limit for each model: 90s, 10m, 2h, or none. Each part evaluates its first images even if the"
-        " time is over.",
+        "Time limit for each model: 90s, 10m, 2h, or none. A part whose first images do not fit is left out;"
+        " the cheapest part always evaluates them.",
         metavar="LENGTH",
         flags=("--time",),
     )

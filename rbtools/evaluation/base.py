@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,8 +64,9 @@ class Batch:
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
     `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
     randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
-    called with the progress of an attack on the batch: a text, and the number of passes. `partial` are the
-    partial results of an interrupted computation of these rows.
+    called with the progress of an attack on the batch, which is a text and the number of passes, and with an
+    empty text before each other pass. `partial` are the partial results of an interrupted computation of
+    these rows.
     """
 
     model: nn.Module
@@ -102,14 +103,16 @@ class Batch:
     def unchecked_logits(self, images: Tensor) -> Tensor:
         """As `logits`, without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
-            parts = images.split(self.chunk_size)
             if self.draw is None:
-                return torch.cat([self.model(part).float() for part in parts])
+                return torch.cat([self.model(part).float() for part in self._chunks(images)])
             from rbtools.rng.foreign import ExampleNumbers
 
             draws, results = torch.as_tensor(self.draw, device=self.ids.device).expand_as(self.ids), []
             for part, ids, passes in zip(
-                parts, self.ids.split(self.chunk_size), draws.split(self.chunk_size), strict=True
+                self._chunks(images),
+                self.ids.split(self.chunk_size),
+                draws.split(self.chunk_size),
+                strict=True,
             ):
                 with ExampleNumbers(self.seed, "model", ids, passes):
                     results.append(self.model(part).float())
@@ -122,7 +125,14 @@ class Batch:
     def outputs(self, model: nn.Module, images: Tensor) -> Tensor:
         """The outputs (N, K) of another model, at most `chunk_size` images at a time."""
         with torch.no_grad():
-            return torch.cat([model(part) for part in images.split(self.chunk_size)])
+            return torch.cat([model(part) for part in self._chunks(images)])
+
+    def _chunks(self, images: Tensor) -> Iterator[Tensor]:
+        """The images (N, ...), `chunk_size` at a time. Before each pass, `watch` may stop the work."""
+        for chunk in images.split(self.chunk_size):
+            if self.watch is not None:
+                self.watch("", 0)
+            yield chunk
 
     @cached_property
     def clean_logits(self) -> Tensor:

@@ -343,8 +343,11 @@ class StatusLine:
         self.words: list[str] = []
 
     def inside(self, words: str, passes: int) -> None:
-        """The progress of the attack that runs, which has made this number of passes."""
+        """The progress of the attack that runs, which has made this number of passes. With an empty text,
+        there is no attack."""
         self.report.check_cancelled()
+        if not words:
+            return
         self.running += passes - self.last if passes >= self.last else passes
         self.last = passes
         self._say(words)

@@ -6,7 +6,7 @@ The checks find a wrong normalisation, another order of classes, and a softmax a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from rbtools.errors import optional
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import normalizations
 from rbtools.lazy import torch
+from rbtools.report import discard
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,7 +53,7 @@ def check_outputs(
     run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
     deviation = math.sqrt(chance * (1 - chance) / len(ids))
-    other = _other_normalisation(model, record, data, images, labels)
+    other = _other_normalisation(model, record, data, images, labels, run.report.check_cancelled)
     order = _other_order(logits, labels, data)
     if order and other and other.right >= order.right:
         order = None
@@ -150,7 +151,12 @@ class _Other:
 
 
 def _other_normalisation(
-    model: nn.Module, record: Mapping[str, Any], data: Data, images: Tensor, labels: Tensor
+    model: nn.Module,
+    record: Mapping[str, Any],
+    data: Data,
+    images: Tensor,
+    labels: Tensor,
+    check_cancelled: Callable[[], None] = discard,
 ) -> _Other | None:
     """The normalisation with which significantly more images are classified correctly, or None. Each
     normalisation is tried on a few images, and on all images if it is better on the few."""
@@ -174,6 +180,7 @@ def _other_normalisation(
     now = _logits(model, images, data.about.classes).argmax(1).eq(labels)
     better: dict[str, Tensor] = {}
     for name in kinds(pairs):
+        check_cancelled()
         with optional():  # a network may refuse values outside the range that it expects
             if int(right(pairs[name], FEW).sum()) > int(now[:FEW].sum()):
                 on_all = right(pairs[name], len(images))

@@ -37,7 +37,8 @@ class CardPart:
     """One part of a card.
 
     `headlines` contains the metrics, or an expression of metrics, that summarise the part. `paired` contains
-    the metrics in which two models are compared, if these differ from the headlines.
+    the metrics in which two models are compared, if these differ from the headlines. `leaves_out` is true if
+    the part leaves out images that it has broken, and therefore makes fewer passes than it may make at most.
     """
 
     name: str
@@ -45,6 +46,7 @@ class CardPart:
     headlines: tuple[str, ...]
     job: JobFunction
     paired: tuple[str, ...] = ()
+    leaves_out: bool = False
 
     @property
     def most_passes(self) -> int:
@@ -87,12 +89,12 @@ def parts(eps: float, sure: float) -> dict[str, CardPart]:
 
     known = (
         evaluated("clean", "clean accuracy", ["acc"], clean()),
-        evaluated("attack", "AutoAttack", _metrics(attack), attack),
-        CardPart("norms", "worst case over norms", (worst,), EvaluateJob(norms)),
+        CardPart("attack", "AutoAttack", tuple(_metrics(attack)), EvaluateJob((attack,)), leaves_out=True),
+        CardPart("norms", "worst case over norms", (worst,), EvaluateJob(norms), leaves_out=True),
         evaluated("curve", "curve over eps", [_metrics(curve)[_QUARTERS]], curve),
         evaluated("corruptions", "15 corruptions", ["corrupt.mean"], corruptions),
         CardPart("pr", "probabilistic robustness", of_correct, EvaluateJob((noisy_images,)), of_all),
-        CardPart("gap", "generalisation gap", gaps, GapJob((clean(), by_pgd))),
+        CardPart("gap", "generalisation gap", gaps, GapJob((clean(), by_pgd)), leaves_out=True),
         CardPart("masking", "masked gradients", tuple(_metrics(attacked(square, (eps,)))), masking),
     )
     return {part.name: part for part in known}

@@ -113,12 +113,14 @@ def _with_store(run: Run) -> Iterator[Run]:
 @dataclass
 class PartState:
     """The state of one part: the number `n` of images in its last evaluation, the `seconds` that it took, the
-    `reason` why it cannot be evaluated further (or None), and the `remarks` of its last evaluation."""
+    `reason` why it cannot be evaluated further (or None), and the `remarks` of its last evaluation. `fits` is
+    false if the time that is left is too short for its next evaluation."""
 
     part: CardPart
     n: int = 0
     seconds: float = 0.0
     reason: str | None = None
+    fits: bool = True
     remarks: dict[str, None] = field(default_factory=dict)
 
 
@@ -161,13 +163,14 @@ class Card:
         if self.run.plan is not None:
             looks = looks[-1:]
             self.run.plan.each([partial(self.measured, state, looks[0]) for state in self.states])
-        ended = "images"
+        cheap_first = sorted(self.states, key=lambda state: state.part.most_passes)
         try:
             for size in looks:
-                for state in self.states:
+                for state in cheap_first:
                     if state.reason is None and self._fits(state, size):
                         self._check()
                         self.look(state, size)
+            ended = "images" if all(state.fits for state in self.states) else "time"
         except TimeUp:
             ended = "time"
             for state in self.states:
@@ -184,22 +187,26 @@ class Card:
     def _fits(self, state: PartState, size: int) -> bool:
         """Whether a look at a part can end within the time limit. If its first look cannot, the part is left
         out with the reason. The first look is estimated by the passes of its evaluations and the measured
-        time of a pass; later looks by the time of the former ones. Attacks drop images that they have broken,
-        so a first look takes at least a part of what it may take at most."""
+        time of a pass; later looks by the time of the former ones. Attacks leave out images that they have
+        broken, so their first look may take only a part of the largest time."""
         left = self.left()
         if left == math.inf or self.run.plan is not None or not self.entries:
             return True
         if state.n:
             needed = state.seconds / state.n * (size - state.n)
-            return state.n == size or needed <= left
+            state.fits = state.n == size or needed <= left
+            return state.fits
         if self.pass_seconds is None:
-            self.pass_seconds = tile_calls.seconds_per_pass(self.inputs)
-        needed = self.pass_seconds * state.part.most_passes * size * USUAL_SHARE
-        if needed > left:
+            self.pass_seconds = tile_calls.seconds_per_pass(self.inputs.on(self.inputs.data.split, n=size))
+            left = self.left()
+        share = USUAL_SHARE if state.part.leaves_out else 1
+        needed = self.pass_seconds * state.part.most_passes * size * share
+        state.fits = needed <= left
+        if not state.fits:
             state.reason = (
                 f"{size} images take about {needed:.0f} s, and {max(left, 0):.0f} s of the limit are left."
             )
-        return needed <= left
+        return state.fits
 
     def measured(self, state: PartState, size: int) -> Record:
         """The record with only the results of one part on `size` images."""

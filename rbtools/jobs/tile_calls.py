@@ -217,5 +217,5 @@ class TileCall(OpenedCall):
                 )
             first, stop = self.tile.examples[0] + 1, self.tile.examples.stop
             said = f"{evaluation.title} · images {first} to {stop}"
-            evaluator.watch = lambda words, passes: run.report.progress(f"{said} · {words}")
+            evaluator.watch = lambda words, passes: run.report.progress(f"{said} · {words}".strip(" ·"))
             return evaluator.measure(self.tile)[1]

@@ -73,15 +73,18 @@ def test_looks_double_and_their_intervals_hold_together() -> None:
 def test_a_part_that_does_not_fit_into_the_time_is_left_out_and_named(trained: dict[str, Record]) -> None:
     record = model_card.run_card(trained["pgd"], request("clean", "attack", seconds=1e-6), the_run())
     clean, attack = record["card"]["parts"].values()
+    assert record["card"]["ended"] == "time"
     assert clean["n"] == 16 and "n" not in attack and "0 s of the limit are left" in attack["reason"]
 
 
 def test_a_card_ends_with_its_time_within_a_part(trained: dict[str, Record], monkeypatch: Any) -> None:
-    """The time of a pass, by which a part is estimated, may be too short."""
-    monkeypatch.setattr(model_card.tile_calls, "seconds_per_pass", lambda inputs: 0.0)
-    seconds = 1.0
-    record = model_card.run_card(trained["pgd"], request("clean", "attack", seconds=seconds), the_run())
-    assert record["card"]["ended"] == "time" and "clean" in record["card"]["parts"]
+    """Here, its time ends at the 40th question, during the 75 passes of the corruptions."""
+    left = iter([1e9] * 40)
+    monkeypatch.setattr(model_card.Card, "left", lambda self: next(left, 0.0))
+    record = model_card.run_card(trained["pgd"], request("corruptions", "clean", seconds=1e9), the_run())
+    corruptions, clean = record["card"]["parts"].values()  # the cheapest part came first
+    assert record["card"]["ended"] == "time" and clean["n"] == 16
+    assert "n" not in corruptions and "before its first result" in corruptions["reason"]
 
 
 @pytest.mark.slow
