@@ -24,14 +24,14 @@ from rbtools.settings import Settings
 
 MEAN, MOST = 0.005, 0.015  # the largest accuracy above float32: mean over the networks, and in one
 SHORT: dict[str, dict[str, Any]] = {
-    "apgd-ce": {"steps": 30},
-    "apgd-dlr": {"steps": 30},
-    "fab": {"steps": 10},
-    "fab-t": {"steps": 5},
-    "cw-l2": {"steps": 10, "searches": 3},
+    "apgd-ce": {"steps": 20},
+    "apgd-dlr": {"steps": 20},
+    "fab": {"steps": 5},
+    "fab-t": {"steps": 3},
+    "cw-l2": {"steps": 10, "searches": 2},
     "fmn": {"steps": 30},
     "ddn": {"steps": 30},
-    "square": {"queries": 150},
+    "square": {"queries": 60},
     "noise": {"samples": 30},
 }
 SLOW = {"apgd-t", "aa"}
