@@ -130,7 +130,7 @@ def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> O
     chunk = None if method.batch_dependent else batch.chunk_size
     oracle = Oracle(network, chunk, batch.model if copied else None, passes=passes)
     if copied and not is_float32(network):
-        oracle.least = torch.full_like(batch.clean_logits[:, 0], torch.inf)
+        oracle.least = torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
     return oracle
 
 

@@ -104,6 +104,20 @@ def test_examples_near_the_boundary_of_a_coarse_copy_are_attacked_again(
     assert 0 < coarse.totals["unconfirmed"] < 200
 
 
+def test_every_pass_of_the_network_and_its_copy_is_counted() -> None:
+    _, model, images, labels = cases()[1]
+    seen: list[int] = []
+    ready = make_fast_model(model, "bf16", (1, 8, 8)).model
+    hooks = [
+        one.register_forward_pre_hook(lambda _, given: seen.append(len(given[0]))) for one in (model, ready)
+    ]
+    batch = Batch(model, images, labels, torch.arange(200), seed=0, chunk_size=64, fast_model=ready)
+    found = run_attack(batch, PGD(eps=16 / 255, steps=5))
+    for hook in hooks:
+        hook.remove()
+    assert found.totals["unconfirmed"] > 0 and sum(seen) == found.totals["forward"]
+
+
 LAYERS = {
     "one layer": [nn.Flatten(), nn.Linear(64, 10)],
     "two layers": [nn.Flatten(), nn.Linear(64, 16), nn.Linear(16, 10)],
