@@ -134,7 +134,7 @@ def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> O
     oracle = Oracle(network, chunk, batch.model if copied else None, passes=passes)
     oracle.partial = batch.partial
     if copied and not is_float32(network):
-        oracle.least = torch.full_like(batch.clean_logits[:, 0], torch.inf)
+        oracle.least = torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
     return oracle
 
 

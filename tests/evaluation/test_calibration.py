@@ -24,14 +24,14 @@ from rbtools.settings import Settings
 
 MEAN, MOST = 0.005, 0.015  # the largest accuracy above float32: mean over the networks, and in one
 SHORT: dict[str, dict[str, Any]] = {
-    "apgd-ce": {"steps": 30},
-    "apgd-dlr": {"steps": 30},
-    "fab": {"steps": 10},
-    "fab-t": {"steps": 5},
-    "cw-l2": {"steps": 10, "searches": 3},
+    "apgd-ce": {"steps": 20},
+    "apgd-dlr": {"steps": 20},
+    "fab": {"steps": 5},
+    "fab-t": {"steps": 3},
+    "cw-l2": {"steps": 10, "searches": 2},
     "fmn": {"steps": 30},
     "ddn": {"steps": 30},
-    "square": {"queries": 150},
+    "square": {"queries": 60},
     "noise": {"samples": 30},
 }
 SLOW = {"apgd-t", "aa"}
@@ -102,6 +102,20 @@ def test_examples_near_the_boundary_of_a_coarse_copy_are_attacked_again(
     exact, coarse = found
     assert not (coarse.survived & ~exact.survived).any()
     assert 0 < coarse.totals["unconfirmed"] < 200
+
+
+def test_every_pass_of_the_network_and_its_copy_is_counted() -> None:
+    _, model, images, labels = cases()[1]
+    seen: list[int] = []
+    ready = make_fast_model(model, "bf16", (1, 8, 8)).model
+    hooks = [
+        one.register_forward_pre_hook(lambda _, given: seen.append(len(given[0]))) for one in (model, ready)
+    ]
+    batch = Batch(model, images, labels, torch.arange(200), seed=0, chunk_size=64, fast_model=ready)
+    found = run_attack(batch, PGD(eps=16 / 255, steps=5))
+    for hook in hooks:
+        hook.remove()
+    assert found.totals["unconfirmed"] > 0 and sum(seen) == found.totals["forward"]
 
 
 LAYERS = {
