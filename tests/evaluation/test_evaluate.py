@@ -379,7 +379,7 @@ def test_rows_that_the_store_lacks_are_computed_again(left: int, record: Record,
 
 @pytest.mark.parametrize("draws", [2, 3, 20])
 def test_the_error_by_draws_is_right_in_the_mean(draws: int) -> None:
-    """Over all numbers of correct passes, the squared error has the variance of the mean share as its mean."""
+    """The mean of the squared error over all numbers of correct passes is the variance of the mean share."""
     right = np.arange(draws + 1)
     found = [accuracy.Clean(draws=draws).entry(np.array([k, k, k]))["draws_error"] ** 2 for k in right]
     for share in (0.1, 0.5, 0.8):
