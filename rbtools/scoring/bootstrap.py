@@ -141,8 +141,9 @@ class BootstrapDraws:
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights of images, float32 (size, n), equal for all records with these images, and their sums."""
-        about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map", "preprocessing")}
-        images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
+        fields = ("dataset", "split", "indices", "class_map", "preprocessing")
+        about = {key: entry.get(key, record.get(key)) for key in fields}
+        images = json.dumps({**about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
             weights = self._generator(images).standard_exponential((self.size, n), np.float32)
             self._samples[images] = weights, (weights @ np.ones(n, np.float32)).astype(float)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.defences import stages
 from rbtools.defences.stages import Stages
 from rbtools.errors import RbError
-from rbtools.evaluation import in_memory
+from rbtools.evaluation import in_memory, tiles
 from rbtools.evaluation.accuracy import Attacked, Clean, Corrupted
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.certified import Smoothed
@@ -33,12 +34,14 @@ from rbtools.evaluation.rare_failures import RareFailure
 from rbtools.evaluation.robust_loss import PARTS, RobustLoss
 from rbtools.evaluation.spec import Spec
 from rbtools.execution import precision
+from rbtools.inputs import checkpoints
 from rbtools.inputs.data import Data
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import measurement, stored_results
 from rbtools.jobs.corrupted_images import Archived
 from rbtools.jobs.measure_batches import MeasureItem
 from rbtools.jobs.questions import Unsayable, question_of, spec_of
+from rbtools.jobs.screened_attack import TwoPhaseJob, _Estimate
 from rbtools.jobs.transfer import Transferred
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
@@ -48,7 +51,7 @@ from rbtools.rng.draws import Draws
 from rbtools.search import SEARCHES
 from rbtools.settings import Settings
 from rbtools.store import Store, digest
-from rbtools.trainer import supernet_search, train_model
+from rbtools.trainer import supernet_search, train_model, validation
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH
@@ -123,6 +126,10 @@ def varied(thing: Any, *names: str) -> Iterator[Any]:
                 yield dataclasses.replace(thing, **{field.name: value})
             except (RbError, TypeError, ValueError):
                 continue
+
+
+class Asked(Exception):
+    """Raised with the key under which a piece of work would be looked for."""
 
 
 def data_of(**changes: Any) -> Data:
@@ -284,10 +291,6 @@ def test_each_field_decides_the_key_of_a_measure(name: str, monkeypatch: pytest.
         assert (key(seed=1) not in (key(), *keys.values())) == random
 
 
-class Asked(Exception):
-    """Raised with the key under which a piece of work would be looked for."""
-
-
 def asked(module: Any, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
     def once(run: Any, key: str, *_: Any, **__: Any) -> None:
         raise Asked(key)
@@ -364,6 +367,52 @@ def test_each_field_decides_the_key_of_a_search(name: str, monkeypatch: pytest.M
     keys |= with_versions(monkeypatch, versions, method, key)
     keys |= {str(other): key(method=other) for other in varied(method)}
     assert len({key(), *keys.values()}) == 1 + len(keys)
+
+
+def two_phase_key(
+    screen: str = "fgsm", steps: int = 5, size: int | None = 9, goal: Any = None, **run: Any
+) -> str:
+    attack = ATTACKS.build("pgd", steps=steps, eps=EPS)
+    request = TwoPhaseJob(attack, (EPS,), (ATTACKS.build(screen),), size, goal)
+    asking: Any = SimpleNamespace(inputs=inputs_of(**run))
+    return digest(_Estimate(asking, request, EPS)._key_fields())
+
+
+def recognised_key(name: str = "a", data: Data | None = None, **given: Any) -> str:
+    store = SimpleNamespace(get=lambda key: (_ for _ in ()).throw(Asked(key)))
+    with pytest.raises(Asked) as found:
+        checkpoints._recognised("m.pt", name, given, data or data_of(), SimpleNamespace(store=store))  # type: ignore[arg-type]
+    return str(found.value)
+
+
+def part_key(rows: str = "a", begin: int = 0, end: int = 8) -> str:
+    return tiles._key(SimpleNamespace(key=rows), begin, end)  # type: ignore[arg-type]
+
+
+OTHERS: dict[str, tuple[Callable[..., str], list[dict[str, Any]]]] = {
+    "two phases": (
+        two_phase_key,
+        [*INPUTS.values(), {"screen": "mi-fgsm"}, {"steps": 6}, {"size": 8}, {"size": None}, {"goal": 0.1}],
+    ),
+    "recognised": (
+        recognised_key,
+        [{"name": "b"}, {"space": "zoo"}, *DATA.values(), {"data": data_of(mean=(0.5,))}],
+    ),
+    "part of the rows": (part_key, [{"rows": "b"}, {"begin": 4}, {"end": 9}]),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_each_field_decides_the_key_of_other_results(kind: str) -> None:
+    key, changes = OTHERS[kind]
+    assert alike({"": key(), **{str(change): key(**change) for change in changes}}) == []
+
+
+def test_each_share_has_held_out_images_of_its_own() -> None:
+    run = run_in("rb-store")
+    for share, left in ((0.1, 1298), (0.2, 1154), (0.1, 1298)):
+        found = validation.trained_on({"dataset": "digits", "train": {"config": {"val": share}}}, run)
+        assert found is not None and len(found.numbers) == left
 
 
 def entry_of(spec: Spec) -> dict[str, Any]:

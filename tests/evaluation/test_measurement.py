@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 
 from rbtools.errors import RbError
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
-from rbtools.jobs import measure_batches
+from rbtools.jobs import measure_batches, measurement
 from rbtools.jobs.measurement import MeasureJob, perturbing
 from rbtools.measures import MEASURES
+from rbtools.measures.base import Value
 from rbtools.records import results
 from rbtools.store import Store
 from rbtools.trainer import init
@@ -91,6 +94,14 @@ def test_the_seed_matters_to_what_is_drawn_alone() -> None:
     assert one["metrics"]["naswot"] == other["metrics"]["naswot"]
     assert one["metrics"]["jacobian.init.train"] != other["metrics"]["jacobian.init.train"]
     assert "seed" not in entry(one, "naswot") and entry(other, "jacobian.init.train")["seed"] == 1
+
+
+@pytest.mark.parametrize(("over", "count"), [("batches", 4), ("examples", 22), ("probes", 10)])
+def test_the_interval_of_a_number_is_student_s(over: str, count: int) -> None:
+    job: Any = SimpleNamespace(batches=4, n=22, measure=SimpleNamespace(probes=10))
+    low, high = measurement._number(Value("", 1.0, 0.5, over), job)["ci95"]
+    half = 0.5 * stats.t.ppf(0.975, count - 1)
+    assert [low, high] == pytest.approx([1 - half, 1 + half])
 
 
 def test_what_needs_a_checkpoint_says_so_where_there_is_none() -> None:

@@ -54,6 +54,18 @@ def test_a_rounded_share_of_n_images_is_drawn_and_a_loss_is_not() -> None:
     assert np.percentile(wide, [2.5, 97.5]) == pytest.approx([0.7, 0.9], abs=0.01)
 
 
+def test_the_weights_of_images_are_of_these_images_and_the_seed() -> None:
+    one, entry = draws(size=9), {"metric": "acc", "value": 1}
+    base = one._weights(record("a", 1), entry, 5)[0]
+    assert np.array_equal(one._weights(record("b", 0), {**entry, "value": 0}, 5)[0], base)
+    others = [{"dataset": "e"}, {"split": "train"}, {"indices": "i"}, {"class_map": "c"}]
+    found = [one._weights(record("a", 1), entry | change, 5)[0] for change in others]
+    found += [one._weights({**record("a", 1), "dataset": "e2"}, entry, 5)[0]]
+    found += [one._weights(record("a", 1), entry, 6)[0][:, :5]]
+    found += [draws(size=9, seed=1)._weights(record("a", 1), entry, 5)[0]]
+    assert len({weights.tobytes() for weights in (base, *found)}) == 1 + len(found)
+
+
 def test_images_are_resampled_together() -> None:
     hard = np.arange(100) < 50  # both fail on the same images, but one on ten images more
     outcomes = {"a": hard, "b": hard & (np.arange(100) >= 10)}

@@ -363,6 +363,11 @@ def test_the_same_bytes_again_and_again_are_refused(case: str, monkeypatch: pyte
         read(data)
 
 
-def test_a_packed_member_is_refused() -> None:
-    with pytest.raises(unpickle.Damaged, match="PyTorch packs no weights"):
-        read(with_member("archive/x", bytes(100), zipfile.ZIP_DEFLATED))
+def test_a_packed_member_and_members_that_share_bytes_are_refused() -> None:
+    stream = io.BytesIO(zipped(pickled(None), bytes(9000)))
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.filelist.append(archive.getinfo("a/data/0"))
+        archive._didModify = True
+    for data in (with_member("archive/x", bytes(100), zipfile.ZIP_DEFLATED), stream.getvalue()):
+        with pytest.raises(unpickle.Damaged, match="PyTorch packs no weights"):
+            read(data)
