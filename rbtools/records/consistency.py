@@ -317,7 +317,7 @@ def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
 
 def _comparable(entry: Entry, other: Entry) -> bool:
     """True if two results have the same data and norm, and no setting explains a weaker attack."""
-    data, settings = "split dataset norm indices class_map", "source attacked grid defend backward"
+    data, settings = "split dataset norm indices class_map", "source attacked grid eot defend backward"
     return all(entry.get(field) == other.get(field) for field in f"{data} {settings}".split())
 
 
