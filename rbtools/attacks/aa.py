@@ -171,6 +171,9 @@ class AutoAttack(ReferenceBackend):
         # AutoAttack's code runs the larger balls of L1 only in the standard variant.
         reference.apgd.use_largereps = reference.apgd_targeted.use_largereps = self.norm == "l1"
 
+        if self.eot:
+            reference.apgd.eot_iter = reference.apgd_targeted.eot_iter = self.eot
+
         def perturb(images: Tensor, labels: Tensor) -> Tensor:
             perturbed: Tensor = reference.run_standard_evaluation(images, labels, batch_size=len(images))[0]
             return perturbed

@@ -52,6 +52,7 @@ class _AutoPGD(ReferenceBackend):
             n_iter=self.steps,
             norm=pyauto.NORMS[self.norm],
             n_restarts=self.restarts,
+            eot_iter=self.draws_each,
             eps=self.eps,
             seed=seed,
             device=device,
@@ -92,8 +93,7 @@ class APGDCE(_AutoPGD):
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.autopgd_base import APGDAttack
 
-        more = {"eot_iter": self.draws_each, "loss": self.loss}
-        return self._reference(APGDAttack, tame, images.device, seed, **more)
+        return self._reference(APGDAttack, tame, images.device, seed, loss=self.loss)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,9 +102,11 @@ def run(
 def _run(
     attack: Attack, oracle: Oracle, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same as `run`, without the mean over samples of a randomised model. The `oracle` is changed."""
+    """The same as `run`, without the mean over samples of a randomised model. The `oracle` is changed. The
+    result `outside` is true for images that were outside the ball before any projection."""
     if attack.grid == "none":
-        return attack.run(oracle, images, labels, draws)
+        points, findings = attack.run(oracle, images, labels, draws)
+        return points, {**findings, "outside": ~attack.threat.contains(points.detach().float(), images)}
     check_distance(attack)
     if len(images) and bool((images * _LEVELS - levels(images)).abs().max() > 1e-3):
         raise RbError(
@@ -115,7 +117,8 @@ def _run(
     if attack.eps is not None:
         search = _with_eps(search, search.eps * (1 + _SLACK))
     points, findings = search.run(oracle, images, labels, draws)
-    if attack.norm == "linf" or attack.batch_dependent or attack.eps is None:
+    findings = {**findings, "outside": ~search.threat.contains(points.detach().float(), images)}
+    if attack.norm in ("linf", "any") or attack.batch_dependent or attack.eps is None:
         return project(points, images, attack), findings
     inside = project(points, images, attack)
     for share in _SMALLER:
@@ -144,7 +147,7 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
     points = attack.threat.project(points.detach().float(), images)
     if attack.grid == "none":
         return points
-    if attack.eps is None:
+    if attack.eps is None or attack.norm == "any":
         return nearest(points)
     clean = levels(images.double())
     wanted = (points.double() * _LEVELS - clean).flatten(1)

@@ -34,8 +34,14 @@ def run(method: ReferenceBackend, model: Oracle, images: Tensor, labels: Tensor,
 
     AutoAttack's code draws random numbers for the whole batch. The seed depends on the first example, so
     equal batches give equal results. Raises RbError if AutoAttack's code fails. For example, DLR losses need
-    at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes.
+    at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes. Only its gradient
+    attacks have means over samples (`eot`); RbError is raised for others.
     """
+    if method.eot and not method.uses_gradients:
+        raise RbError(
+            f"AutoAttack's own code of {method.name} has no means over samples: leave out --eot or"
+            " --backend pyautoattack."
+        )
     if len(images) == 0 or method.eps == 0:
         return images.clone()
     seed = int(draws.take(torch.tensor([0])).bits(1)[0, 0])

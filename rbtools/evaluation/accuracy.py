@@ -158,10 +158,10 @@ def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
 
 
 def attack_name(method: Any, draws: int = 0) -> str:
-    """The name of the accuracy under an attack. The number of samples in each pass is part of the name if it
-    is not the usual one for the model, which is randomised if `draws` is not 0."""
+    """The name of the accuracy under an attack. The number of samples in each pass is part of the name if the
+    user chose another one than the usual one for the model, which is randomised if `draws` is not 0."""
     samples = method.draws_each
-    usual = samples == (DEFAULT if draws else 1) or method.batch_dependent
+    usual = method.eot is None or samples == (DEFAULT if draws and not method.batch_dependent else 1)
     return metric_name.attack_name(method.stem, method.eps, method.norm, None if usual else samples)
 
 

@@ -66,7 +66,7 @@ def run_attack(
         on is not None or method.batch_dependent or method.precise or batch.fast_model is batch.model
     )
     networks = [batch.fast_model, batch.model] if copied else [on or batch.model]
-    rows = survived.nonzero()[:, 0]
+    rows, outside = survived.nonzero()[:, 0], torch.zeros_like(survived)
     for network in networks if not method.threat.empty else ():
         if not len(rows):
             break
@@ -78,7 +78,8 @@ def run_attack(
             points, findings = method.runner(oracle)(oracle, some.images, some.labels, draws)
             found = some.partial.close({"points": points, **findings})
         points, findings = found["points"], found
-        points = _allowed(some, method, points, totals)
+        points, far = _allowed(some, method, points)
+        outside[rows] = far | findings.get("outside", far)
         outputs = some.logits(points)
         logits = outputs.clone() if logits is None else logits
         images[rows], logits[rows] = points, outputs
@@ -86,7 +87,7 @@ def run_attack(
         _add(totals, some, method, oracle, outputs, findings, again=copied and network is batch.model)
         if network is not networks[-1]:
             rows = rows[_doubtful(some, method, oracle, points, outputs, totals)]
-    totals["seconds"] = batch.partial.clock() - start
+    totals |= {"outside": float(outside.sum()), "seconds": batch.partial.clock() - start}
     return AttackResult(survived, images, batch.clean_logits if logits is None else logits, totals)
 
 
@@ -138,9 +139,9 @@ def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> O
     return oracle
 
 
-def _allowed(batch: Batch, method: Attack, points: Tensor, totals: dict[str, float]) -> Tensor:
-    """The images of an attack, inside its threat. Raises RbError if the attack returns images of another
-    shape, or values that are not finite."""
+def _allowed(batch: Batch, method: Attack, points: Tensor) -> tuple[Tensor, Tensor]:
+    """The images of an attack, inside its threat, and whether they were outside (N,). Raises RbError if the
+    attack returns images of another shape, or values that are not finite."""
     if points.shape != batch.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(points.shape)}; expected"
@@ -153,8 +154,7 @@ def _allowed(batch: Batch, method: Attack, points: Tensor, totals: dict[str, flo
             " that the gradient of the model is finite there."
         )
     outside = ~method.threat.contains(points.detach().float(), batch.images)
-    totals["outside"] = totals.get("outside", 0.0) + float(outside.sum())
-    return lattice.project(points, batch.images, method)
+    return lattice.project(points, batch.images, method), outside
 
 
 def _add(

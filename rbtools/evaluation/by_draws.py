@@ -52,6 +52,7 @@ class Randomness(NamedTuple):
             "uncontrolled": " Its numbers come from a generator of its own: results do not repeat.",
         }[self.numbers]
         verdicts = f"Verdicts are means over {draws} draws (--draws)"
+        verdicts = verdicts if draws > 1 else "A verdict is of one draw (--draws 1)"
         return f"is randomised: {_WORDS[self.kind]}. {verdicts}{means}.{single}"
 
     def checked(self) -> Randomness:
@@ -79,7 +80,8 @@ def batch_of_look(images: Any, most: int) -> int:
 
 def eot_of(evaluation: Evaluation) -> int | None:
     """The number of random passes over which an attack averages its gradients, or None without an attack."""
-    return next((spec.method.draws_each for spec in evaluation.specs if isinstance(spec, Attacked)), None)
+    methods = (getattr(spec, "method", None) for spec in evaluation.specs)
+    return next((method.draws_each for method in methods if hasattr(method, "draws_each")), None)
 
 
 def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:

@@ -8,11 +8,11 @@ from typing import Any
 
 from rbtools.attacks.curve import SEARCHES, CurveAttack
 from rbtools.evaluation import attacking, diagnostics
-from rbtools.evaluation.accuracy import Clean, attack_settings, share
+from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
-from rbtools.records import metric_name, schema
+from rbtools.records import schema
 from rbtools.registry import param
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -47,7 +47,7 @@ class Nearest(Spec):
     def name(self) -> str:
         if self.eps is None:
             return f"{self.method.stem}.distance"
-        return metric_name.attack_name(self.method.stem, self.eps, self.method.norm)
+        return attack_name(replace(self.method, eps=self.eps))
 
     def column(self) -> Entry:
         key = method_key("distance", "attack", self.method)

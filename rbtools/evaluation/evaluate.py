@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -114,10 +115,10 @@ def evaluate(
         network = in_memory.randomised.controlled(network, look)
         results: list[in_memory.Result] = []
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
-            if look.randomised and draws > 1:
-                asked, todo = todo, by_draws(todo, draws)
-                if asked is not todo:
-                    report.notify(f"The model {look.sentence(draws, eot_of(todo))}")
+            if look.randomised:
+                asked, todo = todo, by_draws(todo, draws) if draws > 1 else todo
+                if asked is not todo or eot_of(todo) is not None:
+                    warnings.warn(f"The model {look.sentence(draws, eot_of(todo))}", stacklevel=2)
             columns = by_column(todo.every)
             specs = [column[0] for column in columns]
             outcomes = [cache.outcomes(spec, settings, len(order), anew=keep_images) for spec in specs]
@@ -147,6 +148,9 @@ def evaluate(
                 for spec in column:
                     if spec in todo.specs:
                         results.append(in_memory.result_of(spec, known, order, settings, images))
+    for result in results:
+        for text in result.entry.get("warnings", ()):
+            warnings.warn(f"{result.metric}: {text}", stacklevel=2)
     return results if isinstance(task, list) or len(results) > 1 else results[0]
 
 

@@ -80,6 +80,7 @@ def task_of(given: Any) -> Evaluation:
     if given == "acc":
         return accuracy.clean()
     if isinstance(method, Attack) and strength is None:
+        method.check_distance()
         if method.norm == "l2" and (slip := units.eps_slip(method.eps, "l2")) and not method.minimal:
             warnings.warn(f"eps={method.eps:g} {as_arguments(slip)}", stacklevel=4)
         return accuracy.attacked(method, (method.eps,))

@@ -142,6 +142,8 @@ class SpecQuestion(Question):
 
     def name(self) -> str | None:
         (spec, *more) = self.specs  # a mean has several specs
+        if isinstance(spec, Accuracy):  # the name depends on it
+            spec = replace(spec, draws=self.under.get("draws", 0))
         return None if more or self.difference else self.split_name(spec.name())
 
     def job(self, run: Run) -> JobFunction:
@@ -396,6 +398,7 @@ def _named(name: metric_name.MetricName) -> dict[str, Any]:
             continue
         said: dict[str, Any] = {"norm": name.norm} if name.norm else {}
         said |= {"steps": int(steps)} if steps else {}
+        said |= {"eot": int(name.eot)} if name.eot else {}
         if said.keys() <= {public_name(field) for field in options_of(ATTACKS.load(attack))}:
             eps = float(name.number) if name.norm else float(name.number) / 255
             return {"attack": attack, "eps": eps, **said}

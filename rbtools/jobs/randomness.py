@@ -65,9 +65,10 @@ def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
     """The evaluation, with means over several passes if the model is randomised; with `tell`, this is
     reported. Raises RbError for an evaluation that has no such means, and as `found`."""
     draws = draws_of(inputs)
-    changed = by_draws(evaluation, draws) if draws else evaluation
-    if tell and changed is not evaluation:  # rb-pr is unchanged
-        arch, said = inputs.record["arch"], found(inputs).sentence(draws, eot_of(changed))
+    changed, look = by_draws(evaluation, draws) if draws else evaluation, found(inputs)
+    of_one = look.randomised and not draws and eot_of(evaluation) is not None
+    if tell and (of_one or changed is not evaluation):  # rb-pr is unchanged
+        arch, said = inputs.record["arch"], look.sentence(draws or 1, eot_of(changed))
         inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {said}")
     return changed
 

@@ -318,7 +318,7 @@ def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
 def _comparable(entry: Entry, other: Entry) -> bool:
     """True if two results have the same data and norm, and no setting explains a weaker attack."""
     data = "split dataset norm indices class_map preprocessing"
-    fields = f"{data} source attacked grid defend backward".split()
+    fields = f"{data} source attacked grid eot defend backward".split()
     return all(entry.get(field) == other.get(field) for field in fields)
 
 

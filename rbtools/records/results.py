@@ -110,7 +110,9 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
     return add(record, entry, replace=True)
 
 
-def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+def difference(
+    old: Mapping[str, Any], new: Mapping[str, Any], sides: tuple[str, str] = ("there", "here")
+) -> str:
     """The fields in which two protocols differ, in words such as `steps 20 there and 40 here`."""
 
     def shown(fields: dict[str, Any], key: str) -> str:
@@ -123,7 +125,10 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
         if (key in before) != (key in after) or before.get(key) != after.get(key)
         if after.get(key) is not LATER
     ]
-    return ", ".join(f"{key} {shown(before, key)} there and {shown(after, key)} here" for key in fields)
+    first, second = sides
+    return ", ".join(
+        f"{key} {shown(before, key)} {first} and {shown(after, key)} {second}" for key in fields
+    )
 
 
 def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

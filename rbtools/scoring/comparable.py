@@ -12,7 +12,7 @@ from rbtools.records import answers, consistency, expr, results, schema
 Record = Mapping[str, Any]
 
 # Fields that follow from the network, the processor or the other records, and not from the question.
-_NO_QUESTION = frozenset({"precision", "threads", "note", "vacuous", "inputs", "estimated", "compared"})
+NO_QUESTION = frozenset({"precision", "threads", "note", "vacuous", "inputs", "estimated", "compared"})
 
 
 def difference(record: Record, reference: Record, name: str) -> str:
@@ -61,7 +61,7 @@ def _image_list(entry: Record) -> list[Record]:
 
 def _question(record: Record, entry: Record) -> dict[str, Any]:
     """The fields of an entry that decide what was asked, first those of its images."""
-    fields = {key: value for key, value in results.protocol(entry).items() if key not in _NO_QUESTION}
+    fields = {key: value for key, value in results.protocol(entry).items() if key not in NO_QUESTION}
     if fields.get("denominator") == "correct":
         fields.pop("n", None)  # the number of images that this network classifies correctly
     images = {"n": fields.pop("n", None), "dataset": entry.get("dataset", record.get("dataset"))}

@@ -10,6 +10,7 @@ from rbtools.errors import UsageError
 from rbtools.records import answers, checksums, results
 from rbtools.records import metric_name as metric_names
 from rbtools.records.consistency import is_published
+from rbtools.scoring import comparable
 from rbtools.scoring.same_model import described
 
 Record = Mapping[str, Any]
@@ -49,7 +50,8 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     return {**record, **{name: part for name, part in parts.items() if name in record}}
 
 
-_NO_SETTINGS = ("n", "seed", "init_seed", "precision", "indices")  # a value of the same name may have others
+# Two values of one metric may differ in these fields.
+_NO_SETTINGS = comparable.NO_QUESTION | {"n", "seed", "init_seed"}
 
 
 def _refuse(name: str, old: Record, new: Record) -> None:
@@ -58,10 +60,11 @@ def _refuse(name: str, old: Record, new: Record) -> None:
     if is_published(old) or is_published(new):
         return
     settings = [{key: v for key, v in entry.items() if key not in _NO_SETTINGS} for entry in (old, new)]
-    if differs := results.difference(*settings):
+    if differs := results.difference(*settings, sides=("in the first", "in the second")):
         raise UsageError(
-            f"Two records of one model have {name}, measured differently: {differs}. Rank their files one by"
-            " one, or give one of the results another name when it is measured (--as NAME)."
+            f"Two records of one model have {name}, measured differently: {differs}. Leave one of them out,"
+            " keep both as separate records (--no-merge), or measure one of them under another name (--as"
+            " NAME)."
         )
 
 
