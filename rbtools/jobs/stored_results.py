@@ -309,8 +309,10 @@ def _compute(
         keys = digest({"tiles of": [unit.entries_key for unit in missing]})
         tiles = missing_tiles(outcomes, inputs.n, size)
         images = sum(len(tile.examples) for tile in tiles)
-        passes = sum(unit.spec.most_passes for unit in missing)
-        seconds = tile_calls.seconds_per_pass(inputs) * images * passes / max(run.placement.jobs, 1)
+        passes = images * sum(unit.spec.most_passes for unit in missing) / max(run.placement.jobs, 1)
+        seconds = None
+        with contextlib.suppress(RbError):  # the network may not be trained yet, or its file may be missing
+            seconds = tile_calls.seconds_per_pass(inputs) * passes if passes else 0.0
         run.plan.lacks(keys, title, len(tiles), seconds=seconds)
     checks, checked = None, any(unit.checked for unit in missing)
     complete = all(len(stored) >= inputs.n for stored in outcomes)
