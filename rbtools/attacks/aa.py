@@ -110,6 +110,10 @@ class AutoAttack(ReferenceBackend):
         return each * sum(part.most_passes for part in self.parts)
 
     @property
+    def precise(self) -> bool:  # type: ignore[override]
+        return all(part.precise for part in self.parts)
+
+    @property
     def named(self) -> list[str]:
         return [name.strip() for name in self.attacks.split(",") if name.strip()]
 

@@ -99,7 +99,7 @@ class Attack(_WithFields, Registered):
     precise: ClassVar[bool] = False
     # The quantity that is averaged over several samples of a randomised model.
     mean_of: ClassVar[str] = "logits"
-    eps: float | None  # None: any distance, for searches of the nearest adversarial example
+    eps: float
     norm: str = "linf"
 
     @property

@@ -56,7 +56,7 @@ class CurveAttack(MinimalNormAttack):
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
 
-    eps: float | None = None
+    eps: float | None = None  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param("l1")
     queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
 

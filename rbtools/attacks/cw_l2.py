@@ -42,7 +42,7 @@ class CWL2(MinimalNormAttack):
     norm = "l2"
     loss: ClassVar[str] = "margin"
 
-    eps: float | None = 8.0
+    eps: float | None = 8.0  # type: ignore[assignment]  # None: any distance
     steps: int = param(100, "Number of Adam steps in each run.", check="positive")
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
     c: float = param(0.01, "Weight of the margin in the first run.", check="positive")

@@ -39,7 +39,7 @@ class DDN(MinimalNormAttack):
     norm = "l2"
     loss: ClassVar[str] = "ce"
 
-    eps: float | None = 0.5
+    eps: float | None = 0.5  # type: ignore[assignment]  # None: any distance
     steps: int = param(100, "Number of gradient steps.", check="positive")
     gamma: float = param(0.05, "Relative change of the norm in each step.", check="positive")
     first_norm: float = param(1.0, "Norm of the perturbation in the first step.", check="positive")

@@ -42,7 +42,7 @@ class FMN(MinimalNormAttack):
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
 
-    eps: float | None = 8 / 255
+    eps: float | None = 8 / 255  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
     step_size: float = param(1.0, "L2 size of the first step.", check="positive")

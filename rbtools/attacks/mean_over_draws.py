@@ -214,6 +214,7 @@ class MeanOverDraws(Oracle):
         right = drawn.detach().argmax(2).eq(labels[:, None]).sum(1)
         self.failed[rows] = torch.where(right == 0, self.failed[rows] + self.each, 0)
         margin = self._margins(drawn.detach(), labels).mean(1)
+        self.target.take(rows)._note(drawn.mean(1), labels)
         inside = self.method.threat.contains(points, self.images[rows])
         self.last[rows] = torch.where(wide(inside, points), points.to(self.last), self.last[rows])
         self.by_rate.note(rows, points, -right.to(margin), inside)

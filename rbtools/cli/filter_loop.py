@@ -67,10 +67,10 @@ def filter_records(
         record = None if start is None else loop.started(start)
         if start is None or record is not None:
             with loop.opened(record, start is not None) as (window, here):
-                for place, job in loop.jobs(window, record) if here is not None else ():
+                for place, job in () if here is None else loop.jobs(window, record):
                     future: Future[JobReport] = Future()
                     window.flying[place] = future  # an interruption writes its result
-                    future.set_result(run_job(job, here))
+                    future.set_result(run_job(job, here))  # type: ignore[arg-type]  # no jobs without a run
                     window.finish_ready()
                     if (stop := future.result().interruption) is not None:
                         raise stop

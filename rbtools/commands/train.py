@@ -53,7 +53,7 @@ def main(
     recipe: dict[str, Any],
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Train the architecture of each record and add its checkpoint to the record.
 
     If several methods or seeds are given, each combination yields one record. Finished training runs are read

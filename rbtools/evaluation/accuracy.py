@@ -197,6 +197,10 @@ class Attacked(Accuracy):
         return super().most_passes + int(self.method.most_passes)
 
     @property
+    def in_float32(self) -> Sequence[str]:
+        return sorted({part.name for part in self.method.parts if part.precise})
+
+    @property
     def needs(self) -> tuple[Spec, ...]:
         if not self.ladder:
             return ()

@@ -99,22 +99,26 @@ def _doubtful(
     rounding error is the largest difference between the margins of copy and model at these images. An example
     that is still correct is in doubt if the copy misclassifies its image, or if a margin of the copy during
     the search was within a multiple of the rounding error. If only the last iterate counts, an example is in
-    doubt, correct or not, if its last margin is that small. A copy in float32 decides as the model does, but
-    for ties, and the decisions of such a copy are not used by a single step or a last iterate.
+    doubt, correct or not, if its last margin is that small. If margins are not finite, every such example is
+    in doubt. A copy in float32 decides as the model does, but for ties, and the decisions of such a copy are
+    not used by a single step or a last iterate.
     """
     from rbtools.evaluation.fast_model import is_float32
 
     in_float32, correct = is_float32(batch.fast_model), logits.argmax(1) == batch.labels
     last = method.single_step or method.iterate == "last"
-    if in_float32 and (last or not correct.any()):
-        return torch.zeros_like(correct)
-    copies = batch.outputs(batch.fast_model, images)
+    compared = correct if in_float32 else torch.ones_like(correct)
+    doubt = torch.zeros_like(correct)
+    if (in_float32 and last) or not compared.any():
+        return doubt
+    copies = batch.take(compared).outputs(batch.fast_model, images[compared])
     totals["forward"] += float(len(copies))
-    doubt = correct & (copies.argmax(1) != batch.labels)
+    doubt[compared] = correct[compared] & (copies.argmax(1) != batch.labels[compared])
     if oracle.least is not None:
         margin, of_copy = _margin(logits, batch.labels), _margin(copies, batch.labels)
         near = _ROUNDINGS * (margin - of_copy).abs().max()
-        doubt |= margin.abs() <= near if last else correct & (torch.minimum(oracle.least, of_copy) <= near)
+        least = margin.abs() if last else torch.minimum(oracle.least, of_copy)
+        doubt |= ~(least > near) & (correct | last)
     totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(doubt.sum())
     return doubt
 

@@ -236,6 +236,8 @@ class Evaluator:
             seconds = state.clock() - start
             for i, values in arrays.items():
                 steps = fast.steps if self.specs[i].searches else ()
+                if "bf16" in steps:
+                    steps = (*steps, *(f"fp32-{name}" for name in self.specs[i].in_float32))
                 totals = {"seconds": seconds, **results[i].totals}
                 parts[i] = OutcomeRows(values, totals, [self.device.type], steps, [self.place])
                 if results[i].images is not None and self.save is not None:

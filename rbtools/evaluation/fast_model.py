@@ -6,6 +6,7 @@ The exact model, in float32, always decides whether an example is broken.
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -37,11 +38,12 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
 
     `model` is in eval mode and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K); it is not
     changed. The copy returns float32 logits. With "bf16", the normalisation still computes in float32,
-    because bfloat16 cannot represent steps of 1/255, and so do the last layer and everything after it,
-    because margins below 1/128 of a logit would vanish. BatchNorm is not folded if the network cannot be
-    traced, or if the folded copy returns other logits. If the model contains a program or its copy fails,
-    attacks run on the model itself, and `refusal` is the reason. The copy of a defended network has the same
-    defence stages, which compute in float32.
+    because bfloat16 cannot represent steps of 1/255, and so do the last convolution or linear layer and the
+    layers after it ("fp32-logits"), because margins below 1/128 of a logit would vanish. A network without
+    other layers is copied in float32. BatchNorm is not folded if the network cannot be traced, or if the
+    folded copy returns other logits. If the model contains a program or its copy fails, attacks run on the
+    model itself, and `refusal` is the reason. The copy of a defended network has the same defence stages,
+    which compute in float32.
     """
     if isinstance(model, Defended):
         inner = make_fast_model(model.model, precision, shape)
@@ -56,23 +58,25 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
         remark = (
             f"BatchNorm is not folded into the convolutions: passes take longer ({folding.reason(wrong)})."
         )
-    steps = [*(["folded"] if folded is not None else []), "channels-last", *(["bf16"] if bf16 else [])]
+    steps = [*(["folded"] if folded is not None else []), "channels-last"]
     normalization, probe = _normalization(model), _probe(network, shape)
     try:
         copied = _frozen(copy.deepcopy(network) if folded is None else folded)
         copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        last = _last_layer(copied, probe) if bf16 else None
-        exact = None if last is None else copy.deepcopy(copied.get_submodule(last))
+        last = _last_layers(copied, probe) if bf16 else []
+        exact = [copy.deepcopy(copied.get_submodule(name)) for name in last]
         copied = copied.bfloat16() if bf16 else copied
         try:
             quicker = fused.fuse(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
         except (RuntimeError, ValueError) as wrong:
             quicker = None
             remark = f"ReLU has kernels of its own: passes take longer ({folding.reason(wrong)})."
-        if quicker is not None:
-            copied, steps = quicker, [*steps, "fused"]
-        if last is not None and exact is not None:
-            _in_float32(copied.get_submodule(last), exact)
+        copied = copied if quicker is None else quicker
+        for name, layer in zip(last, exact, strict=True):
+            _in_float32(copied.get_submodule(name), layer)
+        bf16 = bf16 and not is_float32(copied)
+        steps += ["bf16", *(["fp32-logits"] if last else [])] if bf16 else []
+        steps += [] if quicker is None else ["fused"]
         fast: nn.Module = _Fast(normalization, copied, bf16)
         with torch.no_grad():
             fast(probe)
@@ -82,7 +86,8 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
 
 
 def is_float32(model: nn.Module) -> bool:
-    return all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return all(tensor.dtype == torch.float32 for tensor in tensors if tensor.is_floating_point())
 
 
 class _Fast(nn.Module):
@@ -100,18 +105,21 @@ class _Fast(nn.Module):
         return logits.float()
 
 
-def _last_layer(network: nn.Module, probe: Tensor) -> str | None:
-    """The name of the convolution or linear layer that a pass uses last, or None if there is none."""
+def _last_layers(network: nn.Module, probe: Tensor) -> list[str]:
+    """The names of the layers that a pass uses from the last convolution or linear layer on, without layers
+    that have no weights. The list is empty if there is no such layer."""
     used: list[str] = []
-    layers = [
-        (name, part) for name, part in network.named_modules() if isinstance(part, nn.Linear | nn.Conv2d)
+    layers = {name: part for name, part in network.named_modules() if not any(part.children())}
+    layers = {name: part for name, part in layers.items() if part.state_dict()}
+    hooks = [
+        part.register_forward_hook(lambda *_, name=name: used.append(name)) for name, part in layers.items()
     ]
-    hooks = [part.register_forward_hook(lambda *_, name=name: used.append(name)) for name, part in layers]
     with torch.no_grad():
         network(probe)
     for hook in hooks:
         hook.remove()
-    return used[-1] if used else None
+    products = [place for place, name in enumerate(used) if isinstance(layers[name], nn.Linear | nn.Conv2d)]
+    return used[products[-1] :] if products else []
 
 
 def _in_float32(layer: nn.Module, exact: nn.Module) -> None:

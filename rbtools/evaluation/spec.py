@@ -56,6 +56,11 @@ class Spec:
         return False
 
     @property
+    def in_float32(self) -> Sequence[str]:
+        """The names of the attacks of an ensemble that do not use the fast model although others do."""
+        return ()
+
+    @property
     def batch_dependent(self) -> bool:
         """Whether the row of an image depends on the other images of its batch. Batches then have the same
         size on all devices, and one process computes all batches."""

@@ -87,7 +87,8 @@ class TileState(PartialResults):
 
     def keep_loop(self, state: Callable[[], Tensors]) -> None:
         if self._open and self._is_due():
-            self._known[(*self._path, _LOOP)] = self._encoded(state(), self._open[-1])
+            path = (*self._path, _LOOP)
+            self._known[path] = self._encoded(state(), self._open[-1])
             self._write_if_due()
 
     def finished(self, outcomes: Mapping[int, OutcomeRows]) -> None:

@@ -264,11 +264,12 @@ class _Unit:
         if all(outcomes.known.environments):
             about["environment"] = "; ".join(outcomes.known.environments)
         about["versions"] = self.versions
-        warnings = []
-        if outcomes.known.fast_steps:
-            about["prepared"] = outcomes.known.fast_steps
-        elif about.pop("prepared", None) is not None:
-            about["precision"] = "fp32"  # there was no fast copy of the model
+        warnings, steps = [], outcomes.known.fast_steps
+        if about.pop("prepared", None) is not None and "bf16" not in steps:
+            about["precision"] = "fp32"  # no fast copy, or one in float32
+        if steps:
+            about["prepared"] = steps
+        elif "prepared" in self.arithmetic:
             warnings = [NO_FAST_MODEL]
         entries = []
         for spec in self.specs:

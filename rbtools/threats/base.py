@@ -43,7 +43,7 @@ class Threat(Registered):
     @property
     def empty(self) -> bool:
         """True if only the unchanged image is allowed."""
-        return getattr(self, self.over) == 0
+        return bool(getattr(self, self.over) == 0)
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
         """The nearest allowed points. A family of transformations moves no point; it refuses points."""
