@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, active_examples
+from rbtools.attacks.active_examples import CheckSchedule
 from rbtools.attacks.curve import SEARCHES
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import tile_state
@@ -113,9 +114,12 @@ def specs(name: str) -> list[Any]:
     return [Attacked(method=ATTACKS.build(attack, **settings))]
 
 
+@pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", [*ASKED, "curve", "corruptions"])
 @pytest.mark.slow
-def test_a_killed_tile_has_the_same_outcomes(name: str, tmp_path: Any) -> None:
+def test_a_killed_tile_has_the_same_outcomes(name: str, every: int, tmp_path: Any, monkeypatch: Any) -> None:
+    """On a GPU, broken examples are dropped every few steps."""
+    monkeypatch.setattr(active_examples, "check_schedule", lambda device: CheckSchedule(every))
     model, kills = Counted(networks.convolutional(width=4)), 0
     expected = rows_of(specs(name), batch(model, Store(None)))
     whole, model.images = model.images, 0
