@@ -51,7 +51,8 @@ class Passes:
 
     Zero gradients are counted among the `first` gradients. An example whose gradient is zero at the start
     does not move, which looks like robustness. `watch` is called with the progress: a text, and the number of
-    passes. `captures` is false after a capture of passes as a CUDA graph has failed.
+    passes. The text is empty if an earlier process made them. `captures` is false after a capture of passes
+    as a CUDA graph has failed.
     """
 
     first: int = 0
@@ -155,6 +156,8 @@ class Oracle:
         *counts, zeros = memory["counts"].tolist()
         self.passes.forwards, self.passes.backwards, self.passes.started = counts
         self.passes._zeros = [torch.tensor(zeros)]
+        if self.passes.watch is not None:
+            self.passes.watch("", sum(counts[:2]))
         if self.least is not None:
             self.least.copy_(memory["least"])
 

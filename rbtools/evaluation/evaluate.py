@@ -344,17 +344,20 @@ class StatusLine:
         self.pace = Pace(n, min(map(len, outcomes)))
         self.most = sum(spec.most_passes for spec in specs)
         self.done, self.finished, self.running, self.last = self.pace.first, 0, 0, 0
+        self.kept = 0  # passes of an earlier process
         self.words: list[str] = []
 
     def inside(self, words: str, passes: int) -> None:
-        """The progress of the attack that runs, which has made this number of passes. With an empty text,
-        there is no attack."""
+        """The progress of the attack that runs, which has made this number of passes. With an empty text, an
+        earlier process made them, or there are none."""
         self.report.check_cancelled()
-        if not words:
-            return
-        self.running += passes - self.last if passes >= self.last else passes
-        self.last = passes
-        self._say(words)
+        if passes:
+            more = passes - self.last if passes >= self.last else passes
+            self.running, self.last = self.running + more, passes
+        if words:
+            self._say(words)
+        elif passes:
+            self.kept += more
 
     def __call__(self, done: int) -> None:
         self.report.check_cancelled()
@@ -369,7 +372,7 @@ class StatusLine:
 
     def _say(self, *more: str) -> None:
         expected = self._expected()
-        pace = self.pace.words(self.done, self.finished + self.running, expected)
+        pace = self.pace.words(self.done, self.finished + self.running - self.kept, expected)
         parts = [self.title, f"image {self.done}/{self.n}", pace, *self.words, *more]
         self.report.progress(" · ".join(filter(None, parts)))
 

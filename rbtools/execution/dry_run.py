@@ -16,12 +16,12 @@ USUAL_SHARE = 0.3
 
 class Lacking(NamedTuple):
     """The title of a computation that the store lacks, the number of its units ("tile", "training"), and the
-    largest number of seconds that it takes, if it is known."""
+    usual and the largest number of seconds that it takes, if they are known."""
 
     title: str
     number: int
     unit: str
-    seconds: float | None = None
+    seconds: tuple[float, float] | None = None
 
 
 @dataclass
@@ -40,7 +40,12 @@ class DryRun:
     job: int = 0
 
     def lacks(
-        self, key: str, title: str, count: int = 1, unit: str = "tile", seconds: float | None = None
+        self,
+        key: str,
+        title: str,
+        count: int = 1,
+        unit: str = "tile",
+        seconds: tuple[float, float] | None = None,
     ) -> NoReturn:
         """Add missing work to the report. Raises Pending."""
         self.missing[key] = Lacking(title, count, unit, seconds)
@@ -69,18 +74,20 @@ class DryRun:
             counts[title, unit] = counts.get((title, unit), 0) + number
         return counts
 
-    def _seconds(self, title: str) -> float | None:
-        """The largest number of seconds of the missing work with this title, or None if it is not known."""
+    def _seconds(self, title: str) -> tuple[float, float] | None:
+        """The seconds of the missing work with this title, as in `Lacking`."""
         seconds = [one.seconds for one in self.missing.values() if one.title == title and one.number]
         known = [one for one in seconds if one is not None]
-        return sum(known) if known and len(known) == len(seconds) else None
+        if not known or len(known) < len(seconds):
+            return None
+        return sum(usual for usual, _ in known), sum(most for _, most in known)
 
     def event(self) -> dict[str, Any]:
         """The report as an event for programs."""
         stages: list[dict[str, Any]] = []
         for (what, unit), count in self._units_by_title().items():
             seconds = self._seconds(what)
-            most = {} if seconds is None else {"most_seconds": round(seconds, 1)}
+            most = {} if seconds is None else {"most_seconds": round(seconds[1], 1)}
             stages.append({"what": what, unit: count, **most})
         return {"event": "plan", "found": self.store.found, "missing": len(self.missing), "stages": stages}
 
@@ -91,7 +98,7 @@ class DryRun:
         for (title, unit), count in self._units_by_title().items():
             time, seconds = "", self._seconds(title)
             if seconds is not None:
-                time = f", {in_words(USUAL_SHARE * seconds)} to {in_words(seconds)} here"
+                time = f", {' to '.join(dict.fromkeys(map(in_words, seconds)))} here"
             lines.append(f"{title}: {_many(count, unit)} to compute{time}.")
         if self.waiting:
             lines.append(f"{_many(len(self.waiting), 'record')} would first be trained.")
@@ -102,7 +109,7 @@ def in_words(seconds: float) -> str:
     """An estimated duration, such as `12 minutes` or `4 h 20 min`."""
     minutes = round(seconds / 60)
     if minutes < 1:
-        return "a minute"
+        return "less than a minute"
     return _many(minutes, "minute") if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
 
 

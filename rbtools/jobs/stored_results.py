@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import VERSION, Outcomes
 from rbtools.evaluation.evaluate import together
 from rbtools.evaluation.spec import Evaluation, Spec, by_column
 from rbtools.evaluation.tiles import missing_tiles
 from rbtools.execution import precision, resources
+from rbtools.execution.dry_run import USUAL_SHARE
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, named_data
@@ -309,10 +310,12 @@ def _compute(
         keys = digest({"tiles of": [unit.entries_key for unit in missing]})
         tiles = missing_tiles(outcomes, inputs.n, size)
         images = sum(len(tile.examples) for tile in tiles)
-        passes = images * sum(unit.spec.most_passes for unit in missing) / max(run.placement.jobs, 1)
-        seconds = None
-        with contextlib.suppress(RbError):  # the network may not be trained yet, or its file may be missing
-            seconds = tile_calls.seconds_per_pass(inputs) * passes if passes else 0.0
+        if run.plan.job in run.plan.waiting:  # its network is not trained yet
+            run.plan.lacks(keys, title, len(tiles))
+        each = tile_calls.seconds_per_pass(inputs) * images / max(run.placement.jobs, 1)
+        most = [(unit.spec.most_passes, isinstance(unit.spec, Attacked)) for unit in missing]
+        usual = sum(passes * (USUAL_SHARE if attacked else 1) for passes, attacked in most)
+        seconds = each * usual, each * sum(passes for passes, _ in most)
         run.plan.lacks(keys, title, len(tiles), seconds=seconds)
     checks, checked = None, any(unit.checked for unit in missing)
     complete = all(len(stored) >= inputs.n for stored in outcomes)

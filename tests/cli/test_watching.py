@@ -11,6 +11,7 @@ import pytest
 
 from rbtools.cli import tables
 from rbtools.cli.terminal import Terminal
+from rbtools.jobs import tile_calls
 from rbtools.report import Clock
 from tests.conftest import SMALL_ARCH
 from tests.runner import lines, model, one, run
@@ -46,6 +47,23 @@ def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any
     assert "clean accuracy: 2 tiles to compute" in ge.stderr
     preset = run("attack", "preset prbench --n 20 --dry-run", [trained["erm"]])
     assert all(f"{name}: 1 tile to compute" in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "words", "says"),
+    [
+        ("attack", "pgd --eps 4,8", "pgd20: 1 tile to compute, 13 minutes to 42 minutes here"),
+        ("corrupt", "contrast,fog", "corruptions: 1 tile to compute, 6 minutes here"),
+        ("attack", "none", "clean accuracy: 1 tile to compute, less than a minute here"),
+    ],
+)
+def test_a_dry_run_says_minutes(
+    tool: str, words: str, says: str, trained: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 30 images, one second for each pass: attacks leave out those that they have broken."""
+    monkeypatch.setattr(tile_calls, "seconds_per_pass", lambda inputs: 1.0)
+    result = run(tool, f"{words} --n 30 --dry-run", [trained["erm"]])
+    assert says in result.stderr
 
 
 def events(path: str = "log.jsonl") -> list[dict[str, Any]]:

@@ -42,8 +42,10 @@ def photos() -> Photos:
         path.write_bytes(file.getvalue())
         encoded.append({"image": file.getvalue(), "label": number // 6})
         kept.append(Image.open(file).convert("RGB"))
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(encoded), "photos.parquet")
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(encoded), "photos.parquet")
     return kept
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, active_examples
+from rbtools.attacks.active_examples import CheckSchedule
 from rbtools.attacks.curve import SEARCHES
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import tile_state
 from rbtools.evaluation.accuracy import Attacked, Corrupted
 from rbtools.evaluation.base import Batch, Outcome, OutcomeRows
 from rbtools.evaluation.distances import Nearest
+from rbtools.evaluation.evaluate import StatusLine
 from rbtools.evaluation.spec import rows_of
 from rbtools.evaluation.tile_state import TileState
 from rbtools.execution.device import environment
+from rbtools.report import Report
 from rbtools.store import Store, digest
 from tests import networks
 
@@ -110,9 +114,12 @@ def specs(name: str) -> list[Any]:
     return [Attacked(method=ATTACKS.build(attack, **settings))]
 
 
+@pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", [*ASKED, "curve", "corruptions"])
 @pytest.mark.slow
-def test_a_killed_tile_has_the_same_outcomes(name: str, tmp_path: Any) -> None:
+def test_a_killed_tile_has_the_same_outcomes(name: str, every: int, tmp_path: Any, monkeypatch: Any) -> None:
+    """On a GPU, broken examples are dropped every few steps."""
+    monkeypatch.setattr(active_examples, "check_schedule", lambda device: CheckSchedule(every))
     model, kills = Counted(networks.convolutional(width=4)), 0
     expected = rows_of(specs(name), batch(model, Store(None)))
     whole, model.images = model.images, 0
@@ -142,3 +149,14 @@ def test_damaged_partial_results_are_computed_again(tmp_path: Any) -> None:
     for path in store.files("state"):
         Store(tmp_path).keep_state(path.name, b"not the form of partial results")
     assert same(rows_of(specs("pgd"), batch(model, Store(tmp_path))), expected)
+
+
+def test_passes_of_an_earlier_process_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 130 passes, 110 were kept, and ten seconds were spent on 10 others."""
+    spec, clock, said = Attacked(method=ATTACKS.build("pgd", steps=6)), iter([0.0, 10.0]), list[str]()
+    assert spec.most_passes == 13
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    line = StatusLine("pgd6", 10, [spec], [()], 0, Report(progress=said.append))  # type: ignore[list-item]
+    line.inside("", 110)
+    line.inside("words", 120)
+    assert "at most 0:10 left" in said[0]
