@@ -80,7 +80,7 @@ def batch_of_look(images: Any, most: int) -> int:
 
 def eot_of(evaluation: Evaluation) -> int | None:
     """The number of random passes over which an attack averages its gradients, or None without an attack."""
-    methods = (getattr(spec, "method", None) for spec in evaluation.specs)
+    methods: list[Any] = [getattr(spec, "method", None) for spec in evaluation.specs]
     return next((method.draws_each for method in methods if hasattr(method, "draws_each")), None)
 
 

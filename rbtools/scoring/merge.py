@@ -59,8 +59,8 @@ def _refuse(name: str, old: Record, new: Record) -> None:
     the one that is kept might be the weaker attack."""
     if is_published(old) or is_published(new):
         return
-    settings = [{key: v for key, v in entry.items() if key not in _NO_SETTINGS} for entry in (old, new)]
-    if differs := results.difference(*settings, sides=("in the first", "in the second")):
+    first, second = ({key: v for key, v in one.items() if key not in _NO_SETTINGS} for one in (old, new))
+    if differs := results.difference(first, second, ("in the first", "in the second")):
         raise UsageError(
             f"Two records of one model have {name}, measured differently: {differs}. Leave one of them out,"
             " keep both as separate records (--no-merge), or measure one of them under another name (--as"

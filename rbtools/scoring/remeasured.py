@@ -109,9 +109,8 @@ def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, li
 def different(claim: Entry, measured: Entry) -> str:
     """The fields of the protocol in which two entries differ, except the chosen images; "" if none differ."""
     apart = ("n", "indices", "train_indices")
-    return results.difference(
-        *({k: v for k, v in one.items() if k not in apart} for one in (claim, measured))
-    )
+    ours, theirs = ({k: v for k, v in one.items() if k not in apart} for one in (claim, measured))
+    return results.difference(ours, theirs)
 
 
 def _too_few(claim: Entry, measured: Entry) -> str | None:
