@@ -245,7 +245,7 @@ class Coarse(nn.Module):
 
 CONFIRMED: dict[str, tuple[str, float, dict[str, Any]]] = {
     "steps": ("pgd", 0.05, {"steps": 10}),
-    "several stages": ("aa", 0.02, {"attacks": "apgd-ce,fab-t"}),
+    "several stages": ("aa", 0.02, {"attacks": "apgd-ce,apgd-dlr"}),
     "an 8-bit image inside": ("pgd", 0.1, {"steps": 10, "norm": "l2", "grid": "8bit"}),
     "samples": ("noise", 0.05, {}),
 }
