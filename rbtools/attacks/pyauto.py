@@ -34,10 +34,10 @@ def run(method: ReferenceBackend, model: Oracle, images: Tensor, labels: Tensor,
 
     AutoAttack's code draws random numbers for the whole batch. The seed depends on the first example, so
     equal batches give equal results. Raises RbError if AutoAttack's code fails. For example, DLR losses need
-    at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes. Only its gradient
-    attacks have means over samples (`eot`); RbError is raised for others.
+    at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes. Its Square and
+    FAB have no means over samples, so RbError is raised if `eot` was chosen for them.
     """
-    if method.eot and not method.uses_gradients:
+    if method.eot is not None and method.name in ("square", "fab", "fab-t"):
         raise RbError(
             f"AutoAttack's own code of {method.name} has no means over samples: leave out --eot or"
             " --backend pyautoattack."

@@ -118,7 +118,7 @@ def evaluate(
             if look.randomised:
                 asked, todo = todo, by_draws(todo, draws) if draws > 1 else todo
                 if asked is not todo or eot_of(todo) is not None:
-                    warnings.warn(f"The model {look.sentence(draws, eot_of(todo))}", stacklevel=2)
+                    warnings.warn(f"The model {look.sentence(draws, eot_of(todo))}", stacklevel=4)
             columns = by_column(todo.every)
             specs = [column[0] for column in columns]
             outcomes = [cache.outcomes(spec, settings, len(order), anew=keep_images) for spec in specs]
@@ -150,7 +150,7 @@ def evaluate(
                         results.append(in_memory.result_of(spec, known, order, settings, images))
     for result in results:
         for text in result.entry.get("warnings", ()):
-            warnings.warn(f"{result.metric}: {text}", stacklevel=2)
+            warnings.warn(f"{result.metric}: {text}", stacklevel=4)
     return results if isinstance(task, list) or len(results) > 1 else results[0]
 
 

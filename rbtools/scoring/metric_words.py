@@ -67,6 +67,7 @@ def attack(parts: MetricName) -> str:
     if name not in _ATTACKS:
         return parts._replace(norm="").family + BALLS[parts.ball]
     means = f" (means over {parts.eot} draws)" if parts.eot else ""
+    means = " (one draw)" if parts.eot == "1" else means
     return f"{_ATTACKS[name]}{f'-{steps}' if steps else ''}{means}{BALLS[parts.ball]}"
 
 
