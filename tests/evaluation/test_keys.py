@@ -34,6 +34,7 @@ from rbtools.evaluation.rare_failures import RareFailure
 from rbtools.evaluation.robust_loss import PARTS, RobustLoss
 from rbtools.evaluation.spec import Spec
 from rbtools.execution import precision
+from rbtools.execution.run import Selection
 from rbtools.inputs import checkpoints
 from rbtools.inputs.data import Data
 from rbtools.inputs.resolve import Inputs
@@ -380,8 +381,9 @@ def two_phase_key(
 
 def recognised_key(name: str = "a", data: Data | None = None, **given: Any) -> str:
     store = SimpleNamespace(get=lambda key: (_ for _ in ()).throw(Asked(key)))
+    the_run: Any = SimpleNamespace(store=store, selection=Selection())
     with pytest.raises(Asked) as found:
-        checkpoints._recognised("m.pt", name, given, data or data_of(), SimpleNamespace(store=store))  # type: ignore[arg-type]
+        checkpoints._recognised("m.pt", name, given, data or data_of(), the_run)
     return str(found.value)
 
 
