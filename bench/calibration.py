@@ -48,9 +48,9 @@ def trained(n: int, shift: float = 0.0) -> Case:
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(100):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(digits.images.float() / 255), digits.labels).backward()
+        nn.functional.cross_entropy(model(digits.images.float() / 255), digits.labels).backward()  # type: ignore[union-attr, operator]
         optimizer.step()
-    model.requires_grad_(False)[3].bias += shift
+    model.requires_grad_(False)[3].bias += shift  # type: ignore[union-attr, operator]
     name = "shifted" if shift else "trained"
     return name, model.eval(), test.images[:n].float() / 255, test.labels[:n]
 
