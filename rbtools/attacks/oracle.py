@@ -46,7 +46,7 @@ _WORTH_A_SECOND_FORWARD = 0.5
 
 
 @dataclass
-class Passes:
+class PassCounts:
     """Counts of an attack, in images: forward and backward passes, and gradients that are zero.
 
     Zero gradients are counted among the `first` gradients. An example whose gradient is zero at the start
@@ -100,10 +100,10 @@ class Oracle:
         chunk_size: int | None = None,
         decides: Callable[[Tensor], Tensor] | None = None,
         *,
-        passes: Passes | None = None,
+        passes: PassCounts | None = None,
     ) -> None:
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
-        self.passes = Passes() if passes is None else passes
+        self.passes = PassCounts() if passes is None else passes
         self.eight_bit = False
         self.partial = _NOTHING_KEPT
         self.least: Tensor | None = None

@@ -126,10 +126,10 @@ def _doubtful(
 
 def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> Oracle:
     """The oracle of an attack on a network, which is a fast copy of the exact model if `copied` is true."""
-    from rbtools.attacks.oracle import Oracle, Passes
+    from rbtools.attacks.oracle import Oracle, PassCounts
     from rbtools.evaluation.fast_model import is_float32
 
-    passes = Passes(first=len(batch.ids) * method.draws_each, watch=batch.watch)
+    passes = PassCounts(first=len(batch.ids) * method.draws_each, watch=batch.watch)
     # AutoAttack's own code samples random numbers for the whole batch, which is therefore not divided.
     chunk = None if method.batch_dependent else batch.chunk_size
     oracle = Oracle(network, chunk, batch.model if copied else None, passes=passes)

@@ -11,7 +11,7 @@ from torch import nn
 
 from rbtools import models
 from rbtools.attacks import losses
-from rbtools.attacks.oracle import Oracle, Passes
+from rbtools.attacks.oracle import Oracle, PassCounts
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.run import Run
@@ -91,7 +91,7 @@ def test_auto_takes_bf16_where_the_processor_has_it(
 
 def test_a_zero_gradient_counts_once_for_each_image() -> None:
     """Also if an attack tries several points of the last images at once."""
-    oracle = Oracle(nn.Flatten(), passes=Passes(first=5))
+    oracle = Oracle(nn.Flatten(), passes=PassCounts(first=5))
     for size in (3, 6, 2):
         images = torch.zeros(size, 1, 2, 2, requires_grad=True)
         (oracle(images) * 0).sum().backward()
