@@ -85,7 +85,7 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
 
     \b
     Examples:
-      rb-card --time 5s trained.jsonl
+      rb-card --time 40s trained.jsonl
       rb-card --for pr --time 5s --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
       rb-card --for corruptions --time 5s -o card.md trained.jsonl
     """
