@@ -86,8 +86,8 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
     \b
     Examples:
       rb-card --time 40s trained.jsonl
-      rb-card --for pr --time 5s --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
-      rb-card --for corruptions --time 5s -o card.md trained.jsonl
+      rb-card --for pr --time 40s --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
+      rb-card --for corruptions --time 40s -o card.md trained.jsonl
     """
     from rbtools.jobs.card_parts import chosen
     from rbtools.jobs.model_card import CardJob, CardRequest
