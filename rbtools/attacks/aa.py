@@ -106,8 +106,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def most_passes(self) -> int:
-        each = max(self.eot or 1, 1)
-        return each * sum(part.most_passes for part in self.parts)
+        return (self.eot or 1) * sum(part.most_passes for part in self.parts)
 
     @property
     def precise(self) -> bool:  # type: ignore[override]

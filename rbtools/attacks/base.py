@@ -184,7 +184,9 @@ class Attack(_WithFields, Registered):
     def check_distance(self) -> None:
         """Raise RbError for a norm that cannot be checked, and for a ball that contains no image of the
         attack's grid except the clean image."""
-        if self.norm not in ("linf", "l2", "l1", "any"):
+        from rbtools.threats.ball import ORDER
+
+        if self.norm not in (*ORDER, "any"):
             raise RbError(
                 f"The attack {self.name} has the norm {self.norm!r}, and its images cannot be checked in this"
                 " norm. Expected linf, l2 or l1, or any for an attack whose images are in no ball."

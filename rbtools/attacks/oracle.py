@@ -153,11 +153,11 @@ class Oracle:
         return {"counts": torch.tensor(counts), **({} if self.least is None else {"least": self.least})}
 
     def recall(self, memory: dict[str, Tensor]) -> None:
-        *counts, zeros = memory["counts"].tolist()
-        self.passes.forwards, self.passes.backwards, self.passes.started = counts
-        self.passes._zeros = [torch.tensor(zeros)]
+        forwards, backwards, self.passes.started, _ = memory["counts"].tolist()
+        self.passes.forwards, self.passes.backwards = forwards, backwards
+        self.passes._zeros = [memory["counts"][3]]  # on the device of the gradients that follow
         if self.passes.watch is not None:
-            self.passes.watch("", sum(counts[:2]))
+            self.passes.watch("", forwards + backwards)
         if self.least is not None:
             self.least.copy_(memory["least"])
 

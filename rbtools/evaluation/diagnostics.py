@@ -31,7 +31,7 @@ def of_attack(method: Attack, totals: Mapping[str, float], n: int) -> dict[str, 
         fields["loss"] = losses[0]
     if count := totals.get("distances", 0.0):
         fields["distance"] = {"mean": round(totals["distance"] / count, 6), "n": int(count)}
-    warnings = [*_other_loss(method, losses), *_vanishing(totals), *_square(broken_by, n)]
+    warnings = [*_other_loss(method, losses), *_vanishing(totals), *_square(method, broken_by, n)]
     warnings += _outside(method, totals)
     return {**fields, **({"warnings": warnings} if warnings else {})}
 
@@ -72,9 +72,9 @@ def _broken_by(method: Attack, totals: Mapping[str, float]) -> dict[str, int]:
     return broken_by
 
 
-def _square(broken_by: Mapping[str, int], n: int) -> list[str]:
+def _square(method: Attack, broken_by: Mapping[str, int], n: int) -> list[str]:
     broken = broken_by.get("square", 0)
-    by_gradients = {*broken_by} - {"square", "noise"}
+    by_gradients = any(part.uses_gradients for part in method.parts)
     if not by_gradients or broken <= _MOST_BROKEN_BY_SQUARE * n:
         return []
     return [

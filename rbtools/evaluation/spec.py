@@ -184,17 +184,6 @@ def by_column(specs: Sequence[Spec]) -> list[tuple[Any, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def rows_of(specs: Sequence[Spec], batch: Batch) -> list[Outcome]:
-    """The rows of a batch for specs of any classes, in the order of the specs."""
-    classes: dict[type[Spec], list[Spec]] = {}
-    for spec in specs:
-        classes.setdefault(type(spec), []).append(spec)
-    found: dict[Spec, Outcome] = {}
-    for cls, some in classes.items():
-        found |= zip(some, cls.rows_together(some, batch), strict=True)
-    return [found[spec] for spec in specs]
-
-
 def method_key(kind: str, word: str, method: Any) -> Entry:
     """The fields of the store key for a registered method, whose name has the key `word`."""
     return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}

@@ -233,7 +233,7 @@ class _Unit:
         entry: Entry = {"split": data.split, **data.protocol()}
         if stages is not None:
             entry["defend"] = stages.text
-            by_gradient = self.spec.settings().get("attack") not in (None, "square", "noise")
+            by_gradient = getattr(getattr(self.spec, "method", None), "uses_gradients", False)
             if by_gradient and not metric_name.of_other_network(self.spec.name()):
                 entry["backward"] = stages.backwards
         return entry | self.spec.settings_for(data.about.shape) | self._seed

@@ -34,18 +34,13 @@ class Ball(Threat):
     """
 
     name: ClassVar[str] = "ball"
-    over: ClassVar[str] = "eps"
 
     eps: float = 8 / 255
     norm: str = param("linf", "The norm that bounds the perturbation.", choices=(*ORDER, "sphere", "any"))
 
     @property
-    def kind(self) -> str:
-        return self.norm
-
-    @property
-    def numbers(self) -> str:
-        return f"{self.eps * 255:g}" if self.norm == "linf" else f"{self.eps:g}"
+    def empty(self) -> bool:
+        return self.eps == 0
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
         if self.norm == "any":
@@ -61,29 +56,14 @@ class Ball(Threat):
             return inside
         return inside & (distances(points, images, self.norm) <= self.eps * (1 + _ROUNDING) + _ROUNDING / 10)
 
-    def images(self, points: Tensor, images: Tensor) -> Tensor:
-        return points
-
-    def start(self, images: Tensor, draws: Draws, draw: int = 0) -> Tensor:
-        return uniform_start(images, draws, self.eps, self.norm, draw)
-
 
 @dataclass(frozen=True, kw_only=True)
 class AnyDistance(Threat):
     """The images at any distance, for searches of the nearest adversarial example in a norm."""
 
     name: ClassVar[str] = "distance"
-    over: ClassVar[str] = "norm"
 
     norm: str = param("linf", "The norm of the distance.", choices=tuple(ORDER))
-
-    @property
-    def kind(self) -> str:
-        return self.norm
-
-    @property
-    def numbers(self) -> str:
-        return "distance"
 
     @property
     def empty(self) -> bool:
@@ -94,9 +74,6 @@ class AnyDistance(Threat):
 
     def contains(self, points: Tensor, images: Tensor) -> Tensor:
         return points.flatten(1).amin(1).ge(0) & points.flatten(1).amax(1).le(1)
-
-    def images(self, points: Tensor, images: Tensor) -> Tensor:
-        return points
 
 
 def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -> Tensor:

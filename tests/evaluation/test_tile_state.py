@@ -18,7 +18,6 @@ from rbtools.evaluation.accuracy import Attacked, Corrupted
 from rbtools.evaluation.base import Batch, Outcome, OutcomeRows
 from rbtools.evaluation.distances import Nearest
 from rbtools.evaluation.evaluate import StatusLine
-from rbtools.evaluation.spec import rows_of
 from rbtools.evaluation.tile_state import TileState
 from rbtools.execution.device import environment
 from rbtools.report import Report
@@ -103,6 +102,10 @@ def same(found: list[Outcome], expected: list[Outcome]) -> bool:
         alike += [torch.equal(one.values, other.values), sums[0] == sums[1]]
         alike += [one.images is None or torch.equal(one.images, other.images)]  # type: ignore[arg-type]
     return all(alike)
+
+
+def rows_of(some: list[Any], work: Batch) -> list[Outcome]:
+    return list(type(some[0]).rows_together(some, work))
 
 
 def specs(name: str) -> list[Any]:
