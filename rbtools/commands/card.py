@@ -85,9 +85,9 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
 
     \b
     Examples:
-      rb-card --time 40s trained.jsonl
-      rb-card --for pr --time 40s --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
-      rb-card --for corruptions --time 40s -o card.md trained.jsonl
+      rb-card --time 20s trained.jsonl
+      rb-card --for pr --time 20s --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
+      rb-card --for corruptions --time 20s -o card.md trained.jsonl
     """
     from rbtools.jobs.card_parts import chosen
     from rbtools.jobs.model_card import CardJob, CardRequest
