@@ -83,14 +83,15 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
         for name, value in self._cuda().items():
             self._stack.enter_context(mock.patch.object(torch.cuda, name, value))
         usable = mock.patch("rbtools.graphs.usable", lambda device: self.graphs and device.type == "cuda")
-        self._stack.enter_context(usable)
         self._stack.enter_context(mock.patch.object(ThreadPoolExecutor, "submit", self._submit))
         for module in (lazy.torch, torch):  # the former caches values of the latter
             self._stack.enter_context(mock.patch.object(module, "autocast", _autocast))
         for name, kernel in self._kernels().items():
             self._stack.enter_context(mock.patch.object(torch, name, kernel))
         recorded = mock.patch.object(Tensor, "record_stream", lambda tensor, stream: None, create=True)
-        self._stack.enter_context(recorded)
+        version = mock.patch.object(torch.backends.cudnn, "version", lambda: 0)  # torch asks the driver for it
+        for patch in (usable, recorded, version):
+            self._stack.enter_context(patch)
         self._stack.enter_context(self._modes())
         return self
 
