@@ -89,7 +89,7 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
         for name, kernel in self._kernels().items():
             self._stack.enter_context(mock.patch.object(torch, name, kernel))
         recorded = mock.patch.object(Tensor, "record_stream", lambda tensor, stream: None, create=True)
-        version = mock.patch.object(torch.backends.cudnn, "version", lambda: 0)  # torch asks the driver for it
+        version = mock.patch.object(torch.backends.cudnn, "version", lambda: 0)  # asks the driver
         for patch in (usable, recorded, version):
             self._stack.enter_context(patch)
         self._stack.enter_context(self._modes())
