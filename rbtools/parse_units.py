@@ -63,8 +63,11 @@ def attack(
     eps: str,
     warn: Callable[[str], Any] | None = None,
 ) -> tuple[Any, tuple[float, ...]]:
-    """The attack, and its distances in pixel units. `warn` is called for a distance whose unit is probably
-    wrong, and for steps that are too short."""
+    """The attack, and its distances in pixel units, or its strengths in another threat than a ball. `warn` is
+    called for a distance whose unit is probably wrong, and for steps that are too short."""
+    within = getattr(attacks.load(name), "within", None)
+    if within is not None and within.strength != "eps":
+        return _strengths(attacks, name, params, within.strength)
     method = build(attacks, name, params, warn)
     eps_values = distances(eps, method.norm, warn)
     for value in eps_values if hasattr(method, "grid") else ():
@@ -76,6 +79,19 @@ def attack(
         farthest = dataclasses.replace(method, eps=max(eps_values))
         tell_reach(farthest, "--step-size", "--steps", warn)
     return method, eps_values
+
+
+def _strengths(
+    attacks: registry.Registry, name: str, params: dict[str, Any], strength: str
+) -> tuple[Any, tuple[float, ...]]:
+    option, text = f"--{strength.replace('_', '-')}", params.get(strength)
+    method = build(attacks, name, {key: value for key, value in params.items() if key != strength})
+    values = [method.strength] if text is None else units.number_list(text, option)
+    try:
+        methods = [method.at(value) for value in dict.fromkeys(values)]
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
+    return method, tuple(one.strength for one in methods)
 
 
 def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:

@@ -188,6 +188,8 @@ class Registry(Mapping[str, str]):
     `apart`.
     """
 
+    changes = 0  # how many classes of users were loaded, in all registries
+
     def __init__(
         self,
         kind: str,
@@ -266,6 +268,7 @@ class Registry(Mapping[str, str]):
                 " name, or a field name: ClassVar[str]."
             )
         self._own[loaded.name] = loaded  # type: ignore[attr-defined]
+        Registry.changes += 1
         return loaded
 
     def build(self, name: str, **params: object) -> Any:

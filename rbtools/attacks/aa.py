@@ -63,6 +63,7 @@ class AutoAttack(ReferenceBackend):
 
     name: ClassVar[str] = "aa"
     version: ClassVar[int] = 2
+    words: ClassVar[str] = "AutoAttack"
     random: ClassVar[bool] = True
 
     eps: float = 8 / 255
@@ -94,7 +95,7 @@ class AutoAttack(ReferenceBackend):
         """The name `aa`, or a name such as `ensemble-fgsm-square` that lists other attacks alphabetically."""
         if not self.attacks:
             return super().stem
-        return f"ensemble-{'-'.join(sorted(self.named))}{self.norm_suffix}"
+        return f"ensemble-{'-'.join(sorted(self.named))}{self.threat_suffix}"
 
     @property
     def draws_each(self) -> int:

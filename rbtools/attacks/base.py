@@ -5,6 +5,7 @@ This module does not import torch, because `--help` loads the attack classes.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,15 +17,17 @@ from rbtools.attacks.mean_over_draws import eot_param
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import Registered, config, param
+from rbtools.threats.ball import ORDER, AnyDistance, Ball
+from rbtools.threats.base import Threat
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
     from rbtools.attacks.active_examples import Stage
     from rbtools.attacks.oracle import Oracle
     from rbtools.attacks.pyauto import TameModel
     from rbtools.rng.draws import Draws
-    from rbtools.threats.base import Threat
 
 # A loss that needs more classes than the model has is replaced by its numerator, the margin, which increases
 # in the same direction but is not scaled by other logits.
@@ -78,8 +81,9 @@ class _WithFields:
 class Attack(_WithFields, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
-    `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. With `grid`
-    "8bit", callers use `lattice.run` instead of `run` and `lattice.project` for the projection.
+    `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. An attack in
+    another threat (`within`) has the fields of this threat instead. With `grid` "8bit", callers use
+    `lattice.run` instead of `run` and `lattice.project` for the projection.
     """
 
     name: ClassVar[str]
@@ -94,30 +98,55 @@ class Attack(_WithFields, Registered):
     derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
     # Whether the attack needs gradients of the model, or its outputs alone.
     uses_gradients: ClassVar[bool] = True
+    # Whether the attack needs logits, or the predicted classes alone.
+    uses_logits: ClassVar[bool] = True
     # Whether the search computes in float32: it stays near the decision boundary, where a fast copy with
     # rounding errors decides by chance.
     precise: ClassVar[bool] = False
     # The quantity that is averaged over several samples of a randomised model.
     mean_of: ClassVar[str] = "logits"
+    # The threat in which the attack searches: the attack has its fields.
+    within: ClassVar[type[Threat]] = Ball
+    # The attack in headings; by default, this is its name in capitals.
+    words: ClassVar[str] = ""
+    # The norm that the name of the attack says, so that names of metrics leave it out.
+    implied: ClassVar[str] = ""
     eps: float
     norm: str = "linf"
 
     @property
     def threat(self) -> Threat:
         """What the attack may do to an image. Raises RbError for a norm that cannot be checked."""
-        from rbtools.threats.ball import AnyDistance, Ball
+        if self.in_ball and self.eps is None:
+            return AnyDistance(norm=self.norm)
+        return self.within(**{one.name: getattr(self, one.name) for one in dataclasses.fields(self.within)})  # type: ignore[arg-type]
 
-        return AnyDistance(norm=self.norm) if self.eps is None else Ball(eps=self.eps, norm=self.norm)
+    @property
+    def in_ball(self) -> bool:
+        """Whether the points of the attack are images in a ball."""
+        return self.within is Ball
+
+    @property
+    def strength(self) -> float:
+        """The distance of a ball (eps), or the setting of another threat that lists and curves vary."""
+        return float(getattr(self, self.within.strength))
+
+    def at(self, strength: float) -> Self:
+        """The attack at this strength."""
+        field = next(one for one in dataclasses.fields(self) if one.name == self.within.strength)  # type: ignore[arg-type]
+        value = int(strength) if str(field.type) == "int" and strength == int(strength) else strength
+        return replace(self, **{field.name: value})  # type: ignore[type-var]
 
     @property
     def stem(self) -> str:
         """The metric's name without the distance ("pgd20.l2")."""
-        return self.name + self.norm_suffix
+        return self.name + self.threat_suffix
 
     @property
-    def norm_suffix(self) -> str:
-        """The part of the metric's name that describes the norm, which is empty for L-infinity."""
-        return "" if self.norm == "linf" else f".{self.norm}"
+    def threat_suffix(self) -> str:
+        """The word of the threat in the metric's name, which is empty for L-infinity."""
+        word = self.norm if self.in_ball else self.within.name
+        return "" if word in ("linf", self.implied, self.name) else f".{word}"
 
     @property
     def random(self) -> bool:
@@ -164,7 +193,7 @@ class Attack(_WithFields, Registered):
     def said(self) -> dict[str, Any]:
         """The attack's settings in an entry: the configuration with the norm and step size that are used."""
         settings = config(self)
-        settings.setdefault("norm", self.norm)
+        settings.setdefault(*(("norm", self.norm) if self.in_ball else ("threat", self.within.name)))
         if "step_size" in settings:
             settings["step_size"] = lattice.searched(self).effective_step_size
         return settings
@@ -184,8 +213,8 @@ class Attack(_WithFields, Registered):
     def check_distance(self) -> None:
         """Raise RbError for a norm that cannot be checked, and for a ball that contains no image of the
         attack's grid except the clean image."""
-        from rbtools.threats.ball import ORDER
-
+        if not self.in_ball:
+            return
         if self.norm not in (*ORDER, "any"):
             raise RbError(
                 f"The attack {self.name} has the norm {self.norm!r}, and its images cannot be checked in this"
@@ -196,8 +225,9 @@ class Attack(_WithFields, Registered):
     def __call__(self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
 
-        Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). `model` maps
-        images to logits (N, classes). `draws` holds the random numbers of these N examples
+        Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). In another
+        threat than a ball, the result are the points (N, ...) of the threat. `model` maps images to logits
+        (N, classes). `draws` holds the random numbers of these N examples
         (rbtools.rng.draws.Draws).
         """
         raise NotImplementedError

@@ -53,6 +53,7 @@ class CurveAttack(MinimalNormAttack):
     """
 
     name: ClassVar[str] = "curve"
+    words: ClassVar[str] = "curve"
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
 

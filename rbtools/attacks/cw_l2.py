@@ -40,6 +40,8 @@ class CWL2(MinimalNormAttack):
     name: ClassVar[str] = "cw-l2"
     version: ClassVar[int] = 1
     norm = "l2"
+    words: ClassVar[str] = "CW"
+    implied: ClassVar[str] = "l2"
     loss: ClassVar[str] = "margin"
 
     eps: float | None = 8.0  # type: ignore[assignment]  # None: any distance
@@ -50,10 +52,6 @@ class CWL2(MinimalNormAttack):
     kappa: float = param(
         0.0, "Logit margin from which the attack on an image counts as successful.", check="non-negative"
     )
-
-    @property
-    def stem(self) -> str:
-        return self.name
 
     @property
     def most_passes(self) -> int:

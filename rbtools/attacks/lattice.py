@@ -43,7 +43,7 @@ def grid_param() -> Any:
 
 
 def check_distance(attack: Attack) -> None:
-    if attack.grid != "none" and attack.eps and _in_levels(attack.eps) < 1:
+    if attack.grid != "none" and attack.in_ball and attack.eps and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
             " more, so the clean image is the only one in this ball. Give an eps of 1/255 or more, or no"
@@ -53,7 +53,7 @@ def check_distance(attack: Attack) -> None:
 
 def searched(attack: Method) -> Method:
     """The attack with the eps of its search: in linf with a grid, rounded down to a multiple of 1/255."""
-    if attack.grid == "none" or attack.norm != "linf" or attack.eps is None:
+    if attack.grid == "none" or not attack.in_ball or attack.norm != "linf" or attack.eps is None:
         return attack
     return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
 
@@ -93,7 +93,7 @@ def run(
     with torch.no_grad():
         mean = MeanOverDraws(oracle, attack, images, labels, draws)
         points, findings = _run(attack, mean, images, labels, draws)
-        if mean.each == 1:
+        if mean.each == 1 or not attack.in_ball:
             return points, findings
         mean.eight_bit = False  # the candidates are images already
         return mean.chosen(project(points, images, attack)), findings
@@ -114,10 +114,12 @@ def _run(
             " them first, or give uint8 images."
         )
     oracle.eight_bit, search = True, searched(attack)
-    if attack.eps is not None:
+    if attack.in_ball and attack.eps is not None:
         search = _with_eps(search, search.eps * (1 + _SLACK))
     points, findings = search.run(oracle, images, labels, draws)
     findings = {**findings, "outside": ~search.threat.contains(points.detach().float(), images)}
+    if not attack.in_ball:
+        return points, findings
     if attack.norm in ("linf", "any") or attack.batch_dependent or attack.eps is None:
         return project(points, images, attack), findings
     inside = project(points, images, attack)
@@ -136,18 +138,19 @@ def _run(
 
 
 def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
-    """Project onto the ball and the box [0, 1] and, if the attack has a grid, onto the 8-bit images.
+    """The images of points: projected onto the threat and, if the attack has a grid, onto the 8-bit images.
 
     If the nearest 8-bit image is outside an L2 or L1 ball, the pixels that rounding moved farthest away from
     the clean image are rounded towards it.
 
-    Shape: points, images and result are (N, C, H, W). If the attack has a grid, `images` must be 8-bit
-    images.
+    Shape: points (N, ...), in a ball (N, C, H, W); images and result (N, C, H, W). If the attack has a grid,
+    `images` must be 8-bit images.
     """
-    points = attack.threat.project(points.detach().float(), images)
+    threat = attack.threat
+    points = threat.images(threat.project(points.detach().float(), images), images)
     if attack.grid == "none":
         return points
-    if attack.eps is None or attack.norm == "any":
+    if not attack.in_ball or attack.eps is None or attack.norm == "any":
         return nearest(points)
     clean = levels(images.double())
     wanted = (points.double() * _LEVELS - clean).flatten(1)

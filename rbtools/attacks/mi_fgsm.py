@@ -88,7 +88,7 @@ class MIFGSM(SteppedAttack):
 
     @property
     def stem(self) -> str:
-        return f"{self.name}{self.steps}{self.norm_suffix}"
+        return f"{self.name}{self.steps}{self.threat_suffix}"
 
     def begin(self, batch: AttackBatch, restart: int) -> _Momentum:
         return _Momentum(

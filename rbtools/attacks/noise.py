@@ -31,9 +31,11 @@ class NoiseAttack(SequentialAttack):
     """
 
     name: ClassVar[str] = "noise"
+    words: ClassVar[str] = "noise"
     version: ClassVar[int] = 1
     random: ClassVar[bool] = True
     uses_gradients: ClassVar[bool] = False
+    uses_logits: ClassVar[bool] = False
     loss: ClassVar[str] = "margin"
     clean_pass: ClassVar[bool] = False
 

@@ -216,6 +216,11 @@ class Oracle:
             parts.append(Evaluated(correct, loss, gradient))
         return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
 
+    def labels(self, points: Tensor) -> Tensor:
+        """The predicted classes (N,), for attacks that need no more. They count as one pass each."""
+        with torch.no_grad():
+            return self.exact().logits(points).argmax(1)
+
     def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         """Whether each point is classified correctly by the copy or by the exact model: bool (N,). `logits`
         belong to the points."""

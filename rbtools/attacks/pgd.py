@@ -114,7 +114,7 @@ class PGD(SteppedAttack):
 
     @property
     def stem(self) -> str:
-        return f"{self.name}{self.steps}{self.norm_suffix}"
+        return f"{self.name}{self.steps}{self.threat_suffix}"
 
     @property
     def clean_pass(self) -> bool:

@@ -58,6 +58,7 @@ class Square(ReferenceBackend):
     """
 
     name: ClassVar[str] = "square"
+    words: ClassVar[str] = "Square"
     version: ClassVar[int] = 2
     random: ClassVar[bool] = True
     uses_gradients: ClassVar[bool] = False

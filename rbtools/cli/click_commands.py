@@ -227,7 +227,7 @@ class Chooser(Group):
         classes = [self.registry.load(item) for item in names]
         command = Command(
             name,
-            params=[*method_options(classes), *map(rendered_option, self.tool.options)],
+            params=[*method_options(classes), *map(rendered_option, self.tool.options_beside(classes))],
             callback=lambda **values: self.tool.chosen(names, values, classes),
             help=for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}.",
             context_settings=CONTEXT,
@@ -304,7 +304,13 @@ class OptionChooser(_Main, click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.tool.default(()))]
-        return legible([*method_options(classes), *super().get_params(ctx)])
+        beside = {option.name for option in self.tool.options_beside(classes)}
+        own = [
+            param
+            for param in super().get_params(ctx)
+            if param.name in beside or param.name not in {option.name for option in self.tool.options}
+        ]
+        return legible([*method_options(classes), *own])
 
 
 def _callback(tool: Tool) -> Callable[..., Any]:

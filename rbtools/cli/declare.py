@@ -140,8 +140,15 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
     for cls in classes:
         for field in registry.options(cls):
             option = Option.of(field, type_hints(cls)[field.name])._replace(multiple=False)
+            if field.name == strength_of([cls]) != "eps":  # a list, in the place of --eps
+                option = option._replace(kind=str)
             options.setdefault(field.name, option)
     return options
+
+
+def strength_of(classes: Sequence[Any]) -> str:
+    """The option that takes a list of strengths: --eps, or that of the threat in which an attack searches."""
+    return next((cls.within.strength for cls in classes if hasattr(cls, "within")), "eps")
 
 
 def no_such_option(flag: str, flags: Iterable[str]) -> str:
@@ -181,6 +188,11 @@ class Tool:
     def options(self) -> list[Option]:
         """The tool's own options, without those of registered classes."""
         return [option for bundle in bundles_of(self.function) for option in bundle.options]
+
+    def options_beside(self, classes: Sequence[Any]) -> list[Option]:
+        """The tool's own options beside those of the chosen classes, which may replace --eps."""
+        without = {"eps"} if strength_of(classes) != "eps" else set()
+        return [option for option in self.options if option.name not in without]
 
     @property
     def every_option(self) -> list[Option]:
@@ -252,7 +264,9 @@ class Tool:
 
     def run(self, values: Mapping[str, Any], **choice: object) -> Any:
         made = {
-            bundle.name: bundle.make(**{option.name: values[option.name] for option in bundle.options})
+            bundle.name: bundle.make(
+                **{option.name: values.get(option.name, option.default) for option in bundle.options}
+            )
             for bundle in bundles_of(self.function)
         }
         return self.function(**choice, **made)

@@ -55,6 +55,8 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
     else:
         shown["type"] = _judged(option)
         shown["metavar"] = "DISTANCE" if metadata["unit"] else shown["metavar"]
+        if option.kind is str and str(option.field.type) in ("int", "float") and not metadata["unit"]:
+            shown["metavar"] = "LIST"
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}
     return click.Option([option.name, *flags], multiple=option.multiple, **shown)
@@ -68,7 +70,7 @@ def _judged(option: Option) -> click.ParamType:
         shown = click.INT if option.kind is int else click.FLOAT
     if choices and not option.field.metadata["metavar"]:
         shown = click.Choice(choices)
-    elif bounds:
+    elif bounds and option.kind is not str:
         shown = _range(bounds, option.kind)
     shown = copy.copy(shown)
 

@@ -64,7 +64,7 @@ def call(
 
 
 def _known(tool: Tool, classes: Sequence[type], name: str) -> dict[str, Option]:
-    options = _of_python([*tool.options, *method_options(classes).values()], name).values()
+    options = _of_python([*tool.options_beside(classes), *method_options(classes).values()], name).values()
     return {word: option for option in options for word in reversed(option_names(option))}
 
 

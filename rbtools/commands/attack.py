@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,11 @@ def _two_phase(
     size, goal = typed.two_phase, typed.precision_goal
     if typed.ladder or typed.detail or typed.save_adv is not None:
         raise UsageError("--two-phase attacks only some images: leave out --ladder, --detail, --save-adv.")
+    if not method.in_ball:
+        raise UsageError(
+            f"--two-phase compares an attack with PGD in the same ball, and {method.name} searches in the"
+            f" threat {method.within.name}. Leave it out."
+        )
     if method.grid != "none":
         raise UsageError(
             "--two-phase does not work with --grid: its PGD runs use real-valued images. To attack all"
@@ -289,11 +294,13 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
       rb-attack curve --norm l2 --eps 0.25,0.5,1 --queries 500 --n 200 trained.jsonl
       rb-attack curve --norm l2 --attacks fmn,ddn,cw-l2 --queries 200 --n 200 trained.jsonl
     """
-    from rbtools.attacks.curve import search_named
+    from rbtools.attacks.curve import SEARCHES, search_named
     from rbtools.evaluation.distances import nearest
 
-    distances = parse_units.distances(typed.eps or _CURVE[typed.norm], typed.norm, work.screen.warn)
     names = list(dict.fromkeys(name.strip() for name in typed.attacks.split(",") if name.strip()))
+    if others := [name for name in names if name not in SEARCHES and ATTACKS.knows(name)]:
+        return _curve_of(source, work, others, names, typed)
+    distances = parse_units.distances(typed.eps or _CURVE[typed.norm], typed.norm, work.screen.warn)
     try:
         searches: list[Any] = [search_named(name, typed.norm, typed.queries) for name in names]
         searches = [replace(one, grid=typed.grid) for one in searches]
@@ -302,6 +309,29 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     if not searches:
         raise UsageError("--attacks is empty. Expected a list such as curve or fmn,ddn.")
     return shared.evaluate(source, work, nearest(searches, distances))
+
+
+def _curve_of(
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+    others: Sequence[str],
+    names: Sequence[str],
+    typed: CurveOptions,
+) -> shared.Status:
+    """The curve of an attack in another threat than a ball, over the strength of this threat."""
+    from rbtools.evaluation.distances import nearest
+
+    cls = ATTACKS.load(others[0])
+    if len(names) > 1 or cls.within.strength == "eps" or not cls.minimal:
+        raise UsageError(
+            f"--attacks is {typed.attacks}. Expected searches in the norm, such as curve or fmn,ddn, or one"
+            " attack that finds the smallest strength of another threat."
+        )
+    if typed.eps is None:
+        raise UsageError(f"Give --eps LIST: the values of {cls.within.strength}, such as 0-4.")
+    params = {cls.within.strength: typed.eps, "grid": typed.grid}
+    method, strengths = parse_units.attack(ATTACKS, others[0], params, "", work.screen.warn)
+    return shared.evaluate(source, work, nearest([method.at(max(strengths))], strengths))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,13 @@ from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.mean_over_draws import DEFAULT
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import attacking, diagnostics
+from rbtools.evaluation import attack_names, attacking, diagnostics
 from rbtools.evaluation.base import Batch, Outcome, batch_size
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metric_name
+from rbtools.records.name_forms import NameForm
 from rbtools.records.results import is_number
 from rbtools.scoring import corruptions as sums
 
@@ -114,9 +115,14 @@ def kept_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"detail": "detail" in entry, "draws": entry.get("verdict_draws", 0)}
 
 
+_CLEAN = {"acc": "clean", "acc-among": "acc-among"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clean(Accuracy):
     """Accuracy on the unchanged images. With `among`, only the logits of these classes are compared."""
+
+    names = (NameForm(r"(?P<stem>acc(?:-among)?)", "images", title=lambda parts: _CLEAN[parts.stem]),)
 
     among: tuple[int, ...] = ()
 
@@ -162,7 +168,7 @@ def attack_name(method: Any, draws: int = 0) -> str:
     user chose another one than the usual one for the model, which is randomised if `draws` is not 0."""
     samples = method.draws_each
     usual = method.eot is None or samples == (DEFAULT if draws and not method.batch_dependent else 1)
-    return metric_name.attack_name(method.stem, method.eps, method.norm, None if usual else samples)
+    return metric_name.attack_name(method.stem, method.threat.in_names, None if usual else samples)
 
 
 def attack_settings(method: Any, **more: object) -> Entry:
@@ -174,6 +180,8 @@ def attack_settings(method: Any, **more: object) -> Entry:
 class Attacked(Accuracy):
     """Accuracy under an attack at one eps. An example that is broken at a smaller eps, in `ladder`, also
     counts as broken at this eps."""
+
+    names = (attack_names.ATTACKED,)
 
     method: Any
     ladder: tuple[float, ...] = ()
@@ -204,7 +212,7 @@ class Attacked(Accuracy):
     def needs(self) -> tuple[Spec, ...]:
         if not self.ladder:
             return ()
-        return (replace(self, method=replace(self.method, eps=self.ladder[-1]), ladder=self.ladder[:-1]),)
+        return (replace(self, method=self.method.at(self.ladder[-1]), ladder=self.ladder[:-1]),)
 
     def name(self) -> str:
         return attack_name(self.method, self.draws)
@@ -247,7 +255,7 @@ class Attacked(Accuracy):
         """Measure smaller eps first: with a ladder, the examples that they break are not attacked again."""
         found: dict[Spec, Outcome] = {}
         results: dict[Spec, attacking.AttackResult] = {}
-        for spec in sorted(specs, key=lambda spec: float(spec.method.eps)):
+        for spec in sorted(specs, key=lambda spec: float(spec.method.strength)):
             if spec.draws:
                 found[spec] = spec.rows(batch)
                 continue
@@ -261,12 +269,12 @@ class Attacked(Accuracy):
                     still_correct = rows[:, 1:].argmax(1) == rows[:, 0] if spec.detail else rows.bool()
             result = results[spec] = attacking.run_attack(batch, spec.method, previous, still_correct)
             values = spec.judged(batch, result.logits) if spec.detail else result.survived.int()
-            found[spec] = Outcome(values, result.totals, result.images)
+            found[spec] = Outcome(values, result.totals, result.images, result.points)
         return [found[spec] for spec in specs]
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        if "eps" not in entry or metric_name.of_other_network(entry["metric"]):
+        if "attack" not in entry or metric_name.of_other_network(entry["metric"]):
             return None
         method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
         ladder = entry.get("ladder", [])
@@ -291,15 +299,36 @@ def attacked(
 
     def spec(e: float) -> Attacked:
         smaller = tuple(other for other in sorted(eps) if other < e) if ladder else ()
-        return Attacked(method=replace(method, eps=e), ladder=smaller, detail=detail)
+        return Attacked(method=method.at(e), ladder=smaller, detail=detail)
 
     specs, along = tuple(map(spec, eps)), (Clean(detail=detail),)
     return Evaluation(title=str(method.stem), specs=specs, along=along, save=save, png=png)
 
 
+_SUMMARIES = {
+    "corrupt.mean": "mean over corruptions",
+    "corrupt.mce": "mCE",
+    "corrupt.relative_mce": "relative mCE",
+}
+
+
+def _corruption(parts: metric_name.MetricName) -> str:
+    words = f"{parts.of} {parts.suffix}".replace("_", " ").replace(".", " ").strip()
+    return words or parts.build()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Corrupted(Accuracy):
     """Accuracy under one corruption at one severity."""
+
+    names = (
+        NameForm(
+            r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
+            "images",
+            {"severity": "severity"},
+            lambda parts: _SUMMARIES.get(parts.build()) or _corruption(parts),
+        ),
+    )
 
     corruption: Any
     severity: int

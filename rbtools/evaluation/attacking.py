@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from rbtools.attacks import lattice
+from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.losses import best_other, of_class
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch
@@ -25,13 +25,15 @@ class AttackResult(NamedTuple):
 
     `survived` is bool (N,), true if an example is classified correctly both unchanged and under the attack.
     `images` are the perturbed images (N, C, H, W), and `logits` are their logits, float32 (N, K). `totals`
-    are sums over the examples.
+    are sums over the examples. `points` (N, ...) are the points of a threat whose points are not images, or
+    NaN for examples that were not attacked.
     """
 
     survived: Tensor
     images: Tensor
     logits: Tensor
     totals: dict[str, float]
+    points: Tensor | None = None
 
 
 def run_attack(
@@ -54,6 +56,7 @@ def run_attack(
     not attacked here. `on` is another model to attack, whose adversarial examples are evaluated on the model
     of the batch.
     """
+    check_answers(on or batch.model, method)
     start = batch.partial.clock()
     images = batch.images.clone() if previous is None else previous.images.clone()
     if everyone:
@@ -67,6 +70,7 @@ def run_attack(
     )
     networks = [batch.fast_model, batch.model] if copied else [on or batch.model]
     rows, outside = survived.nonzero()[:, 0], torch.zeros_like(survived)
+    every = None if previous is None or previous.points is None else previous.points.clone()
     for network in networks if not method.threat.empty else ():
         if not len(rows):
             break
@@ -77,18 +81,42 @@ def run_attack(
         if found is None:
             points, findings = method.runner(oracle)(oracle, some.images, some.labels, draws)
             found = some.partial.close({"points": points, **findings})
-        points, findings = found["points"], found
-        points, far = _allowed(some, method, points)
-        outside[rows] = far | findings.get("outside", far)
-        outputs = some.logits(points)
+        found_images, far = _allowed(some, method, found["points"])
+        outside[rows] = far | found.get("outside", far)
+        outputs = some.logits(found_images)
         logits = outputs.clone() if logits is None else logits
-        images[rows], logits[rows] = points, outputs
+        images[rows], logits[rows] = found_images, outputs
+        if not method.in_ball:
+            every = _unknown(found["points"], len(images)) if every is None else every
+            every[rows] = found["points"].float()
         survived[rows] = outputs.argmax(1) == some.labels
-        _add(totals, some, method, oracle, outputs, findings, again=copied and network is batch.model)
+        _add(totals, some, method, oracle, outputs, found, again=copied and network is batch.model)
         if network is not networks[-1]:
-            rows = rows[_doubtful(some, method, oracle, points, outputs, totals)]
+            rows = rows[_doubtful(some, method, oracle, found_images, outputs, totals)]
     totals |= {"outside": float(outside.sum()), "seconds": batch.partial.clock() - start}
-    return AttackResult(survived, images, batch.clean_logits if logits is None else logits, totals)
+    return AttackResult(survived, images, batch.clean_logits if logits is None else logits, totals, every)
+
+
+def _unknown(points: Tensor, count: int) -> Tensor:
+    return points.new_full((count, *points.shape[1:]), torch.nan, dtype=torch.float32)
+
+
+def check_answers(model: object, method: Attack) -> None:
+    """Raise RbError if the attack needs more than the model answers (`models.answering`)."""
+    answers = getattr(model, "answers", "logits with gradients")
+    needs = "gradients" if method.uses_gradients else "logits" if method.uses_logits else "labels"
+    if needs == "labels" or needs in answers:
+        return
+    every = {name: ATTACKS.load(name) for name in (*ATTACKS, *ATTACKS.plugins)}
+    able = [
+        name
+        for name, cls in every.items()
+        if not (cls.uses_gradients or (cls.uses_logits and "logits" not in answers))
+    ]
+    raise RbError(
+        f"The attack {method.name} needs {needs}, and the model answers with {answers} alone. Attacks that"
+        f" need no more are {', '.join(able)}."
+    )
 
 
 def _doubtful(
@@ -142,10 +170,11 @@ def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> O
 def _allowed(batch: Batch, method: Attack, points: Tensor) -> tuple[Tensor, Tensor]:
     """The images of an attack, inside its threat, and whether they were outside (N,). Raises RbError if the
     attack returns images of another shape, or values that are not finite."""
-    if points.shape != batch.images.shape:
+    shape = tuple(batch.images.shape) if method.in_ball else (len(batch.images), *points.shape[1:])
+    if tuple(points.shape) != shape:
         raise RbError(
-            f"The attack {method.name} returned images of shape {tuple(points.shape)}; expected"
-            f" {tuple(batch.images.shape)}. This is an error in the attack."
+            f"The attack {method.name} returned {'images' if method.in_ball else 'points'} of shape"
+            f" {tuple(points.shape)}; expected {shape}. This is an error in the attack."
         )
     if not torch.isfinite(points).all():
         first = int((~torch.isfinite(points)).flatten(1).any(1).nonzero()[0])

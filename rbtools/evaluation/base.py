@@ -153,11 +153,13 @@ class Batch:
 
 class Outcome(NamedTuple):
     """The result of a spec on a batch: outcomes or rows (`values`, (N,) or (N, R)), sums over the examples
-    (`totals`, which may contain the "seconds"), and perturbed images (N, C, H, W) to save."""
+    (`totals`, which may contain the "seconds"), and perturbed images (N, C, H, W) to save, with their points
+    (N, ...) in a threat whose points are not images."""
 
     values: Tensor
     totals: Mapping[str, float] = {}
     images: Tensor | None = None
+    points: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """The outcome without its images, as it is kept while its batch is unfinished."""

@@ -16,7 +16,10 @@ from rbtools.evaluation.spec import Entry, Evaluation, Spec, rebuilt
 from rbtools.lazy import np
 from rbtools.probabilistic import smoothing
 from rbtools.records import metric_name
+from rbtools.records.metric_name import MetricName
+from rbtools.records.name_forms import NUMBER, NameForm
 from rbtools.registry import param
+from rbtools.threats.ball import Ball
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +28,31 @@ if TYPE_CHECKING:
 
 DEFINITION = "g(x) = the most probable class of f(x + z), z~N(0,sigma^2) on each pixel and channel, unclipped"
 STOPPING = "group sequential: exact binomial boundaries, error alpha for all radii of an image"
+
+
+class _Certified(NameForm):
+    """The name of a certified accuracy. The radius of smoothing is in L2."""
+
+    def attacked(self, parts: MetricName) -> bool:
+        return True
+
+    def _word(self, parts: MetricName) -> str:
+        return "" if parts.stem == "cert.linf" else "l2"
+
+    def settings(self, parts: MetricName) -> dict[str, Any]:
+        sigma = {"sigma": float(parts.of)} if parts.of else {}
+        return {**Ball.settings(self._word(parts), {"eps": parts.number}), **sigma}
+
+    def axes_of(self, parts: MetricName) -> Mapping[str, str]:
+        return {"eps": Ball.axis(self._word(parts))}
+
+    def quantities(self, parts: MetricName) -> Mapping[str, str]:
+        sigma = {"sigma": f"σ = {parts.of}"} if parts.of else {}
+        return {**sigma, "eps": Ball.said(self._word(parts), {"eps": parts.number})}
+
+    def heading(self, parts: MetricName, without: str = "") -> str:
+        kept = [text for name, text in self.quantities(parts).items() if name != without]
+        return ", ".join(["certified by smoothing" if parts.of else "certified", *kept])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +69,13 @@ class Smoothed(Spec):
     `radii` are all radii that are certified together. With `each_image`, the entry contains each image's
     radius.
     """
+
+    names = (
+        _Certified(rf"(?P<stem>cert\.smooth)\.(?P<of>{NUMBER})\.(?P<number>{NUMBER})", "images"),
+        _Certified(
+            rf"(?P<stem>cert\.linf|cert(?=\.l2\.))(?:\.(?P<norm>l2))?\.(?P<number>{NUMBER})", "images"
+        ),
+    )
 
     method: Smooth
     eps: float = param(0.0, "The L2 radius, for pixels in [0, 1].", check="non-negative")

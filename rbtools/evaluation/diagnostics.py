@@ -39,6 +39,11 @@ def of_attack(method: Attack, totals: Mapping[str, float], n: int) -> dict[str, 
 def _outside(method: Attack, totals: Mapping[str, float]) -> list[str]:
     if not (count := int(totals.get("outside", 0))):
         return []
+    if not method.in_ball:
+        return [
+            f"{count} points of the attack {method.name} were outside the threat {method.within.name} and"
+            " were projected onto it."
+        ]
     return [
         f"{count} images of the attack {method.name} were outside the ball of norm {method.norm} and were"
         ' projected onto it. If the attack has no ball, give its class the field norm: str = "any".'

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import SEARCHES, CurveAttack
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
@@ -19,6 +20,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
 # Relative slack for 8-bit images: rounding must not put a distance of k steps of 1/255 above eps = k/255.
 _SLACK = 1e-5
+_NEAREST = "nearest"  # the value of the field `search` in entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +49,12 @@ class Nearest(Spec):
     def name(self) -> str:
         if self.eps is None:
             return f"{self.method.stem}.distance"
-        return attack_name(replace(self.method, eps=self.eps))
+        return attack_name(self.method.at(self.eps))
 
     def column(self) -> Entry:
         key = method_key("distance", "attack", self.method)
-        del key["config"]["eps"]  # the search does not depend on eps
+        if self.method.in_ball:
+            del key["config"]["eps"]  # the search does not depend on eps
         return key
 
     @classmethod
@@ -60,10 +63,15 @@ class Nearest(Spec):
 
     def settings(self) -> Entry:
         settings = attack_settings(self.method, loss=self.method.loss)
+        strength = self.method.within.strength
+        if self.method.name != CurveAttack.name:  # else it could be an entry of the attack itself
+            settings["search"] = _NEAREST
+        if not self.method.in_ball:
+            settings["farthest"] = settings[strength]
         if self.eps is None:
-            del settings["eps"]
+            del settings[strength]
             return settings
-        return {**settings, "eps": self.eps}
+        return {**settings, strength: getattr(self.method.at(self.eps), strength)}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
         distances = rows[:, 0].astype(np.float64)
@@ -80,10 +88,11 @@ class Nearest(Spec):
         return share(self.correct(rows)) | fields
 
     def rows(self, batch: Batch) -> Outcome:
-        from rbtools.threats.ball import distances
-
         result = attacking.run_attack(batch, self.method)
-        rows = distances(result.images, batch.images, self.method.norm)
+        points = result.images if self.method.in_ball else result.points
+        rows = torch.zeros_like(batch.images[:, 0, 0, 0])
+        if points is not None:
+            rows = self.method.threat.distances(points, batch.images).nan_to_num(0.0)
         if self.method.grid != "none":
             rows = rows * (1 - _SLACK)
         return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)
@@ -95,12 +104,16 @@ class Nearest(Spec):
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Nearest | None:
-        """Accuracies from searches other than `curve` are named after the attack."""
-        name, eps = entry.get("attack"), entry.get("eps")
-        if (name != CurveAttack.name and eps is not None) or "best" in entry:
+        name = entry.get("attack")
+        if not (name == CurveAttack.name or entry.get("search") == _NEAREST) or "best" in entry:
             return None
-        method = rebuilt(SEARCHES, name, entry, lenient=lenient, eps=None)
-        return None if method is None else cls(method=method, eps=eps)
+        if name in SEARCHES:
+            method = rebuilt(SEARCHES, name, entry, lenient=lenient, eps=None)
+        else:
+            known = ATTACKS.of_name(name)
+            farthest = {} if known is None else {known.within.strength: entry.get("farthest")}
+            method = rebuilt(ATTACKS, name, entry, lenient=lenient, **farthest)
+        return None if method is None else cls(method=method, eps=entry.get(method.within.strength))
 
 
 def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:

@@ -81,9 +81,14 @@ def task_of(given: Any) -> Evaluation:
         return accuracy.clean()
     if isinstance(method, Attack) and strength is None:
         method.check_distance()
-        if method.norm == "l2" and (slip := units.eps_slip(method.eps, "l2")) and not method.minimal:
+        if (
+            method.in_ball
+            and method.norm == "l2"
+            and (slip := units.eps_slip(method.eps, "l2"))
+            and not method.minimal
+        ):
             warnings.warn(f"eps={method.eps:g} {as_arguments(slip)}", stacklevel=4)
-        return accuracy.attacked(method, (method.eps,))
+        return accuracy.attacked(method, (method.strength,))
     if isinstance(method, Corruption) and strength is not None:
         if strength not in units.SEVERITIES:
             raise RbError(f"The severity is {strength}. Severities are 1, 2, 3, 4 and 5.")
@@ -115,7 +120,7 @@ def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch
     """The model as a module, and its device. Raises RbError if `given` is not a usable model."""
     with in_eval_mode(given, warn=True):
         check_input.check_model(given)
-        network = given if isinstance(given, nn.Module) else _Function(given)
+        network = given if isinstance(given, nn.Module) else _of_function(given, data)
         first = next(network.parameters(), None)
         place = torch.device("cpu") if first is None else first.device
         if device != "auto":
@@ -168,6 +173,13 @@ def looked_at(
     for text in texts:
         warnings.warn(text, stacklevel=4)
     return randomness
+
+
+def _of_function(given: Any, data: GivenData) -> nn.Module:
+    from rbtools.models.answering import answering
+
+    images = check_input.floats(data.images[: check_input.PROBED])
+    return answering(given, images, int(data.labels.max()) + 1) or _Function(given)
 
 
 class _Function(nn.Module):

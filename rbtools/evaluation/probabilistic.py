@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.attacks.active_examples import check_schedule, uploaded
 from rbtools.attacks.losses import best_other, of_class
+from rbtools.evaluation import noise_names
 from rbtools.evaluation.accuracy import Clean
 from rbtools.evaluation.base import Batch, Outcome, batch_size
 from rbtools.evaluation.spec import Entry, Evaluation, Spec, confidence_of, method_key, rebuilt
@@ -37,6 +38,8 @@ class Noisy(Spec):
 
     A row is the number of correctly classified noisy copies of an example, or -1 for an excluded example.
     """
+
+    names = (noise_names.PR, noise_names.PROB_ACC)
 
     noise: Noise
     gamma: float = param(0.1, "The radius, for pixels in [0, 1].", check="non-negative")

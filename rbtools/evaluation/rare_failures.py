@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import losses
+from rbtools.evaluation import noise_names
 from rbtools.evaluation.accuracy import Clean
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.spec import Entry, Evaluation, Spec, confidence_of, method_key, rebuilt
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 class RareFailure(Spec):
     """The mean failure probability at one radius. A row contains the number of the example and, for each run,
     the logarithm of its failure probability."""
+
+    names = (noise_names.PFAIL,)
 
     noise: Noise
     gamma: float = param(0.1, "The radius, for pixels in [0, 1].", check="positive")

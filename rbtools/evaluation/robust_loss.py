@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rbtools.attacks import ATTACKS
@@ -96,5 +96,5 @@ def robust_loss(method: Any, eps: Sequence[float]) -> Evaluation:
             " loss is not maximised. Use fgsm, or pgd or cw with --iterate last"
             " (and no --target)."
         )
-    specs = [RobustLoss(method=replace(method, eps=one), what=what) for one in eps for what in PARTS]
+    specs = [RobustLoss(method=method.at(one), what=what) for one in eps for what in PARTS]
     return Evaluation(title=f"loss under {method.stem}", specs=tuple(specs), along=(Clean(),))

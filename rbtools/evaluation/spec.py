@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.lazy import np
 from rbtools.records import schema
+from rbtools.records.name_forms import NameForm
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,6 +33,9 @@ class Spec:
     settings answer the same question. Fields that entries do not contain are ignored in comparisons. Several
     specs may use the same rows; such specs have the same `column`.
     """
+
+    # The forms of the metrics' names.
+    names: ClassVar[Sequence[NameForm]] = ()
 
     def __post_init__(self) -> None:
         """Check the fields that are options (`registry.param`). Raises RbError."""

@@ -11,7 +11,9 @@ from rbtools.errors import RbError
 SCALES = ("percent", "fraction")
 NOTHING = ("", "-", "null", "none", "n/a")  # texts for a missing number
 # A number with its spread, such as 85.3 ± 0.2, also in LaTeX's spelling; and a number with a decimal comma.
-_SPREAD = re.compile(r"\$?(.*?)\s*(?:±|\+/?-|\$?\\pm\$?)\s*\d*\.?\d+\s*(%?)\$?")
+_SPREAD = re.compile(
+    r"\$?([-+]?[\d.,/e]+(?:\s?%)?)\s*(?:±|\+/?-|\$?\\pm\$?)\s*(?:\d+(?:\.\d*)?|\.\d+)\s*(%?)\$?"
+)
 COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d*),\d+(?:\s*%)?")
 UNROUNDED = 8  # numbers with this many decimals count as not rounded
 

@@ -33,13 +33,12 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     """The name ("sha256:...") of the record's checkpoint, whose file may be missing. Raises RbError if the
     record has no checkpoint, or if the content of a user's file has changed."""
     name = record.get("checkpoint")
+    if not name and (code := record["arch"].get("code")) and run.selection.allow_code:
+        return f"{_CODE}{code}"
     if not name and run.plan is not None:
         return str(run.plan.untrained())
     if not name:
-        raise RbError(
-            "The record has no checkpoint, so there is nothing to evaluate. Train it first"
-            " (rb-train --method trades), or name a file with --checkpoint."
-        )
+        raise no_checkpoint()
     if not isinstance(name, str) or not re.fullmatch("sha256:[0-9a-f]{64}", name):
         raise RbError(f"The record's checkpoint is {name!r}. Expected 'sha256:' and 64 hexadecimal digits.")
     file = record.get("checkpoint_file")
@@ -51,13 +50,23 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     return name
 
 
+_CODE = "code:"  # begins the name of a function that answers and has no weights
+
+
+def no_checkpoint() -> RbError:
+    return RbError(
+        "The record has no checkpoint, so there is nothing to evaluate. Train it first"
+        " (rb-train --method trades), or name a file with --checkpoint."
+    )
+
+
 def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     """The name of the record's checkpoint, and its file, which the record names or the store contains. Raises
     RbError if the record has no checkpoint, if the file is missing, or if its content has changed."""
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
         raise Pending("The record is not trained yet.")
-    if isinstance(record, InMemory):
+    if isinstance(record, InMemory) or name.startswith(_CODE):
         return name, Path()
     if file is None:
         return name, run.store.object(name)
@@ -99,6 +108,8 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
     if isinstance(record, InMemory):
         return deepcopy(record.model).to(device).eval().requires_grad_(False)
     name, file = checkpoint_of(record, run)
+    if name.startswith(_CODE):
+        return _function(record, data, run)
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # this raises an error with the reason
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
@@ -107,6 +118,20 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
     )
     tell_of_copies(record, model, name, run)
     return model.to(device).eval().requires_grad_(False)
+
+
+def _function(record: dict[str, Any], data: Data | None, run: Run) -> nn.Module:
+    """The model of a user's function that answers. Raises RbError for a network, which needs weights."""
+    from rbtools.models import build
+    from rbtools.models.answering import AnsweringModel
+
+    classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
+    if classes is None or shape is None:
+        raise no_checkpoint()
+    model = build(record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code)
+    if not isinstance(model, AnsweringModel):
+        raise no_checkpoint()
+    return model.eval()
 
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:

@@ -7,6 +7,7 @@ that the claim and the data set determine.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import zipfile
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.losses import best_other, of_class
 from rbtools.datasets import npy
 from rbtools.defences import stages
 from rbtools.errors import RbError, shown
+from rbtools.evaluation.spec import rebuilt
 from rbtools.execution import device
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
@@ -35,8 +38,12 @@ from rbtools.trainer.augment import pixels
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.threats.base import Threat
+
 _LONGEST = 1 << 20  # maximum size of a claim in bytes
 _CHUNK = 256
+_LARGEST_POINT = 1 << 20  # numbers
+_SAME_PIXEL = 1e-5  # rounding of images that are made again from their points
 # As a share of the largest logit: below this margin, the verdict may differ between two processors.
 _TIE = 1e-4
 _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "any": None}  # any: every image in the box
@@ -109,7 +116,7 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
     `saved`."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}
-    fields |= {"eps": saved["eps"], "norm": saved.get("norm")}
+    fields |= {name: saved.get(name) for name in (*_limits(saved), *(() if "threat" in saved else ("norm",)))}
     try:
         _compare(inputs, saved, claim)
         broken, ties = _judged(inputs, path, saved)
@@ -125,12 +132,13 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
 def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any]) -> None:
     """Raise _Refuted if a file's claim differs from the record's claim or from the name of its metric."""
     name = saved.get("metric")
-    if not isinstance(name, str) or (claim is saved and metric_name.parse(name).over != "eps"):
+    if not isinstance(name, str) or (claim is saved and not _attacked(name, saved)):
         raise _Refuted(f"its metric is {name}, which is not an accuracy under an attack at a distance")
     split = metric_name.parse(name).split
     if claim.get("split", split) != split:
         raise _Refuted(f"{name} is about {split} images by its name, but about {claim['split']} by the claim")
-    facts = {fact: claim.get(fact) for fact in ("eps", "norm", "n", "value", "grid", "defend")}
+    limits = (*_limits(saved), "threat", "norm")
+    facts = {fact: claim.get(fact) for fact in (*limits, "n", "value", "grid", "defend")}
     facts |= {"checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "split": split}
     for fact, expected in facts.items():
         there = saved.get(fact, "test" if fact == "split" else None)
@@ -139,11 +147,18 @@ def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any])
             raise _Refuted(f"its {fact} is {there}, but the claim's is {expected}")
     if not is_number(claim.get("value")):
         raise _Refuted("the claim has no value")
-    if str(saved.get("norm")) not in _ORDERS:
+    if "threat" not in saved and str(saved.get("norm")) not in _ORDERS:
         raise _Refuted(f"its norm is {saved.get('norm')}")
-    said = ("attack", "eps", "norm", "steps", "n", "value")  # without fields that would explain a difference
+    said = ("attack", *limits, "steps", "n", "value")  # without fields that would explain a difference
     if says := consistency.contradicts_name(name, {fact: saved[fact] for fact in said if fact in saved}):
         raise _Refuted(says)
+
+
+def _attacked(name: str, saved: Mapping[str, Any]) -> bool:
+    """Whether a metric is an accuracy under an attack, which may be a class of the user."""
+    attack = str(saved.get("attack"))
+    own = not ATTACKS.knows(attack) and metric_name.without_split(name).startswith(f"{attack}.")
+    return own or metric_name.parse(name).attacked
 
 
 def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, int]:
@@ -156,13 +171,13 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
     broken = ties = start = 0
     with device.taken(inputs.run, inputs.threads()) as place:
         model = inputs.load_model(place)
-        for images, labels, found in _batches(path, saved, tuple(dataset.images.shape[1:])):
+        for images, labels, found, points in _batches(path, saved, tuple(dataset.images.shape[1:])):
             inputs.run.report.check_cancelled()
             ids = order[start : start + len(found)]
             start += len(ids)
             if not (torch.equal(found, ids) and torch.equal(labels, dataset.labels[ids])):
                 raise _Refuted("its images are not those of the evaluation, each once and in its order")
-            _check_distance(images, pixels(dataset.images[ids]), saved)
+            _check_allowed(images, points, pixels(dataset.images[ids]), saved)
             with torch.no_grad():
                 logits = model(images.to(place)).float().cpu()
             margins = of_class(logits, labels) - best_other(logits, labels)
@@ -172,10 +187,21 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
     return broken, ties
 
 
-def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> None:
-    """Raise _Refuted if an image (n, C, H, W) is outside the box or the ball around its clean image."""
+def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: Mapping[str, Any]) -> None:
+    """Raise _Refuted if an image (n, C, H, W) is outside the box or the threat. In a threat whose points are
+    not images, the points (n, ...) are judged, and the images must be made of them."""
     if not bool(((images >= 0) & (images <= 1)).all()):  # NaN fails both comparisons
         raise _Refuted("an image has pixels outside [0, 1]")
+    if points is not None:
+        threat, moved = _threat(saved), ~points.flatten(1).isnan().any(1)
+        if not bool(threat.contains(points[moved], clean[moved]).all()):
+            raise _Refuted(f"a point is outside the threat {threat.name}")
+        made = clean.clone()
+        made[moved] = threat.images(points[moved], clean[moved])
+        made = lattice.nearest(made) if saved.get("grid") == "8bit" else made
+        if float((made - images).abs().max()) > _SAME_PIXEL:
+            raise _Refuted("an image is not the one that its point makes of the original")
+        return
     if (order := _ORDERS[str(saved["norm"])]) is None:
         return
     difference = (images - clean).flatten(1).double()
@@ -184,34 +210,56 @@ def _check_distance(images: Tensor, clean: Tensor, saved: Mapping[str, Any]) -> 
         raise _Refuted(f"an image is {largest:.6g} from its original, outside the ball of {saved['eps']:.6g}")
 
 
+def _limits(saved: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of the claim that say how much of its threat the attack used: eps for a ball."""
+    return tuple(one.name for one in dataclasses.fields(_threat(saved))) if "threat" in saved else ("eps",)
+
+
+def _threat(saved: Mapping[str, Any]) -> Threat:
+    """The threat of a claim that is not a ball. Raises RbError if no attack of this name searches in it."""
+    method = rebuilt(ATTACKS, saved.get("attack"), saved, lenient=True)
+    if method is None or method.within.name != saved["threat"]:
+        raise RbError(
+            f"The claim is about the attack {shown(str(saved.get('attack')))} in the threat"
+            f" {shown(str(saved['threat']))}, which is not known here. Install the package that has it."
+        )
+    found: Threat = method.threat
+    return found
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 
 def claim_of(path: str) -> dict[str, Any]:
-    """The claim in a file, with positive numbers `n` and `eps`. Raises RbError if there is no claim."""
+    """The claim in a file, with positive numbers `n` and, for a ball, `eps`. Raises RbError for others."""
     with _archive(path) as archive, archive.open("claim.npy") as member:
         head = npy.header(member)
         if head.dtype.kind != "U" or head.shape or head.dtype.itemsize > _LONGEST:
             raise ValueError("its claim is not a text")
         claim = orjson.loads(str(np.frombuffer(member.read(head.dtype.itemsize), head.dtype)[0]))
-        if not isinstance(claim, dict) or not all(is_number(claim.get(name)) for name in ("n", "eps")):
+        numbers = ("n",) if isinstance(claim, dict) and "threat" in claim else ("n", "eps")
+        if not isinstance(claim, dict) or not all(is_number(claim.get(name)) for name in numbers):
             raise ValueError("its claim has no numbers n and eps")
-        if not (isinstance(claim["n"], int) and claim["n"] > 0 and claim["eps"] > 0):
+        if not (isinstance(claim["n"], int) and all(claim[name] > 0 for name in numbers)):
             raise ValueError("a number in its claim is out of range")
     return claim
 
 
 def _batches(
     path: str, saved: Mapping[str, Any], shape: tuple[int, ...]
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields images, float32 (at most _CHUNK, C, H, W) in [0, 1], labels, and places in the split."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """Yields images, float32 (at most _CHUNK, C, H, W) in [0, 1], labels, places in the split, and the points
+    (at most _CHUNK, ...) of a threat whose points are not images."""
     n, whole = saved["n"], np.dtype("<i8")
     pixel = np.dtype("|u1" if saved.get("grid") == "8bit" else "<f4")
     arrays = {"images": (pixel, shape), "labels": (whole, ()), "ids": (whole, ())}
     with _archive(path) as archive, contextlib.ExitStack() as stack:
+        arrays |= {"points": (np.dtype("<f4"), ())} if "threat" in saved else {}
         members = {name: stack.enter_context(archive.open(f"{name}.npy")) for name in arrays}
         for name, (dtype, each) in arrays.items():
             head = npy.header(members[name])
+            if name == "points" and head.shape[:1] == (n,) and math.prod(head.shape[1:]) <= _LARGEST_POINT:
+                arrays[name] = (dtype, each := head.shape[1:])
             if head.fortran or (head.dtype, head.shape) != (dtype, (n, *each)):
                 raise ValueError(f"{name} is {head.dtype} {head.shape}, not {dtype} {(n, *each)}")
         for start in range(0, n, _CHUNK):
@@ -220,8 +268,8 @@ def _batches(
                 numbers = (min(_CHUNK, n - start), *each)
                 data = members[name].read(math.prod(numbers) * dtype.itemsize)
                 batch.append(torch.from_numpy(np.frombuffer(bytearray(data), dtype).reshape(numbers)))
-            images, labels, ids = batch
-            yield pixels(images), labels, ids
+            images, labels, ids, *points = batch
+            yield pixels(images), labels, ids, points[0] if points else None
         if any(member.read(1) for member in members.values()):  # reading to the end compares the checksum
             raise ValueError("an array goes on after its end")
 

@@ -336,7 +336,7 @@ def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
     else:
         before = [measure.name, *((job.on, job.data.split) if placed else ())]
     if job.attack is not None and not clean:
-        attack = [job.attack.name + job.attack.norm_suffix]
+        attack = [job.attack.name + job.attack.threat_suffix]
         attack += [metric_name.eps_name(job.attack.eps, job.attack.norm)]
         return before, [] if measure.plain and attack == ["pgd", "8"] else attack
     if not measure.own_eps:

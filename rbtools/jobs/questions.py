@@ -8,14 +8,8 @@ from functools import partial
 from typing import Any
 
 from rbtools.attacks import ATTACKS
-from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Accuracy, Attacked, Clean, Corrupted, corruption_means
-from rbtools.evaluation.certified import Smoothed
-from rbtools.evaluation.distances import Nearest
-from rbtools.evaluation.probabilistic import Decided, Noisy
-from rbtools.evaluation.rare_failures import RareFailure
-from rbtools.evaluation.robust_loss import RobustLoss
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
@@ -28,27 +22,19 @@ from rbtools.jobs.screened_attack import TwoPhaseJob
 from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import Transferred
 from rbtools.measures import MEASURES
-from rbtools.probabilistic import NOISES
 from rbtools.records import metric_name
+from rbtools.records.name_forms import SPECS
 from rbtools.records.results import is_number
 from rbtools.registry import options as options_of
 from rbtools.registry import public_name
 
 Entry = Mapping[str, Any]
 Record = dict[str, Any]
-SPECS: tuple[type[Spec], ...] = (
-    Clean,
-    Transferred,
-    RobustLoss,
-    Nearest,
-    Archived,
-    Corrupted,
-    Smoothed,
-    RareFailure,
-    Decided,
-    Noisy,
-    Attacked,
-)
+
+
+def specs() -> tuple[type[Spec], ...]:
+    """The classes of results, and those that have the names of others."""
+    return (Transferred, Archived, *(SPECS.load(name) for name in (*SPECS, *SPECS.plugins)))
 
 
 class Unsayable(Exception):
@@ -60,7 +46,7 @@ def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
     such an entry, or if settings are missing. With `lenient`, missing settings have their default values, as
     in published numbers. Raises RbError for a setting that is invalid for a method."""
     refused: RbError | None = None
-    for cls in SPECS:
+    for cls in specs():
         try:
             spec = cls.from_entry(entry, lenient=lenient)
         except RbError as wrong:
@@ -274,7 +260,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
     else:
         several = [entry]
     if lenient:
-        several = [{**_named(metric_name.parse(one["metric"])), **one} for one in several]
+        several = [{**_named(one["metric"]), **one} for one in several]
     try:
         specs: list[Any] = [
             spec_of(one, lenient=lenient) if lenient or "n" in one else None for one in several
@@ -287,7 +273,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
         raise Unsayable(
             "the record does not contain the attacked model, which rb-attack transfer --from names"
         )
-    known = _named(metric_name.parse(entry["metric"]))
+    known = _named(entry["metric"])
     how = "says only in part how" if known else "does not say how"
     raise Unsayable(f"The record {how} this was measured: {name}.")
 
@@ -381,25 +367,7 @@ def _measured(entry: Entry) -> MeasureQuestion:
     )
 
 
-def _named(name: metric_name.MetricName) -> dict[str, Any]:
+def _named(name: str) -> dict[str, Any]:
     """The settings that the name of a metric contains."""
-    if name.over == "gamma" and name.stem != "pfail" and name.of in NOISES:
-        value = float(name.number) * 255  # names round to six digits
-        whole = len(name.number) > 6 and abs(value - round(value)) < 1e-3
-        gamma = round(value) / 255 if whole else float(name.number)
-        rate = {"rho": float(name.rho)} if name.rho else {}
-        over_all = "all" if name.stem.endswith("-all") else "correct"
-        return {"noise": name.of, "gamma": gamma, "denominator": over_all, **rate}
-    if name.over == "severity" and name.of in CORRUPTIONS:
-        return {"corruption": name.of, "severity": int(name.number)}
-    for attack in sorted(ATTACKS, key=len, reverse=True) if name.over == "eps" else ():
-        steps = name.stem.removeprefix(attack)
-        if not (name.stem.startswith(attack) and (steps.isdigit() or not steps)):
-            continue
-        said: dict[str, Any] = {"norm": name.norm} if name.norm else {}
-        said |= {"steps": int(steps)} if steps else {}
-        said |= {"eot": int(name.eot)} if name.eot else {}
-        if said.keys() <= {public_name(field) for field in options_of(ATTACKS.load(attack))}:
-            eps = float(name.number) if name.norm else float(name.number) / 255
-            return {"attack": attack, "eps": eps, **said}
-    return {}
+    parts = metric_name.parse(name)
+    return parts.form.settings(parts) if parts.over else {}

@@ -2,7 +2,8 @@
 
 A file contains four arrays. `images` (n, C, H, W) are float32 in [0, 1], or uint8 for an attack with --grid
 8bit. `labels` and `ids` (places in the split) are int64 (n,) in the order of the evaluation. `claim` is the
-result's entry with `checkpoint` and `data`, as JSON text.
+result's entry with `checkpoint` and `data`, as JSON text. In a threat whose points are not images, `points`
+are float32 (n, ...), and NaN for images that are unchanged.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class _Saved:
     ) -> None:
         self.claim, self.survived = claim, 0
         self.ids: list[Tensor] = []
+        self.points: list[Tensor] = []
         self.levels = claim.get("grid") == "8bit"
         self.target = files.folder / files.names[spec]
         stream = user_output(Path(f"{self.target}.npz"), hint="Name another folder with --save-adv.")
@@ -106,6 +108,7 @@ class _Saved:
         assert outcome.images is not None
         self.ids.append(ids)
         self.survived += int(spec.correct(outcome.values.cpu().numpy()).sum())
+        self.points += [] if outcome.points is None else [outcome.points.float().cpu()]
         images = outcome.images.cpu()
         array = (lattice.levels(images).byte() if self.levels else images.float()).numpy()
         self.member.write(array.tobytes())
@@ -121,7 +124,10 @@ class _Saved:
         ids = torch.cat(self.ids)
         claim = {**self.claim, "n": len(ids), "value": self.survived / len(ids)}
         text = np.array(orjson.dumps(claim, option=orjson.OPT_SORT_KEYS).decode())
-        for name, array in {"labels": labels[ids].numpy(), "ids": ids.numpy(), "claim": text}.items():
+        arrays = {"labels": labels[ids].numpy(), "ids": ids.numpy(), "claim": text}
+        if self.points:
+            arrays["points"] = torch.cat(self.points).numpy()
+        for name, array in arrays.items():
             with self.archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.save(member, array)
         if self.aside is not None and not self.target.exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -126,7 +126,7 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
     names, models = zip(*_by_name(records, run), strict=True)
     described = tuple({key: model[key] for key in DESCRIBES if key in model} for model in models)
     given: dict[str, Any] = {"sources": names, "models": described, "records": records, "context": run}
-    specs = tuple(Transferred(method=replace(method, eps=one), **given) for one in eps)
+    specs = tuple(Transferred(method=method.at(one), **given) for one in eps)
     return Evaluation(title=f"transfer of {method.stem}", specs=specs, along=(Clean(),))
 
 

@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from rbtools.errors import RbError, is_foreign, near, shown
 from rbtools.models import Shape
+from rbtools.models.answering import answering
 from rbtools.spaces import own_code
 
 # The usual names of a factory's parameters for the numbers of classes and of image channels.
@@ -49,8 +50,14 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
     offered |= dict.fromkeys(_CLASSES, classes) | dict.fromkeys(_CHANNELS, shape[0])
     with _own_code(text):
         network = factory(**{name: value for name, value in offered.items() if name in accepted} | options)
+    if callable(network) and not isinstance(network, nn.Module):
+        with _own_code(text):
+            network = answering(network, torch.full((2, *shape), 0.5), classes) or network
     if not isinstance(network, nn.Module):
-        raise RbError(f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module.")
+        raise RbError(
+            f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module, or a function from"
+            " images to labels or scores."
+        )
     network = _bare(network)
     if any(map(is_lazy, [*network.parameters(), *network.buffers()])):
         mode = network.training

@@ -94,8 +94,8 @@ def _results(record: Record) -> list[tuple[object, ...]]:
 def _said(field: str, entry: Mapping[str, Any]) -> str:
     value = entry[field]
     if field == "eps" and is_number(value):
-        ball = metric_name.parse(str(entry.get("metric"))).ball  # entries of cw-l2 may have no norm
-        norm = str(entry.get("norm", "linf")) if ball == "linf" else ball
+        parts = metric_name.parse(str(entry.get("metric")))
+        norm = parts.form.settings(parts).get("norm") or entry.get("norm", "linf")  # cw-l2 may have no norm
         return f"{value * 255:.4g}/255" if norm == "linf" else f"{value:g}"
     return _figure(value)
 

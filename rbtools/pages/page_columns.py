@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rbtools.attacks import ATTACKS
+from rbtools.evaluation.attack_names import attack_of
 from rbtools.measures import MEASURES
 from rbtools.records import metric_name
 from rbtools.records.results import is_number
@@ -39,8 +39,6 @@ _GROUP_OF = {
     "macs": "cost",
     "flops": "cost",
 }
-# Names of this package's attacks, and of other attacks in published results.
-_ATTACKS = {*ATTACKS, "kl-pgd", "apgd", "adv", "autoattack", "boundary"}
 ARCH_COUNTS = {"arch.params": "parameters", "arch.macs": "multiply-adds"}
 
 
@@ -97,13 +95,7 @@ def _group(name: str, attacked: bool) -> str:
         return "measures"
     if first == "seconds" or first.startswith("seconds_"):
         return "cost"
-    return "adversarial" if attacked or _is_attack(first) else "other"
-
-
-def _is_attack(word: str) -> bool:
-    """Whether the word is an attack, possibly with a number of steps or a variant (`pgd20`, `fab-t`)."""
-    name = word.rstrip("0123456789")
-    return name in _ATTACKS or name.partition("-")[0] in _ATTACKS
+    return "adversarial" if attacked or attack_of(first) is not None else "other"
 
 
 def value(record: Record, name: str) -> float | None:
@@ -138,9 +130,9 @@ def curves(names: Iterable[str]) -> list[Curve]:
             key = (order, f"{title.rpartition(', γ')[0]} over γ", "radius γ")
         elif parts.over == "gamma":
             key = (1, f"{title.partition(', ρ')[0]} over ρ", "tolerated failure rate ρ")
-        elif parts.number and _is_attack(parts.stem):
-            over = metric_words.AXES[metric_words.axis_of(parts)]
-            key = (2, f"{title.rpartition(', ε')[0] or parts.family} over ε", over)
+        elif parts.attacked and not parts.stem.startswith("cert"):
+            over = parts.form.axes_of(parts)[parts.over]
+            key = (2, f"{parts.form.heading(parts, parts.over)} over {over.partition(' ')[0]}", over)
         else:
             continue
         families.setdefault(key, []).append((float(parts.rho or parts.number), name))

@@ -25,7 +25,7 @@ FEW = 5  # up to this number of records, points are drawn instead of a box
 _BOX = 0.12  # the least inches of a box
 
 
-# Title of a panel, key of its horizontal axis in words.AXES, and the names, numbers and colours of its boxes.
+# Title of a panel, label of its horizontal axis, and the names, numbers and colours of its boxes.
 Boxes = tuple[str, str, list[str], list[list[float]], list[str]]
 
 
@@ -96,7 +96,7 @@ class Box(weightings.Composed):
             for title, over, ticks, boxes, colours in drawn:
                 draw = partial(_draw, boxes=boxes, colours=colours, classes=counts[facet], chance=chance)
                 heading = ", ".join(filter(None, (words.label(facet), title)))
-                panels.append(Panel(draw, heading, words.AXES.get(over, ""), axis, ticks))
+                panels.append(Panel(draw, heading, over, axis, ticks))
         return FigureSpec(panels, least=max(1.1, _BOX * max(len(panel.columns) for panel in panels)))
 
     def _names(self, records: Sequence[Record]) -> list[str]:

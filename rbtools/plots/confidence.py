@@ -73,7 +73,7 @@ class Confidence(Drawing):
             clean = [(0.0, "acc")] if "acc" in by_metric and over != "severity" else []
             steps = [(value, by_metric[name]) for value, name in clean + names]
             draw = partial(self._draw, steps=steps, places=places)
-            of = words.AXES[over]
+            of = over
             y = "mean probability" if self.view == "label" else "mean largest probability"
             if self.view == "prediction":
                 y = "mean largest probability where wrong"

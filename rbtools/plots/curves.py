@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, near
 from rbtools.lazy import np
 from rbtools.plots import layout, marks, record_values, style, words
 from rbtools.plots.base import Drawing, Record
@@ -42,7 +42,7 @@ Lines = dict[int, list[Point]]  # maps the place of a record to its points, sort
 
 
 class LineGroup(NamedTuple):
-    """The lines of a panel: one family of metrics over a quantity (a key of words.AXES) for one facet."""
+    """The lines of a panel: one family of metrics over a quantity (the label of its axis) for one facet."""
 
     title: str
     over: str
@@ -71,8 +71,9 @@ class CurvesPlot(Drawing):
 
     over: str = param(
         "gamma",
-        "Quantity on the horizontal axis; epoch draws the history of training runs.",
-        choices=("gamma", "rho", "eps", "severity", "epoch"),
+        "Quantity on the horizontal axis: gamma, rho, eps, severity, or the strength of another threat; epoch"
+        " draws the history of training runs.",
+        metavar="NAME",
     )
     metric: str | None = param(
         None,
@@ -106,7 +107,7 @@ class CurvesPlot(Drawing):
             draw = partial(self._draw, group=group, names=names, beside=own)
             alone = one_family and self.facet is not None
             parts = (words.label(group.facet), "" if alone else group.title)
-            panels.append(Panel(draw, ", ".join(filter(None, parts)), words.AXES[group.over], y))
+            panels.append(Panel(draw, ", ".join(filter(None, parts)), group.over, y))
         least = 1.25 if self.width < 4 else 1.9
         return FigureSpec(
             panels, least=least + 0.5 * bool(beside and not self.same_scale), alike=self.over != "epoch"
@@ -181,17 +182,23 @@ class CurvesPlot(Drawing):
     def _names(self, records: Sequence[Record], metric: str | None) -> list[str]:
         """The metrics in a list that depend on the quantity; by default all such metrics on test images."""
         try:
-            names = expr.select(metric_name.names(records), metric or _DEFAULT[self.over])
+            names = expr.select(metric_name.names(records), metric or _DEFAULT.get(self.over, "*"))
         except RbError as wrong:
-            raise RbError(f"--metric: {wrong} Measure it, for example with {_MAKERS[self.over]}.") from None
+            raise RbError(f"--metric: {wrong} Measure it, for example with {self._maker}.") from None
         names = [name for name in names if metric is not None or metric_name.parse(name).split == "test"]
         found = [name for members in words.families(names, self.over).values() for _, name in members]
         if not found:
+            there = [metric_name.parse(name).over for name in names]
+            hint = near(self.over, (*_MAKERS, "epoch", *filter(None, there)))
             raise RbError(
-                f"No metric of --metric {metric or _DEFAULT[self.over]} runs over {self.over}."
-                f" Measure some, for example with {_MAKERS[self.over]}."
+                f"No metric of --metric {metric or _DEFAULT.get(self.over, '*')} runs over {self.over}.{hint}"
+                f" Measure some, for example with {self._maker}."
             )
         return found
+
+    @property
+    def _maker(self) -> str:
+        return _MAKERS.get(self.over, f"rb-attack NAME --{self.over} LIST")
 
     def _histories(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
         histories = {}

@@ -14,8 +14,6 @@ from rbtools.plots import style
 from rbtools.records import expr, metric_name
 from rbtools.records.results import at, short_dataset
 from rbtools.scoring import metric_words
-from rbtools.scoring.metric_words import AXES as AXES
-from rbtools.scoring.metric_words import axis_of as axis_of
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
@@ -44,9 +42,6 @@ _WORDS = {
     "wrn-28-10": "WRN-28-10",
     **{name: look.words for name, look in style.METHODS.items()},
 }
-# Maps the quantity of a metric's number to the text before the number.
-_SYMBOLS = dict.fromkeys(("eps", "eps1", "eps2"), "ε") | {"gamma": "γ", "rho": "ρ"}
-_SYMBOLS |= {name: name for name in ("strength", "severity")}
 # The parts of a measure's name. The Frobenius norm and the Hessian of the weights are usual and not named.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
 _OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
@@ -102,9 +97,7 @@ def _words(text: str) -> str:
         return _WORDS[text]
     if ", " in text and "(" not in text:
         return ", ".join(map(label, text.split(", ")))
-    parts, heading = metric_name.parse(text), metric_words.heading(text)
-    if heading == text and parts.over == "eps" and not parts.prefixes:  # the attack is not known
-        return f"{metric_words.attack(parts)}, {metric_words.distance(parts)}"
+    heading = metric_words.heading(text)
     measure, *rest = text.split(".")
     if heading == text and measure in _MEASURES:  # a kernel may be computed on attacked images
         of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
@@ -115,9 +108,14 @@ def _words(text: str) -> str:
 
 def family(name: str, over: str) -> str:
     """The label of all metrics that differ from this metric only in the quantity `over`, such as `PGD-20`."""
-    known, words = metric_name.parse(name).family, _words(name).split(", ")
-    kept = [part for part in words if not part.startswith(_SYMBOLS[over])]
-    return _OWN.get().get(known) or (", ".join(kept) if len(kept) < len(words) else known)
+    parts = metric_name.parse(name)
+    if (own := _OWN.get().get(parts.family)) is not None:
+        return own
+    bare = parts._replace(prefixes=())
+    whole, words = bare.form.heading(bare), _words(name)
+    if not words.endswith(whole):  # the user's own label
+        return parts.family
+    return words.removesuffix(whole) + bare.form.heading(bare, over)
 
 
 def with_number(name: str) -> metric_name.MetricName | None:
@@ -128,14 +126,15 @@ def with_number(name: str) -> metric_name.MetricName | None:
 
 def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
     """Groups metrics that differ only in a number, or only in the quantity `over`. Maps each group, which is
-    a label and a key in AXES, to the sorted numbers and names of its metrics."""
+    a label and the label of its axis, to the sorted numbers and names of its metrics."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = with_number(name)
         if parts is None or not (over in ("", parts.over) or (over == "rho" and parts.rho)):
             continue
-        quantity, number = ("rho", parts.rho) if over == "rho" else (axis_of(parts), parts.number)
-        found.setdefault((family(name, quantity), quantity), []).append((float(number), name))
+        quantity, number = ("rho", parts.rho) if over == "rho" else (parts.over, parts.number)
+        label = parts.form.axes_of(parts)[quantity]
+        found.setdefault((family(name, quantity), label), []).append((float(number), name))
     return {key: sorted(members) for key, members in found.items()}
 
 
@@ -148,7 +147,7 @@ def axis(names: Sequence[str]) -> str:
         return text
     if names[0] == "acc":
         return "clean accuracy"
-    attacked = parts.over in ("eps", "severity") and not parts.prefixes and with_number(names[0])
+    attacked = (parts.attacked or parts.over == "severity") and not parts.prefixes
     return f"accuracy under {text}" if attacked and not parts.stem.startswith("cert") else text
 
 

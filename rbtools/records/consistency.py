@@ -65,7 +65,7 @@ class MeasuredEntry(NamedTuple):
     def share(self) -> bool:
         """True if the value is an accuracy or another share of images or copies, from 0 to 1."""
         parts = self.parts
-        over = parts.over in ("eps", "severity") and not parts.suffix
+        over = parts.attacked or parts.over == "severity"
         named = parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
         return self.plain and (named or (over and (self.distance or "corruption" in self.entry)))
 
@@ -80,7 +80,7 @@ class MeasuredEntry(NamedTuple):
             return False
         if "corruption" in entry:
             return "severity" in entry
-        return parts.stem == "acc" or (self.distance and parts.over == "eps")
+        return parts.stem == "acc" or (self.distance and parts.attacked)
 
 
 def findings(record: Record) -> list[Finding]:
@@ -199,25 +199,30 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     """Find distances or steps that differ from the metric's name, and distances in the wrong unit."""
     name, _, entry = result
     eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), result.parts
-    if not is_number(eps):
-        return
-    if norm == "linf" and not 0 <= eps <= 1:
+    if is_number(eps) and norm == "linf" and not 0 <= eps <= 1:
         yield "unit", f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
         return
-    if parts.over != "eps" or not result.distance or is_published(entry) or not result.plain:
+    if not parts.attacked or not result.distance or is_published(entry) or not result.plain:
         return
-    always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
-    named = parts.norm or ("l2" if always_l2 else "linf")
-    if norm != named:
-        yield "unit", f"{name} is in {named} by its name, but in {norm} by its entry."
+    said = parts.form.settings(parts)
+    if norm != said.get("norm", norm):
+        yield "unit", f"{name} is in {said['norm']} by its name, but in {norm} by its entry."
         return
-    typed = float(parts.number)
-    if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
-        yield "unit", f"{name} names the distance {typed:g}, but its entry has eps {eps:g} ({norm})."
-    attack, steps = entry.get("attack"), entry.get("steps")
-    stem = parts.stem.split(".")[-1]
-    if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
-        yield "unit", f"{name} is {attack} with {steps} steps by its entry."
+    for field, named in said.items():
+        there = entry.get(field)
+        alike = math.isclose(named, there, rel_tol=1e-3, abs_tol=1e-6) if is_number(there) else there == named
+        if alike or there is None or field == "eot" or (field == "attack" and "steps" not in said):
+            continue
+        if field == "eps":
+            yield (
+                "unit",
+                f"{name} names the distance {parts.number}, but its entry has eps {there:g} ({norm}).",
+            )
+        elif field in ("attack", "steps"):
+            yield "unit", f"{name} is {entry.get('attack')} with {entry.get('steps')} steps by its entry."
+            return
+        else:
+            yield "unit", f"{name} names {field} {named}, but its entry has {there}."
 
 
 def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
@@ -289,7 +294,7 @@ def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
     attacks = [
         result
         for result in measured
-        if result.share and result.parts.over == "eps" and "attack" in result.entry
+        if result.share and result.parts.attacked and "attack" in result.entry
         if metric_name.OF_OTHERS.isdisjoint(result.parts.prefixes)
     ]
     for attacked in attacks:
@@ -299,7 +304,9 @@ def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
         if (p := _by_chance(clean, attacked, paired=True)) < LEVEL:
             says = f"{attacked.name} is {attacked.value:.6g}, but acc is only {clean.value:.6g}{_test(p)}."
             yield attacked.name, "above clean", says
-    at = [(result, eps) for result in attacks if is_number(eps := result.entry.get("eps"))]
+    at = [
+        (result, strength) for result in attacks if is_number(strength := result.entry.get(result.parts.over))
+    ]
     for low, eps in at:
         for high, farther in at:
             if high.value - low.value <= _EXACT or eps > farther * (1 + _EXACT):

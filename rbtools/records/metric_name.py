@@ -12,9 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.records import name_forms
+from rbtools.records.name_forms import UNKNOWN, NameForm
+from rbtools.registry import Registry
 
 SPLITS = ("train", "valid", "val")
 DIFFERENCE = "test_minus_train"
@@ -24,7 +27,6 @@ LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
-_IN_L2 = ("cw-l2", "ddn", "cert.smooth")  # attacks and certificates in L2 without the norm in the name
 # Prefixes of accuracies on the examples of another model (transfer) or of the network without its stages.
 OF_OTHERS = frozenset(("transfer",))
 _OVER = {"correct": "", "all": "-all"}  # the images that a probabilistic metric averages over
@@ -38,20 +40,23 @@ class MetricName(NamedTuple):
 
     `prefixes` contains the split, `ge` and other words at the beginning. `stem` is an attack with its steps
     (`pgd20`), `pr`, `pr-all`, `probacc`, `probacc-all`, `pfail`, `corrupt` or `cert.smooth`; in any other
-    name, it contains all further words. `of` is the noise, the sigma of the noise, or the corruption.
-    `number` is eps, gamma or severity as it is written. `eot` is the number of samples in each pass over a
-    randomised model, if it is not the usual one (`pgd20-eot10.8`). `suffix` contains the words after the
-    number (`mean`, `loss`).
+    name, it contains all further words. `of` is the noise, the sigma of the noise, or the corruption. `norm`
+    is the norm or the threat (`l2`), with those of its settings that are before the number. `number` is eps,
+    gamma, severity or another strength as it is written, and `fixed` contains the settings after it. `eot` is
+    the number of samples in each pass over a randomised model, if it is not the usual one (`pgd20-eot10.8`).
+    `suffix` contains the words after the number (`mean`, `loss`). `form` is the form of the name.
     """
 
     stem: str
     of: str = ""
     norm: str = ""
     number: str = ""
+    fixed: str = ""
     eot: str = ""
     rho: str = ""
     suffix: str = ""
     prefixes: tuple[str, ...] = ()
+    form: NameForm = UNKNOWN
 
     @property
     def method(self) -> str:
@@ -59,13 +64,15 @@ class MetricName(NamedTuple):
         return f"{self.stem}-eot{self.eot}" if self.eot else self.stem
 
     def build(self) -> str:
-        parts = (*self.prefixes, self.method, self.of, self.norm, self.number, self.rho, self.suffix)
-        return ".".join(filter(None, parts))
+        numbers = (self.number, self.fixed, self.rho)
+        return ".".join(
+            filter(None, (*self.prefixes, self.method, self.of, self.norm, *numbers, self.suffix))
+        )
 
     @property
     def family(self) -> str:
         """The common part of names with different distances, radii or severities: `train.pgd20.l2`."""
-        return ".".join(filter(None, (*self.prefixes, self.method, self.of, self.norm)))
+        return ".".join(filter(None, (*self.prefixes, self.method, self.of, self.norm, self.fixed)))
 
     @property
     def words(self) -> list[str]:
@@ -78,20 +85,14 @@ class MetricName(NamedTuple):
         return (self.suffix.split(".") if self.suffix else self.words)[-1]
 
     @property
-    def over(self) -> Literal["", "eps", "gamma", "severity"]:
-        """The quantity whose value is `number`."""
-        if not self.number or self.suffix:
-            return ""
-        if self.stem == "corrupt":
-            return "severity"
-        return "gamma" if self.of and self.stem != "cert.smooth" else "eps"
+    def over(self) -> str:
+        """The quantity whose value is `number`, such as eps, gamma or severity."""
+        return next(iter(self.form.axes_of(self)), "") if self.number and not self.suffix else ""
 
     @property
-    def ball(self) -> Literal["linf", "l1", "l2", "any"]:
-        """The norm; L-infinity distances are in 1/255, all other distances are for pixels in [0, 1]."""
-        if self.norm in ("l1", "l2", "any"):
-            return self.norm  # type: ignore[return-value]
-        return "l2" if self.stem in _IN_L2 else "linf"
+    def attacked(self) -> bool:
+        """True for an accuracy at a strength of an attack or certificate."""
+        return bool(self.number) and not self.suffix and self.form.attacked(self)
 
     @property
     def is_ge(self) -> bool:
@@ -110,28 +111,18 @@ class MetricName(NamedTuple):
         return self._replace(prefixes=self.prefixes[1:])
 
 
-@lru_cache
-def _forms() -> list[re.Pattern[str]]:
-    """The patterns of names are compiled at the first use, because `--version` does not need them."""
-    number, rate = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", r"0(?:\.\d+)?|\d(?:\.\d+)?e-\d+|1"
-    forms = (
-        rf"(?P<stem>probacc(?:-all)?)\.(?P<of>[a-z]+)\.(?P<number>{number})\.(?P<rho>{rate})",
-        rf"(?P<stem>cert\.smooth)\.(?P<of>{number})\.(?P<number>{number})",
-        rf"(?P<stem>pr(?:-all)?|pfail)\.(?P<of>[a-z]+)\.(?P<number>{number})",
-        rf"(?P<stem>cert\.linf|cert(?=\.l2\.))(?:\.(?P<norm>l2))?\.(?P<number>{number})",
-        r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
-        rf"(?P<stem>(?!l[12]\.)[a-z](?:(?!-eot\d)[a-z-])*\d*)(?:-eot(?P<eot>\d+))?(?:\.(?P<norm>l[12]|any))?\.(?P<number>{number})(?:\.(?P<suffix>[a-z_]+))?",
-    )
-    return [re.compile(r"(?P<prefixes>(?:[a-z_]+\d*\.)*)" + form) for form in forms]
+def parse(name: str) -> MetricName:
+    """Split a name. If no kind of result has such names, the stem contains all words after the known
+    prefixes."""
+    return _parsed(name, Registry.changes)
 
 
 @lru_cache(maxsize=4096)
-def parse(name: str) -> MetricName:
-    """Split a name; if its form is unknown, the stem contains all words after the known prefixes."""
-    for form in _forms():
-        if match := form.fullmatch(name):
-            parts = {key: text or "" for key, text in match.groupdict().items()}
-            return MetricName(prefixes=tuple(parts.pop("prefixes").split(".")[:-1]), **parts)
+def _parsed(name: str, changes: int) -> MetricName:
+    """`changes` is the state of the registries: a user's own attack makes its names known."""
+    for form in name_forms.forms():
+        if (parts := form.parsed(name)) is not None:
+            return parts
     words = name.split(".")
     count = 0
     while words[count] in ("ge", *SPLITS, DIFFERENCE) and any(words[count + 1 :]):
@@ -149,14 +140,14 @@ def eps_name(eps: float, norm: str = "linf") -> str:
     return f"{eps * 255:g}" if norm == "linf" else f"{eps:g}"
 
 
-def attack_name(stem: str, eps: float, norm: str = "linf", eot: int | None = None) -> str:
-    """`pgd20.8` is the accuracy under an attack (here with 20 steps) at eps 8/255. In another norm, the stem
-    of the attack includes the norm (`pgd20.l2.0.5`). With `eot`, the name contains the number of samples in
-    each pass over a randomised model (`pgd20-eot10.8`)."""
+def attack_name(stem: str, strength: str, eot: int | None = None) -> str:
+    """`pgd20.8` is the accuracy under an attack (here with 20 steps) at eps 8/255 (`strength`). In another
+    norm or threat, the stem of the attack includes it (`pgd20.l2.0.5`). With `eot`, the name contains the
+    number of samples in each pass over a randomised model (`pgd20-eot10.8`)."""
     if eot is not None:
         attack, dot, rest = stem.partition(".")
         stem = f"{attack}-eot{eot}{dot}{rest}"
-    return f"{stem}.{eps_name(eps, norm)}"
+    return f"{stem}.{strength}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:
@@ -242,8 +233,7 @@ def is_share(metric: str) -> bool:
         return False
     if parts.suffix:
         return parts.stem == "corrupt" and parts.suffix == "mean"
-    shares = ("acc", "acc-among", "pr", "pr-all", "probacc", "probacc-all", "cert")
-    return parts.stem in shares or parts.over in ("eps", "severity")
+    return bool(parts.form.share) and (bool(parts.number) or not parts.form.axes_of(parts))
 
 
 def of_other_network(metric: str) -> bool:
@@ -254,7 +244,7 @@ def of_other_network(metric: str) -> bool:
 def is_share_of_images(metric: str) -> bool:
     """True if each image either counts or not; False for shares of copies, means and gaps."""
     parts = parse(without_split(metric))
-    return is_share(metric) and not (parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all"))
+    return is_share(metric) and not (parts.is_ge or parts.suffix) and parts.form.share == "images"
 
 
 def last_evaluated(record: Mapping[str, Any]) -> str | None:

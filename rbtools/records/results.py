@@ -126,9 +126,7 @@ def difference(
         if after.get(key) is not LATER
     ]
     first, second = sides
-    return ", ".join(
-        f"{key} {shown(before, key)} {first} and {shown(after, key)} {second}" for key in fields
-    )
+    return ", ".join(f"{key} {shown(before, key)} {first} and {shown(after, key)} {second}" for key in fields)
 
 
 def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

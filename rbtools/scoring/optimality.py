@@ -57,8 +57,8 @@ def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
     curves: dict[str, _Curve] = {}
     for entry in record.get("evals") or ():
         parts = metric_name.parse(str(entry.get("metric")))
-        eps, value = entry.get("eps"), entry.get("value")
-        plain = parts.over == "eps" and parts.prefixes in ((), (parts.split,)) and "attack" in entry
+        eps, value = entry.get(parts.over), entry.get("value")
+        plain = parts.attacked and parts.prefixes in ((), (parts.split,)) and "attack" in entry
         if plain and isinstance(eps, int | float) and isinstance(value, int | float) and eps > 0:
             images = parts.norm, parts.split, entry.get("dataset"), entry.get("n")
             curve = curves.setdefault(parts.family, _Curve(images, {}))

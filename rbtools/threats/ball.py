@@ -6,8 +6,9 @@ All functions compute each example separately, so no result depends on the batch
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
 DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of a loss
+
+_AXES = {
+    "": "ε [1/255]",
+    "l1": "ε in L1, on pixels in [0, 1]",
+    "l2": "ε in L2, on pixels in [0, 1]",
+    "sphere": "ε as a share of the image's norm",
+}
 
 _ROUNDING = 1e-5  # the share by which rounding in float32 may exceed a distance
 
@@ -34,13 +42,36 @@ class Ball(Threat):
     """
 
     name: ClassVar[str] = "ball"
+    words: ClassVar[tuple[str, ...]] = ("l2", "l1", "any", "sphere")
 
     eps: float = 8 / 255
     norm: str = param("linf", "The norm that bounds the perturbation.", choices=(*ORDER, "sphere", "any"))
 
     @property
-    def empty(self) -> bool:
-        return self.eps == 0
+    def in_names(self) -> str:
+        return f"{self.eps * 255:g}" if self.norm == "linf" else f"{self.eps:g}"
+
+    @classmethod
+    def settings(cls, word: str, values: Mapping[str, str]) -> dict[str, Any]:
+        eps = float(values["eps"])
+        return {"eps": eps, "norm": word} if word else {"eps": eps / 255, "norm": "linf"}
+
+    @classmethod
+    def axis(cls, word: str) -> str:
+        return _AXES.get(word, "strength of the attack")
+
+    @classmethod
+    def said(cls, word: str, values: Mapping[str, str]) -> str:
+        if word == "any":
+            return f"strength {values['eps']}"
+        return f"ε = {values['eps']}{'' if word else '/255'}"
+
+    @classmethod
+    def beside(cls, word: str) -> str:
+        return {"l1": " (L1)", "l2": " (L2)", "sphere": " (sphere)"}.get(word, "")
+
+    def distances(self, points: Tensor, images: Tensor) -> Tensor:
+        return distances(points, images, self.norm)
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
         if self.norm == "any":
@@ -68,6 +99,9 @@ class AnyDistance(Threat):
     @property
     def empty(self) -> bool:
         return False
+
+    def distances(self, points: Tensor, images: Tensor) -> Tensor:
+        return distances(points, images, self.norm)
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
         return points.clamp(0, 1)

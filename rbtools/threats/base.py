@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import Registered
 
@@ -11,19 +13,72 @@ if TYPE_CHECKING:
 
 
 class Threat(Registered):
-    """The base of every threat: a frozen, keyword-only dataclass whose fields are its settings."""
+    """The base of every threat: a frozen, keyword-only dataclass whose fields are its settings.
+
+    The fields are numbers or texts, and metrics are named after all of them, in their order. An attack in the
+    threat has fields of the same names. A point is what an attack chooses for an image, such as an angle; the
+    points of a ball are images.
+    """
 
     name: ClassVar[str]
+    # The field that lists of distances, ladders and curves vary, and that orders the threats of a class.
+    strength: ClassVar[str] = "eps"
+    # The words between the name of an attack and the settings of the threat in names of metrics.
+    words: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "words" not in vars(cls) and "name" in vars(cls):
+            cls.words = (cls.name,)
 
     @property
     def empty(self) -> bool:
         """True if only the unchanged image is allowed."""
+        return bool(getattr(self, self.strength) == 0)
+
+    @property
+    def in_names(self) -> str:
+        """The settings of the threat at the end of a metric's name: `30.3` in `spatial.30.3`."""
+        values = (getattr(self, one.name) for one in dataclasses.fields(self))  # type: ignore[arg-type]
+        return ".".join(value if isinstance(value, str) else f"{value:g}" for value in values)
+
+    @classmethod
+    def settings(cls, word: str, values: Mapping[str, str]) -> dict[str, Any]:
+        """The fields of the threat with these values and this word in the metric's name."""
+        kinds = {one.name: str(one.type) for one in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        read = {"int": int, "float": float}
+        return {name: read.get(kinds[name], str)(value) for name, value in values.items()}
+
+    @classmethod
+    def axis(cls, word: str) -> str:
+        """The label of an axis over the strength."""
+        return cls.strength
+
+    @classmethod
+    def said(cls, word: str, values: Mapping[str, str]) -> str:
+        """The settings in words for headings, such as `30 degrees, 3 pixels`."""
+        units = {name: name.replace("_", " ") for name in values}
+        units |= {name: unit.removesuffix("s") for name, unit in units.items() if values[name] == "1"}
+        return ", ".join(f"{value} {units[name]}" for name, value in values.items())
+
+    @classmethod
+    def beside(cls, word: str) -> str:
+        """What follows the attack in headings, such as ` (L2)`."""
+        return f" ({word})" if word else ""
+
+    def images(self, points: Tensor, images: Tensor) -> Tensor:
+        """The images (N, C, H, W) in [0, 1] that the points make of `images`. By default, a point is an
+        image."""
+        return points
+
+    def distances(self, points: Tensor, images: Tensor) -> Tensor:
+        """The smallest strength at which each point is allowed: (N,)."""
         raise NotImplementedError
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
-        """The nearest allowed points (N, C, H, W)."""
+        """The nearest allowed points (N, ...). `images` (N, C, H, W) are the unchanged images, in [0, 1]."""
         raise NotImplementedError
 
     def contains(self, points: Tensor, images: Tensor) -> Tensor:
-        """Whether each point is allowed, up to rounding: bool (N,). `images` (N, C, H, W) are in [0, 1]."""
+        """Whether each point is allowed, up to rounding: bool (N,)."""
         raise NotImplementedError

@@ -58,7 +58,7 @@ def test_default_rank_key() -> None:
 @pytest.mark.parametrize(
     ("name", "wanted", "over", "family"),
     [
-        (names.attack_name("pgd20.l2", 0.5, "l2"), "pgd20.l2.0.5", "eps", "pgd20.l2"),
+        (names.attack_name("pgd20.l2", "0.5"), "pgd20.l2.0.5", "eps", "pgd20.l2"),
         (names.split_name("fgsm.8", "train"), "train.fgsm.8", "eps", "train.fgsm"),
         (names.corrupt_name("fog", 3), "corrupt.fog.3", "severity", "corrupt.fog"),
         (names.corrupt_name("fog", "mean"), "corrupt.fog.mean", "", "corrupt.fog"),
@@ -74,6 +74,20 @@ def test_default_rank_key() -> None:
 def test_built_names_say_what_their_number_is(name: str, wanted: str, over: str, family: str) -> None:
     found = names.parse(name)
     assert (name, found.over, found.family) == (wanted, over, family) and found.build() == name
+
+
+@pytest.mark.parametrize(
+    "name", ["spatial.30.3", "nonsense.30.3", "pgd20.spatial.30.3", "nonsense.8", "my.any.3", "pgd20.l3.8"]
+)
+def test_a_name_that_no_kind_of_result_claims_is_an_unknown_metric(name: str) -> None:
+    parts = names.parse(name)
+    assert (parts.stem, parts.number, parts.over, parts.attacked) == (name, "", "", False)
+    assert not names.is_share(name)
+
+
+def test_a_decimal_point_is_no_separator() -> None:
+    assert names.parse("cert.smooth.1.0.5")[1:4] == ("1", "", "0.5")
+    assert names.parse("pr.uniform.l2.0.08")[:4] == ("pr", "uniform", "l2", "0.08")
 
 
 def test_a_name_without_a_split_is_of_the_test_images() -> None:

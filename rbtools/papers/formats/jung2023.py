@@ -246,7 +246,7 @@ def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
 def _attacked(key: str, level: float) -> Record:
     stem = ATTACKS.get(key, key.removesuffix(LINF))
     protocol: Record = {
-        "metric": metric_name.attack_name(stem, level / 255),
+        "metric": metric_name.attack_name(stem, metric_name.eps_name(level / 255)),
         "attack": stem.rstrip("0123456789"),
     }
     steps = stem.removeprefix("pgd")
@@ -296,7 +296,7 @@ def _place(metric: str) -> tuple[str, Any] | None:
     if parts.over == "severity" and not parts.prefixes:
         return parts.of, int(parts.number)
     for key, stem in ATTACKS.items():
-        if parts.over == "eps" and metric_name.attack_name(stem, float(parts.number) / 255) == metric:
+        if parts.attacked and f"{stem}.{parts.number}" == metric:
             return key, float(parts.number)
     return None
 

@@ -195,7 +195,7 @@ def _protocol(name: str) -> Record | None:
         return {"metric": "acc", "split": "test"}
     eps = float(match[3]) / 255
     protocol: Record = {
-        "metric": metric_name.attack_name(ATTACKS[match[2]], eps),
+        "metric": metric_name.attack_name(ATTACKS[match[2]], metric_name.eps_name(eps)),
         "attack": ATTACKS[match[2]].rstrip("0123456789"),
         "norm": "linf",
         "eps": eps,
@@ -211,6 +211,6 @@ def _published(metric: str) -> str | None:
         return "val_acc"
     parts = metric_name.parse(metric)
     for attack, stem in ATTACKS.items():
-        if parts == metric_name.MetricName(stem, number=parts.number) and parts.over == "eps":
+        if parts.attacked and parts.build() == f"{stem}.{parts.number}":
             return f"val_{attack}_{float(parts.number)}_acc"
     return None

@@ -264,7 +264,7 @@ class _Keys:
         if word is None or word[1] not in ATTACKS or bool(word[2]) != (word[1] in ("PGD", "CW")):
             return None
         attack, stem = ATTACKS[word[1]]
-        name = metric_name.attack_name(stem.format(word[2]), self.eps)
+        name = metric_name.attack_name(stem.format(word[2]), metric_name.eps_name(self.eps))
         steps = {"steps": int(word[2])} if word[2] else {}
         return {"metric": name, "attack": attack, "norm": "linf", "eps": self.eps, **steps}
 

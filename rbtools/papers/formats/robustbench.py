@@ -240,15 +240,18 @@ def distance(raw: object, norm: str) -> float:
 def _attack_metrics(eps: float, norm: str) -> dict[str, str]:
     eps = 8 / 255 if norm == "linf" and eps == ROUNDED else eps
     ball = "" if norm == "linf" else ".l2"
-    return {key: metric_name.attack_name(f"{stem}{ball}", eps, norm) for key, stem in ATTACKED.items()}
+    return {
+        key: metric_name.attack_name(f"{stem}{ball}", metric_name.eps_name(eps, norm))
+        for key, stem in ATTACKED.items()
+    }
 
 
 def _eps_of(values: MetricValues, threat: str) -> str:
     """The eps to write: the usual eps of the threat model if the record has it, or else its first eps."""
     norm = THREATS[threat] or "linf"
-    names = [parts for parts in map(metric_name.parse, values.metrics) if parts.over == "eps"]
-    with_norm = metric_name.MetricName("aa", norm="" if norm == "linf" else norm)
-    named = [parts.number for parts in names if parts._replace(number="") == with_norm]
+    names = [parts for parts in map(metric_name.parse, values.metrics) if parts.attacked]
+    family = "aa" if norm == "linf" else f"aa.{norm}"
+    named = [parts.number for parts in names if parts.family == family]
     texts = [f"{one}/255" if norm == "linf" else one for one in named]
     return USUAL[threat] if USUAL[threat] in texts or not texts else texts[0]
 

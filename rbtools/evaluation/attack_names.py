@@ -1,0 +1,146 @@
+"""Names of accuracies under attacks, such as `pgd20.8`, `pgd20.l2.0.5` and `spatial.30.3`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.attacks import ATTACKS
+from rbtools.errors import RbError
+from rbtools.records.metric_name import MetricName
+from rbtools.records.name_forms import NUMBER, NameForm
+from rbtools.threats.ball import Ball
+
+if TYPE_CHECKING:
+    from rbtools.threats.base import Threat
+
+# Attacks that are in published numbers and not in this package, and ensembles of attacks.
+_OTHERS = dict(adv="adv", apgd="APGD", autoattack="AutoAttack", boundary="Boundary") | {"kl-pgd": "KL-PGD"}
+_ENSEMBLE = "ensemble-"
+
+
+class NamedAttack(NamedTuple):
+    """What the first word of a name says: the attack, its number of steps as it is written, the threat in
+    which it searches, and the word of this threat if the name leaves it out."""
+
+    name: str
+    steps: str
+    title: str
+    threat: type[Threat]
+    implied: str = ""
+
+
+def attack_of(stem: str) -> NamedAttack | None:
+    """The attack of a name's stem (`pgd20`), or None if there is no such attack."""
+    for name in dict.fromkeys((stem, stem.rstrip("0123456789"))):
+        if name and (known := _known(name)):
+            return known._replace(steps=stem[len(name) :])
+    return None
+
+
+def _known(name: str) -> NamedAttack | None:
+    from rbtools.attacks.curve import SEARCHES
+
+    if name in _OTHERS or name.startswith(_ENSEMBLE):
+        return NamedAttack(name, "", _OTHERS.get(name, name), Ball)
+    try:
+        cls = (SEARCHES if name in SEARCHES else ATTACKS).of_name(name)
+    except RbError:  # the module of an installed package fails
+        return None
+    return None if cls is None else NamedAttack(name, "", cls.words or name.upper(), cls.within, cls.implied)
+
+
+_STEM = re.compile(r"(?P<stem>[a-z](?:(?!-eot\d)[a-z0-9-])*?)(?:-eot(?P<eot>\d+))?")
+
+
+class AttackName(NameForm):
+    """The name of an attack, the word of its threat, and the settings of the threat."""
+
+    def parsed(self, name: str) -> MetricName | None:
+        words = name.split(".")
+        for place in range(len(words) - 1):
+            stem = _STEM.fullmatch(words[place])
+            attack = stem and attack_of(stem["stem"])
+            match = attack and _settings(attack.threat).fullmatch(".".join(words[place + 1 :]))
+            if stem and attack and match:
+                threat = ".".join(filter(None, (match["word"], match["before"].rstrip("."))))
+                return MetricName(
+                    stem["stem"],
+                    norm=threat,
+                    number=match["number"],
+                    fixed=match["after"].lstrip("."),
+                    eot=stem["eot"] or "",
+                    suffix=match["suffix"] or "",
+                    prefixes=tuple(words[:place]),
+                    form=self,
+                )
+        return None
+
+    def attacked(self, parts: MetricName) -> bool:
+        return True
+
+    def read(self, parts: MetricName) -> tuple[NamedAttack, str, dict[str, str]]:
+        """The attack, the word of the threat (also if the name leaves it out), and its settings as texts."""
+        attack = attack_of(parts.stem)
+        assert attack is not None
+        words = parts.norm.split(".") if parts.norm else []
+        word = words.pop(0) if words and words[0] in attack.threat.words else attack.implied
+        settings = ".".join(filter(None, (*words, parts.number, parts.fixed)))
+        match = _settings(attack.threat).fullmatch(settings)
+        values = {} if match is None else {name: match[name] for name in _fields(attack.threat)}
+        return attack, word, values
+
+    def settings(self, parts: MetricName) -> dict[str, Any]:
+        attack, word, values = self.read(parts)
+        said: dict[str, Any] = {"attack": attack.name, **attack.threat.settings(word, values)}
+        said |= {"steps": int(attack.steps)} if attack.steps else {}
+        return said | ({"eot": int(parts.eot)} if parts.eot else {})
+
+    def axes_of(self, parts: MetricName) -> Mapping[str, str]:
+        attack, word, _ = self.read(parts)
+        return {attack.threat.strength: attack.threat.axis(word)}
+
+    def quantities(self, parts: MetricName) -> Mapping[str, str]:
+        attack, word, values = self.read(parts)
+        strength = attack.threat.strength
+        others = {name: value for name, value in values.items() if name != strength}
+        said = {strength: attack.threat.said(word, {strength: parts.number})}
+        return said | ({"": attack.threat.said(word, others)} if others else {})
+
+    def heading(self, parts: MetricName, without: str = "") -> str:
+        attack, word, _ = self.read(parts)
+        means = f" (means over {parts.eot} draws)" if parts.eot else ""
+        means = " (one draw)" if parts.eot == "1" else means
+        beside = attack.threat.beside("" if word == attack.name else word)
+        title = f"{attack.title}{f'-{attack.steps}' if attack.steps else ''}{means}{beside}"
+        title += f" {parts.suffix}".replace("_", " ").rstrip()
+        return ", ".join([title, *(text for name, text in self.quantities(parts).items() if name != without)])
+
+
+@cache
+def _settings(threat: type[Threat]) -> re.Pattern[str]:
+    """The pattern of a threat's settings in names, with the groups word, before, number and after."""
+    names = _fields(threat)
+    place = names.index(threat.strength)
+    parts = [f"(?P<{name}>{_values(threat, name)})" for name in names]
+    before, after = r"\.".join(parts[:place]), "".join(rf"\.{part}" for part in parts[place + 1 :])
+    words = "|".join(map(re.escape, threat.words))
+    before = rf"(?P<before>{before}\.)" if before else "(?P<before>)"
+    number = f"(?P<number>{parts[place]})(?P<after>{after})"
+    return re.compile(rf"(?:(?P<word>{words})\.)?{before}{number}(?:\.(?P<suffix>[a-z_]+))?")
+
+
+def _fields(threat: type[Threat]) -> list[str]:
+    """The settings in names: all fields but the norm of a ball, which is a word."""
+    return [one.name for one in dataclasses.fields(threat) if one.name != "norm"]  # type: ignore[arg-type]
+
+
+def _values(threat: type[Threat], name: str) -> str:
+    field = next(one for one in dataclasses.fields(threat) if one.name == name)  # type: ignore[arg-type]
+    return "|".join(map(re.escape, field.metadata.get("choices") or ())) or NUMBER
+
+
+ATTACKED = AttackName("", "images")
