@@ -73,8 +73,8 @@ def _until_broken(
     *,
     keep_best: bool,
 ) -> tuple[Tensor, Tensor]:
-    active, everyone = ActiveExamples(batch), not batch.schedule.each_step
-    seen = model.loss_and_gradient(start, goal, everyone=everyone)
+    active = ActiveExamples(batch)
+    seen = model.loss_and_gradient(start, goal, everyone=active.everyone)
     broken = ~seen.still_correct
     seen, images, goal, start, model = active.update(
         -1, broken, start, seen, batch.images, goal, start, model
@@ -86,7 +86,7 @@ def _until_broken(
     def step() -> None:
         nonlocal state, model
         state.point = state.move(number)
-        seen = model.loss_and_gradient(state.point, state.goal, everyone=everyone)
+        seen = model.loss_and_gradient(state.point, state.goal, everyone=active.everyone)
         seen, state, model = active.update(-1, ~seen.still_correct, state.point, seen, state, model)
         state.note(seen.loss, seen.gradient)
 

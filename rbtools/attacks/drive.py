@@ -70,7 +70,7 @@ class SteppedAttack(SequentialAttack):
         """Make one run. Returns a point for each example, and which points are known to fool the model."""
         state: Any = self.begin(batch, restart)
         active = ActiveExamples(batch)
-        everyone = not (self.any_counts and batch.schedule.each_step)
+        everyone = active.everyone or not self.any_counts
         done, state, model = continued(model, state, active)
         for step in range(done, self.steps):
             points = self.ask(state, step)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, pyauto
-from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
+from rbtools.attacks.active_examples import (
+    ActiveExamples,
+    ExampleRows,
+    check_schedule,
+    may_be_true,
+    misclassified,
+    wide,
+)
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.oracle import Oracle
@@ -90,14 +97,11 @@ class FAB(ReferenceBackend):
             state.point = _step(state, value.to(normal), normal, self.norm)
             logits = model.logits(state.point)
             over = logits.argmax(1) != state.labels
-            if active.schedule.each_step and not over.any():
+            if not may_be_true(over):
                 return
             points, offset = model.seen(state.point), state.point - state.images
             near = over & (length(points - state.images, self.norm) <= self.eps)
-            if active.schedule.each_step:
-                near[near.clone()] = ~model.take(near).still_correct(
-                    points[near], state.labels[near], logits[near]
-                )
+            near = misclassified(near, model, points, state.labels, logits)
             state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
             state, model = active.update(-1, near, points, state, model)
 
@@ -239,11 +243,10 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     wanted = value.abs()
     t = torch.zeros_like(wanted)
     gain, pace, move = t, rate.sum(1), torch.zeros_like(room)
-    each_step = check_schedule(points.device).each_step
-    for _ in range(_ROUNDS if each_step else _ROUNDS_UNCHECKED):
+    for _ in check_schedule(points.device).rounds(_ROUNDS, _ROUNDS_UNCHECKED):
         short = wanted - gain
         ahead = (short > 1e-6 * wanted) & (pace > 0)
-        if each_step and not ahead.any():
+        if not may_be_true(ahead):
             break
         t = torch.where(ahead, t + short / pace.clamp_min(torch.finfo(pace.dtype).tiny), t)
         reach = t[:, None] if speed is None else t[:, None] * speed

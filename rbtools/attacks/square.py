@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import pyauto
-from rbtools.attacks.active_examples import ActiveExamples, CheckSchedule, ExampleRows
+from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, may_be_true, rows_of
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.losses import best_other, of_class
 from rbtools.attacks.partial_results import continued, keep
@@ -99,9 +99,7 @@ class Square(ReferenceBackend):
     def _search(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """Make one run. Returns images (N, C, H, W) in [0, 1], and a mask (N,) of the broken examples."""
         sides = [self.side(query, *batch.images.shape[2:]) for query in range(self.queries)]
-        schedule = batch.schedule
-        if not schedule.each_step:  # the loop waits twice: for the active images, and for a block's end
-            schedule = CheckSchedule(2 * schedule.every)
+        schedule = batch.schedule.seldom(2)  # a check waits twice: for the active images, and a block's end
         active, images = ActiveExamples(batch, schedule), batch.images.contiguous()
         eps, norm = self.eps, self.norm
         best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
@@ -112,7 +110,7 @@ class Square(ReferenceBackend):
 
         def query() -> None:
             nonlocal state, model
-            fooled = _try(model, state, side, schedule.each_step)
+            fooled = _try(model, state, side, active.marked)
             state, model = active.update(-1, fooled, state.best, state, model)
 
         make_query = Replays(model, state, query, active)
@@ -227,9 +225,9 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
     return words[:, queries[0] % _AT_ONCE :][:, : len(queries)]
 
 
-def _try(model: Oracle, state: _SquareState, side: int, each: bool) -> Tensor:
+def _try(model: Oracle, state: _SquareState, side: int, marked: Tensor) -> Tensor:
     """Write each image's next square into its best image if this decreases the margin. Returns a mask (N,) of
-    the newly misclassified examples. With `each`, only images that the square changes are queried."""
+    the newly misclassified examples. `marked` (N,) are those that were misclassified before."""
     count = state.words.shape[1]
     going = state.next < count
     words = state.words[torch.arange(len(going), device=going.device), state.next.clamp_max(count - 1)]
@@ -243,16 +241,13 @@ def _try(model: Oracle, state: _SquareState, side: int, each: bool) -> Tensor:
         state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
         some.repeat_draws()
     flat.scatter_(2, at, values)
-    if not each:
-        margin, fooled = _ask(model, state.best, state.labels)
+    margin, fooled = state.margin.clone(), torch.zeros_like(changed)
+    if may_be_true(changed):
+        rows = rows_of(changed)
+        margin[rows], fooled[rows] = _ask(model.take(rows), state.best[rows], state.labels[rows])
         margin = torch.where(changed, margin, state.margin)
         # If only the fast copy was fooled before, and not the model, the margin must continue to fall.
-        fooled &= ~(margin >= state.margin)  # does not apply to NaN
-    else:
-        margin, fooled = state.margin.clone(), torch.zeros_like(changed)
-        if changed.any():
-            rows = slice(None) if changed.all() else changed  # a slice copies nothing
-            margin[rows], fooled[rows] = _ask(model.take(rows), state.best[rows], state.labels[rows])
+        fooled &= changed & ~(marked & (margin >= state.margin))  # does not apply to NaN
     better = (margin < state.margin) | fooled
     state.margin = torch.where(better, margin, state.margin)
     flat.scatter_(2, at, torch.where(better[:, None, None], values, old))
