@@ -177,13 +177,6 @@ class ActiveExamples:
         """True if broken rows take part in the steps until the next check."""
         return not self.schedule.each_step
 
-    @property
-    def marked(self) -> Tensor:
-        """The rows (M,) in the loop that an `update` marked, even if the model itself was not fooled then."""
-        if self.schedule.each_step:
-            return self.broken[self.row]
-        return self._done | self._refuted
-
     def update(self, step: int, fooled: Tensor, points: Tensor, *rows: Any) -> tuple[Any, ...]:
         """Mark the examples that fool the model at these points (M, C, H, W), and drop broken examples.
 

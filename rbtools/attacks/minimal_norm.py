@@ -105,7 +105,7 @@ def nearest(
 
     found = model.partial.open(model)
     if found is None:
-        for number in range(continued(model, search)[0], count):
+        for number in range(continued(model, search), count):
             logits, value, gradient = model.in_chunks(len(images), gradient_at)
             _keep_nearest(model, search, logits, objective.labels, norm)
             search.points = move(search, gradient, value, number)

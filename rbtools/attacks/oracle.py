@@ -38,6 +38,16 @@ class Evaluated(NamedTuple):
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
+class Losses(NamedTuple):
+    """The results without gradients at N points: whether each is classified correctly, and its loss (N,)."""
+
+    still_correct: Tensor
+    loss: Tensor
+
+    def take(self, index: Tensor) -> Losses:
+        return Losses(self.still_correct[index], self.loss[index])
+
+
 _NOTHING_KEPT = PartialResults()
 
 # If most examples of a graph are broken, the graph is discarded: a second forward pass on the other examples
@@ -185,6 +195,11 @@ class Oracle:
             if "requires grad" in str(error):
                 raise not_differentiable() from error
             raise
+
+    def loss(self, points: Tensor, objective: AttackObjective, *, everyone: bool = False) -> Losses:
+        """The objective at the points, without a gradient."""
+        logits = self.logits(points)
+        return Losses(self.still_correct(points, objective.labels, logits), objective(logits))
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False

@@ -113,16 +113,17 @@ def test_the_step_in_l1_shrinks_until_the_best_change_is_sparser():
     start = images + 0.1
     loss, gradient = torch.zeros(2), torch.ones(2, 1, 2, 5)
     goal = AttackBatch(images, torch.zeros(2).long(), draws_for(2)).goal(margin_of_first)
-    state = apgd_ascent.SparseAscent(images, goal, start, loss, gradient, eps=1.0, norm="l1", count=10)
+    state = apgd_ascent.SparseAscent(images, start, goal, eps=1.0, norm="l1", count=10)
+    state.first(loss, gradient)
     assert state.changed.tolist() == [10, 10]
     sparse = start.clone()
     sparse[0, 0, 0, 0] = 0.5  # 9 of 10 entries: less than .95 of them
-    state.point = sparse
+    state.points = sparse
     state.note(torch.tensor([1.0, 1.0]), gradient)
-    state.point = start + 0.05
+    state.points = start + 0.05
     state.check(1)
     assert state.step_size.flatten().tolist() == pytest.approx([1.0, 1 / 1.5])
-    assert torch.equal(state.point[0], sparse[0]) and torch.equal(state.point[1], start[1] + 0.05)
+    assert torch.equal(state.points[0], sparse[0]) and torch.equal(state.points[1], start[1] + 0.05)
     for number in range(2, 12):
         state.check(number)
     assert state.step_size.flatten().tolist() == pytest.approx([0.1, 0.1])  # no less than a tenth of eps
