@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch
+    from rbtools.attacks.apgd import AutoPGD
     from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.oracle import Evaluated, Oracle
     from rbtools.rng.draws import Draws
@@ -33,37 +34,30 @@ SHRINK, LEAST_STEP = 1.5, 0.1  # l1: divides the step size; the least step size 
 
 
 def apgd(
-    model: Oracle,
-    batch: AttackBatch,
-    goal: AttackObjective,
-    *,
-    eps: float,
-    norm: str,
-    count: int,
-    draw: int,
-    keep_best: bool = False,
+    attack: AutoPGD, draw: int, model: Oracle, batch: AttackBatch, goal: AttackObjective
 ) -> tuple[Tensor, Tensor]:
-    """Run `count` steps from the random start number `draw`. Returns images (N, C, H, W) and a mask (N,) of
-    the broken images.
+    """Run the steps of an attack from the random start number `draw`. Returns images (N, C, H, W) and a mask
+    (N,) of the broken images.
 
-    `eps` is in pixel units of [0, 1]. An example is broken and dropped as soon as an iterate fools the model.
-    Unbroken examples are returned unchanged, or, with `keep_best`, at their point of largest loss (the last
-    iterate is not considered). In L1, the first steps use balls larger than eps, and points in these balls do
-    not count as a success. The steps in the ball of radius eps start from the projection of the best point.
+    An example is broken and dropped as soon as an iterate fools the model. Unbroken examples are returned
+    unchanged, or at their point of largest loss (the last iterate is not considered). In L1, the first steps
+    use balls larger than eps, and points in these balls do not count as a success. The steps in the ball of
+    radius eps start from the projection of the best point.
     """
-    balls = radii(eps, count) if norm == "l1" else [(eps, count)]
+    norm, balls = attack.norm, [(attack.eps, attack.steps)]
+    if norm == "l1":
+        balls = radii(*balls[0])
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
-    for (radius, number), (smaller, _) in itertools.pairwise(balls):
+    for (radius, count), (smaller, _) in itertools.pairwise(balls):
         found = model.partial.open(model)
         if found is None:
-            larger = Climb(start=start, objective=goal, eps=radius, norm=norm, steps=number, iterate="last")
+            larger = Climb(start, goal, radius, count, norm, "last", "best_points")
             found = model.partial.close({"point": larger.drive(0, model, batch, False)[0]})
         start = ball.project(found["point"], batch.images, smaller, norm)
-    last = Climb(start=start, objective=goal, eps=eps, norm=norm, steps=balls[-1][1], keep_best=keep_best)
-    return last.drive(0, model, batch, True)
+    return Climb(start, goal, *balls[-1], norm, "any", attack.unbroken).drive(0, model, batch, True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Climb(SteppedAttack):
     """The steps of Auto-PGD in one ball. With `iterate="last"`, no example is dropped."""
 
@@ -72,10 +66,10 @@ class Climb(SteppedAttack):
     start: Tensor
     objective: AttackObjective
     eps: float
-    norm: str
     steps: int
-    iterate: str = "any"
-    keep_best: bool = True
+    norm: str
+    iterate: str
+    unbroken: str
 
     @property
     def length(self) -> int:
@@ -97,19 +91,11 @@ class Climb(SteppedAttack):
         return state.points
 
     def tell(self, state: Ascent, seen: Evaluated, step: int) -> None:
-        if step:
-            state.note(seen.loss, seen.gradient)
-        else:
-            state.first(seen.loss, seen.gradient)
+        (state.note if step else state.first)(seen.loss, seen.gradient)
 
     def unseen(self, state: Ascent, more: bool) -> Tensor | None:
-        if not self.any_counts:
-            return None
         self.prepare(state, self.steps, True)
-        return state.move(self.steps)
-
-    def result(self, state: Ascent) -> Tensor | None:
-        return state.best_points if self.keep_best else None
+        return state.move(self.steps) if self.any_counts else None
 
 
 def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int) -> Tensor:

@@ -46,8 +46,10 @@ class SteppedAttack(SequentialAttack):
     # Whether a GPU may replay the steps (rbtools.attacks.replays). `ask`, `question` and `tell` then depend
     # on the number of the step only as `prepare` says.
     replayed: ClassVar[bool] = False
+    # How often a check of the broken examples makes the host wait for a GPU.
     waits: ClassVar[int] = 1
-    """How often a check of the broken examples makes the host wait for a GPU."""
+    # The field of the state with the results of unbroken examples: "points" after the last step, or others.
+    unbroken: str = "points"
 
     @property
     def length(self) -> int:
@@ -69,8 +71,8 @@ class SteppedAttack(SequentialAttack):
         return Iterate(batch.images, batch.images, self.goal(batch))
 
     def prepare(self, state: Any, step: int, due: bool) -> object:
-        """Prepare a step. Returns None to leave it out, or a value on which it depends as a replay.
-        `due` is true if a GPU may be waited for."""
+        """Prepare a step. Returns None to leave the step out, or else a value: steps with different values
+        are not replays of each other. If `due` is true, the host may wait for a GPU."""
         return ()
 
     def ask(self, state: Any, step: int) -> Tensor:
@@ -78,11 +80,12 @@ class SteppedAttack(SequentialAttack):
         points: Tensor = state.points
         return points
 
-    def question(self, state: Any) -> Callable[..., Any]:
-        """What the model is asked: a function of the points, the loss and whether broken examples get an
-        answer, too. Without gradients, the answer is the loss alone."""
-        model: Oracle = state.model
-        return model.loss_and_gradient if self.uses_gradients else model.loss
+    def question(self, state: Any, everyone: bool) -> Callable[[Tensor, AttackObjective], Any]:
+        """What a step asks the model, as a function of the points and the loss. By default, the gradient (of
+        broken examples only with `everyone`), or the loss alone if the attack uses no gradients."""
+        if not self.uses_gradients:
+            return state.model.loss  # type: ignore[no-any-return]
+        return functools.partial(state.model.loss_and_gradient, everyone=everyone)
 
     def tell(self, state: Any, seen: Any, step: int) -> None:
         """Update the state from the answer: by default, from the loss (N,) and its gradient (N, C, H, W) at
@@ -90,14 +93,9 @@ class SteppedAttack(SequentialAttack):
         raise NotImplementedError
 
     def unseen(self, state: Any, more: bool) -> Tensor | None:
-        """The points after the last step that still have to be judged, if any. By default, the caller judges
-        them after the last run."""
-        return state.points if more else None
-
-    def result(self, state: Any) -> Tensor | None:
-        """The result of the examples that are not broken, or None for their images."""
-        points: Tensor = state.points
-        return points
+        """The points after the last step that still have to be judged, if any. The caller judges the result
+        of the last run."""
+        return state.points if more and self.unbroken == "points" else None
 
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self.drive, restart) for restart in range(self.restarts)]
@@ -115,7 +113,7 @@ class SteppedAttack(SequentialAttack):
             for once in replays.step(case):
                 with once:
                     points = self.ask(state, step)
-                    seen = self.question(state)(points, state.goal, everyone=everyone)
+                    seen = self.question(state, everyone)(points, state.goal)
                     if self.any_counts:
                         seen, state = active.update(-1, ~seen.still_correct, points, seen, state)
                     if len(active):
@@ -129,4 +127,4 @@ class SteppedAttack(SequentialAttack):
         if last is not None:
             fooled = ~state.model.still_correct(last, state.goal.labels)
             (state,) = active.update(-1, fooled, last, state)
-        return active.finish(self.result(state))
+        return active.finish(getattr(state, self.unbroken))

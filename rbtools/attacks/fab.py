@@ -47,6 +47,7 @@ class FAB(ReferenceBackend, SteppedAttack):
     targeted: ClassVar[bool] = False
     precise: ClassVar[bool] = True
     replayed: ClassVar[bool] = True
+    unbroken = "images"
 
     eps: float = 8 / 255
     norm: str = norm_param("l1")
@@ -82,27 +83,21 @@ class FAB(ReferenceBackend, SteppedAttack):
         state.points = _step(state, value.to(normal), normal, self.norm)
         return state.model.seen(state.points)
 
-    def question(self, state: Iterate) -> Callable[..., Losses]:
+    def question(self, state: Iterate, everyone: bool) -> Callable[[Tensor, AttackObjective], Losses]:
         return functools.partial(self._near, state)
 
-    def _near(self, state: Iterate, points: Tensor, goal: AttackObjective, *, everyone: bool) -> Losses:
-        """A point within eps is correct unless the model misclassifies it; others are not judged."""
+    def _near(self, state: Iterate, points: Tensor, goal: AttackObjective) -> Losses:
+        """The model judges the points within eps. The loss is only whether a point is beyond the boundary."""
         logits = state.model.logits(points)
         over = logits.argmax(1) != goal.labels
         near = over & (length(points - state.images, self.norm) <= self.eps)
-        return Losses(~misclassified(near, state.model, points, goal.labels, logits), over)
+        return Losses(points, ~misclassified(near, state.model, points, goal.labels, logits), over)
 
     def tell(self, state: Iterate, seen: Losses, step: int) -> None:
         """Move the points beyond the boundary towards their images."""
         if may_be_true(seen.loss):
             offset = state.points - state.images
             state.points = torch.where(wide(seen.loss, offset), state.images + BETA * offset, state.points)
-
-    def unseen(self, state: Iterate, more: bool) -> None:
-        return None
-
-    def result(self, state: Iterate) -> None:
-        return None
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.fab_pt import FABAttack_PT

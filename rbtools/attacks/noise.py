@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch
-    from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.oracle import Losses
     from rbtools.rng.draws import Draws
 
@@ -39,6 +38,7 @@ class NoiseAttack(SteppedAttack):
     uses_gradients: ClassVar[bool] = False
     loss: ClassVar[str] = "margin"
     clean_pass: ClassVar[bool] = False
+    unbroken = "best_points"
 
     eps: float = 8 / 255
     norm: str = norm_param()
@@ -52,31 +52,25 @@ class NoiseAttack(SteppedAttack):
     def length(self) -> int:
         return self.samples
 
-    def goal(self, batch: AttackBatch) -> AttackObjective:
-        return batch.goal(losses.margin)
-
     def begin(self, batch: AttackBatch, restart: int) -> _BestPoint:
         lowest = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
-        return _BestPoint(batch.images, batch.images, self.goal(batch), batch.draws, lowest)
+        goal = batch.goal(losses.margin)
+        return _BestPoint(batch.images, batch.images, goal, batch.draws, batch.images, lowest)
 
     def ask(self, state: _BestPoint, step: int) -> Tensor:
-        state.tried = ball.uniform_start(state.images, state.draws, self.eps, self.norm, draw=step)
-        return state.tried
+        return ball.uniform_start(state.images, state.draws, self.eps, self.norm, draw=step)
 
     def tell(self, state: _BestPoint, seen: Losses, step: int) -> None:
         value = seen.loss.to(state.best)
         better = value > state.best
-        state.points = torch.where(wide(better, state.tried), state.tried, state.points)
+        state.best_points = torch.where(wide(better, seen.points), seen.points, state.best_points)
         state.best = torch.where(better, value, state.best)
-
-    def unseen(self, state: _BestPoint, more: bool) -> None:
-        return None
 
 
 @dataclass
 class _BestPoint(Iterate):
-    """The margins `best` (N,) belong to `points`, and the last points are `tried` (N, C, H, W)."""
+    """The margins `best` (N,) belong to `best_points`."""
 
     draws: Draws
+    best_points: Tensor
     best: Tensor
-    tried: Tensor = field(init=False)

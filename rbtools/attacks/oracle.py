@@ -39,13 +39,14 @@ class Evaluated(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The results without gradients at N points: whether each is classified correctly, and its loss (N,)."""
+    """The results without gradients at `points` (N, C, H, W): whether they are classified correctly (N,)."""
 
+    points: Tensor
     still_correct: Tensor
     loss: Tensor
 
     def take(self, index: Tensor) -> Losses:
-        return Losses(self.still_correct[index], self.loss[index])
+        return Losses(*(one[index] for one in self))
 
 
 _NOTHING_KEPT = PartialResults()
@@ -196,10 +197,10 @@ class Oracle:
                 raise not_differentiable() from error
             raise
 
-    def loss(self, points: Tensor, objective: AttackObjective, *, everyone: bool = False) -> Losses:
+    def loss(self, points: Tensor, objective: AttackObjective) -> Losses:
         """The objective at the points, without a gradient."""
         logits = self.logits(points)
-        return Losses(self.still_correct(points, objective.labels, logits), objective(logits))
+        return Losses(points, self.still_correct(points, objective.labels, logits), objective(logits))
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False

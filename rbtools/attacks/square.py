@@ -1,9 +1,7 @@
 """Square: random search with squares of pixels, without gradients. In L1 it follows Croce and Hein 2021.
 
-The best image so far is a single buffer. A query writes its square into this buffer, and the old pixels are
-written back if the margin does not decrease. A query is skipped if its square changes nothing, or if the same
-square was rejected since the best image last changed. The images advance through their queries independently,
-which keeps the batches full.
+A query is skipped if its square changes nothing, or if the same square was rejected since the best image last
+changed. The images advance through their queries independently, which keeps the batches full.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, pyauto
-from rbtools.attacks.active_examples import ExampleRows, may_be_true, rows_of
+from rbtools.attacks.active_examples import may_be_true, rows_of, wide
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.attacks.oracle import Losses
@@ -62,6 +60,7 @@ class Square(ReferenceBackend, SteppedAttack):
     random: ClassVar[bool] = True
     uses_gradients: ClassVar[bool] = False
     replayed: ClassVar[bool] = True
+    unbroken = "images"
     waits: ClassVar[int] = 2  # for the broken examples, and for the end of a block
     loss: ClassVar[str] = "margin"
 
@@ -122,25 +121,16 @@ class Square(ReferenceBackend, SteppedAttack):
         return side if state.going else None
 
     def ask(self, state: _SquareState, step: int) -> Tensor:
-        """The best images so far, into which the next squares are written."""
-        if step:
-            state.write(self.side(step - 1, *state.images.shape[2:]))
-        return state.points
+        return state.tried(self.side(step - 1, *state.images.shape[2:])) if step else state.points
 
-    def question(self, state: _SquareState) -> Callable[..., Losses]:
-        return state.model.loss if state.patch is None else functools.partial(_of_changed, state, state.patch)
+    def question(self, state: _SquareState, everyone: bool) -> Callable[[Tensor, AttackObjective], Losses]:
+        return state.model.loss if state.changed is None else functools.partial(_of_changed, state)
 
     def tell(self, state: _SquareState, seen: Losses, step: int) -> None:
-        if not step:
-            state.loss, state.fooled = seen.loss, ~seen.still_correct
-        else:
+        if step:
             state.keep_better(seen)
-
-    def unseen(self, state: _SquareState, more: bool) -> None:
-        return None
-
-    def result(self, state: _SquareState) -> None:
-        return None
+        else:
+            state.loss, state.fooled = seen.loss, ~seen.still_correct
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.square import SquareAttack
@@ -162,22 +152,9 @@ class Square(ReferenceBackend, SteppedAttack):
 
 
 @dataclass
-class _Patch(ExampleRows):
-    """The squares that are being tried: flat positions `at` (N, C, P) of pixels, with their new and their old
-    values. `going` (N,) are the images that make a query, and `changed` (N,) those that the square changes.
-    """
-
-    at: Tensor
-    values: Tensor
-    old: Tensor
-    going: Tensor
-    changed: Tensor
-
-
-@dataclass
 class _SquareState(Iterate):
-    """The examples that are not broken. `points` are the best images so far, with their loss (N,), and
-    `fooled` (N,) are the examples that were misclassified before.
+    """`points` are the best images so far, with their loss (N,). `fooled` (N,) are the examples that were
+    misclassified before, and `changed` (N,) those that the current squares change.
 
     `blocks` are the blocks of queries by their first query. For a block of Q queries, `words` (N, Q, 5) are
     the random words, `next` (N,) is the index of the next query, and `going` is false if no image has a query
@@ -197,7 +174,7 @@ class _SquareState(Iterate):
     numbers: Tensor = field(init=False)
     rejected: Tensor | None = None
     going: bool = True
-    patch: _Patch | None = None
+    changed: Tensor | None = None
 
     def start_block(self, words: Tensor, side: int) -> None:
         """Begin a block of Q queries. If the side is new, no square is marked as rejected."""
@@ -216,39 +193,28 @@ class _SquareState(Iterate):
             self.rejected = torch.zeros(len(top), squares, dtype=torch.bool, device=top.device)
         self._skip_rejected()
 
-    def write(self, side: int) -> None:
-        """Write each image's next square into its best image."""
-        count, points = self.words.shape[1], self.points
-        going = self.next < count
-        rows = torch.arange(len(going), device=going.device)
+    def tried(self, side: int) -> Tensor:
+        """The best images with the next square of each image."""
+        count, flat = self.words.shape[1], self.points.flatten(2)
+        rows = torch.arange(len(flat), device=flat.device)
         words = self.words[rows, self.next.clamp_max(count - 1)]
         at, values = (_patch_linf if self.norm == "linf" else _patch_lp)(self, words, side)
-        flat = points.flatten(2)
-        old = flat.gather(2, at)
-        changed = (old != values).flatten(1).any(1) & going
+        changed = (flat.gather(2, at) != values).flatten(1).any(1) & (self.next < count)
         if self.model.randomised and changed.any():
             # Both losses need the same random numbers: otherwise a loss that is high by chance would remain.
             some = self.model.take(changed)
-            self.loss[changed] = some.loss(points[changed], self.goal.take(changed)).loss
+            self.loss[changed] = some.loss(self.points[changed], self.goal.take(changed)).loss
             some.repeat_draws()
-        flat.scatter_(2, at, values)
-        self.patch = _Patch(at, values, old, going, changed)
+        self.changed = changed
+        return flat.scatter(2, at, values).view_as(self.points)
 
     def keep_better(self, seen: Losses) -> None:
-        """Keep the squares that increased the loss, and write the old pixels back into the other images."""
-        assert self.patch is not None
-        patch, self.patch = self.patch, None
-        fooled = ~seen.still_correct
+        """Keep the squares that increase the loss, and advance to the next queries that need the model."""
+        fooled, going = ~seen.still_correct, self.next < self.words.shape[1]
         better = (seen.loss > self.loss) | fooled
         self.loss = torch.where(better, seen.loss, self.loss)
+        self.points = torch.where(wide(better, self.points), seen.points, self.points)
         self.fooled = self.fooled | fooled
-        pixels = torch.where(better[:, None, None], patch.values, patch.old)
-        self.points.flatten(2).scatter_(2, patch.at, pixels)
-        self._advance(patch.going, better)
-
-    def _advance(self, going: Tensor, better: Tensor) -> None:
-        """Advance the images `going` (N,) to their next query that needs the model. `better` (N,) are the
-        images whose last query was accepted."""
         if self.rejected is not None:
             last = self.numbers.gather(1, self.next.clamp_max(self.numbers.shape[1] - 1)[:, None])
             self.rejected.scatter_(1, last, self.rejected.gather(1, last) | going[:, None])
@@ -282,18 +248,17 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
     return words[:, queries[0] % _AT_ONCE :][:, : len(queries)]
 
 
-def _of_changed(
-    state: _SquareState, patch: _Patch, points: Tensor, goal: AttackObjective, *, everyone: bool
-) -> Losses:
+def _of_changed(state: _SquareState, points: Tensor, goal: AttackObjective) -> Losses:
     """The loss of the images that the squares change. The loss of the others is known."""
-    loss, correct = state.loss.clone(), torch.ones_like(patch.changed)
-    if may_be_true(patch.changed):
-        rows = rows_of(patch.changed)
-        correct[rows], loss[rows] = state.model.take(rows).loss(points[rows], goal.take(rows))
-        loss = torch.where(patch.changed, loss, state.loss)
+    assert state.changed is not None
+    loss, correct = state.loss.clone(), torch.ones_like(state.changed)
+    if may_be_true(state.changed):
+        rows = rows_of(state.changed)
+        _, correct[rows], loss[rows] = state.model.take(rows).loss(points[rows], goal.take(rows))
+        loss = torch.where(state.changed, loss, state.loss)
         # If only the fast copy was fooled before, and not the model, the loss must continue to rise.
-        correct |= ~patch.changed | (state.fooled & (loss <= state.loss))  # does not apply to NaN
-    return Losses(correct, loss)
+        correct |= ~state.changed | (state.fooled & (loss <= state.loss))  # does not apply to NaN
+    return Losses(points, correct, loss)
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:

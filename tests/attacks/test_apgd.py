@@ -7,6 +7,7 @@ import torch
 
 from rbtools.attacks import apgd_ascent, losses
 from rbtools.attacks.active_examples import AttackBatch
+from rbtools.attacks.apgd import APGDCE
 from rbtools.attacks.oracle import Oracle
 from tests.networks import draws_for
 
@@ -65,7 +66,7 @@ def test_momentum_and_halving_by_hand(monkeypatch):
     monkeypatch.setattr(apgd_ascent, "border_start", lambda *_: image - 0.2)
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
     goal = batch.goal(margin_of_first)
-    apgd_ascent.apgd(Oracle(model), batch, goal, eps=0.2, norm="linf", count=10, draw=0)
+    apgd_ascent.apgd(APGDCE(eps=0.2, steps=10), 0, Oracle(model), batch, goal)
     assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
 
 
@@ -79,9 +80,8 @@ def test_the_last_of_ten_iterates_is_judged(norm, passes):
         return torch.stack([first, torch.zeros(1)], dim=1)
 
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
-    found, broken = apgd_ascent.apgd(
-        Oracle(model), batch, batch.goal(margin_of_first), eps=0.2, norm=norm, count=10, draw=0
-    )
+    attack, goal = APGDCE(eps=0.2, norm=norm, steps=10), batch.goal(margin_of_first)
+    found, broken = apgd_ascent.apgd(attack, 0, Oracle(model), batch, goal)
     assert len(points) == passes and broken.tolist() == [True] and torch.equal(found, points[-1])
 
 
