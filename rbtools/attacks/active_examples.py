@@ -67,14 +67,12 @@ def check_schedule(device: torch.device) -> CheckSchedule:
 
 
 def may_be_true(mask: Tensor) -> bool:
-    """False if the mask is true nowhere. On a GPU the host does not wait for the mask, and the result is
-    true."""
+    """False if the mask is true nowhere. True on a GPU, where the host would wait for the mask."""
     return not check_schedule(mask.device).each_step or bool(mask.any())
 
 
 def rows_of(mask: Tensor) -> Tensor | slice:
-    """An index of the rows where a mask (N,) is true. On a GPU, where the host would wait for their number,
-    the index of all rows."""
+    """An index of the rows where a mask (N,) is true. On a GPU, where the host would wait, of all rows."""
     return mask if check_schedule(mask.device).each_step and not mask.all() else slice(None)
 
 

@@ -137,12 +137,12 @@ class Ascent(Iterate):
     def __post_init__(self) -> None:
         shape = (len(self.points), *[1] * (self.points.ndim - 1))
         self.step_size = torch.full(shape, self.first_step * self.eps, device=self.points.device)
+        self.best_points = self.points
 
     def first(self, loss: Tensor, gradient: Tensor) -> None:
         """Begin with the loss and the gradient at the start."""
         self.loss = self.best_loss = loss
         self.gradient = self.best_gradient = gradient
-        self.best_points = self.points
 
     def move(self, number: int) -> Tensor:
         """Returns the point after step `number`, counted from 1. The point is in the ball and the box."""
@@ -209,12 +209,13 @@ class HalvingAscent(Ascent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.checkpoints = checkpoints(self.count)
+        self.checkpoints, self.previous = checkpoints(self.count), self.points
+        self.rises = torch.zeros_like(self.step_size).flatten()
+        self.halved = torch.ones_like(self.rises, dtype=torch.bool)
 
     def first(self, loss: Tensor, gradient: Tensor) -> None:
         super().first(loss, gradient)
-        self.previous, self.best_then = self.points, loss
-        self.rises, self.halved = torch.zeros_like(loss), torch.ones_like(loss, dtype=torch.bool)
+        self.best_then = loss
 
     def move(self, number: int) -> Tensor:
         """The step z = P(x + eta g) with momentum: P(x + alpha (z - x) + (1 - alpha) (x - x^(k-1)))."""
@@ -277,9 +278,6 @@ class SparseAscent(Ascent):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.every = max(self.count // 25, 1)
-
-    def first(self, loss: Tensor, gradient: Tensor) -> None:
-        super().first(loss, gradient)
         self.changed = self._changed_entries()
 
     def _changed_entries(self) -> Tensor:
