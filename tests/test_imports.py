@@ -263,3 +263,9 @@ def test_a_class_name_and_a_module_name_stand_once() -> None:
         if path.stem not in SHARED_NAMES | {"__init__"}:
             places.setdefault(path.stem, []).append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_whether_broken_examples_leave_at_each_step_is_known_to_one_file() -> None:
+    """Attacks have no branch for the CPU and one for the GPU."""
+    knowing = [module for module, path in MODULES.items() if "each_step" in path.read_text("utf-8")]
+    assert knowing == ["rbtools.attacks.active_examples"]

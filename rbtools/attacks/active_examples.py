@@ -45,6 +45,18 @@ class CheckSchedule(NamedTuple):
         """True if the loop checks after this step. Steps are counted from 0."""
         return self.each_step or (step >= 0 and (step + 1) % self.every == 0)
 
+    def seldom(self, share: int) -> CheckSchedule:
+        """The schedule with a `share`-th of the checks, unless every step is checked."""
+        return self if self.each_step else CheckSchedule(share * self.every)
+
+    def rounds(self, most: int, unchecked: int) -> range:
+        """The rounds of a loop inside a step: `most`, or as many as are made without any check."""
+        return range(most if self.each_step else unchecked)
+
+    def unconfirmed(self, model: Oracle) -> Oracle | None:
+        """The fast copy alone, if the model itself is asked at the checks only. Otherwise None."""
+        return None if self.each_step else model.undecided()
+
 
 EACH_STEP = CheckSchedule(1)
 SELDOM = CheckSchedule(8)
@@ -52,6 +64,27 @@ SELDOM = CheckSchedule(8)
 
 def check_schedule(device: torch.device) -> CheckSchedule:
     return EACH_STEP if device.type == "cpu" else SELDOM
+
+
+def may_be_true(mask: Tensor) -> bool:
+    """False if the mask is true nowhere. True on a GPU, where the host would wait for the mask."""
+    return not check_schedule(mask.device).each_step or bool(mask.any())
+
+
+def rows_of(mask: Tensor) -> Tensor | slice:
+    """An index of the rows where a mask (N,) is true. On a GPU, where the host would wait, of all rows."""
+    return mask if check_schedule(mask.device).each_step and not mask.all() else slice(None)
+
+
+def misclassified(among: Tensor, model: Oracle, points: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+    """A mask (N,) of the rows of the mask `among` whose points (N, C, H, W) the model misclassifies. `logits`
+    belong to the points. On a GPU, the model is asked about the other rows, too."""
+    if not check_schedule(among.device).each_step:
+        return among & ~model.still_correct(points, labels, logits)
+    wrong = among.clone()
+    if among.any():
+        wrong[among] = ~model.take(among).still_correct(points[among], labels[among], logits[among])
+    return wrong
 
 
 @dataclass(frozen=True)
@@ -136,6 +169,11 @@ class ActiveExamples:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def everyone(self) -> bool:
+        """True if broken rows take part in the steps until the next check."""
+        return not self.schedule.each_step
 
     def update(self, step: int, fooled: Tensor, points: Tensor, *rows: Any) -> tuple[Any, ...]:
         """Mark the examples that fool the model at these points (M, C, H, W), and drop broken examples.

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from rbtools.attacks.pyauto import TameModel
 
 
-class _AutoPGD(ReferenceBackend):
+class AutoPGD(ReferenceBackend):
+    """Base class of the Auto-PGD attacks. `unbroken` is as in `Climb`."""
+
     steps: int
     restarts: int
-    keep_best: ClassVar[bool] = False
+    unbroken: ClassVar[str] = "images"
     mean_of: ClassVar[str] = "loss"
 
     def _climb(
@@ -33,16 +35,7 @@ class _AutoPGD(ReferenceBackend):
         assert batch.logits is not None
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         goal = batch.goal(losses.LOSSES[self.loss_for(batch.logits.shape[1])], targets)
-        return apgd(
-            model,
-            batch,
-            goal,
-            eps=self.eps,
-            norm=self.norm,
-            count=self.steps,
-            draw=draw,
-            keep_best=self.keep_best,
-        )
+        return apgd(self, draw, model, batch, goal)
 
     def _reference(
         self, cls: Any, tame: TameModel, device: torch.device, seed: int, **more: Any
@@ -65,7 +58,7 @@ class _AutoPGD(ReferenceBackend):
 
 
 @dataclass(frozen=True, kw_only=True)
-class APGDCE(_AutoPGD):
+class APGDCE(AutoPGD):
     """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
     In L1 the attack is l1-APGD (Croce and Hein 2021, arXiv:2103.01208): steps follow the largest entries of
@@ -124,11 +117,11 @@ class APGDMargin(APGDCE):
     name: ClassVar[str] = "apgd-margin"
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
-    keep_best: ClassVar[bool] = True
+    unbroken: ClassVar[str] = "best_points"
 
 
 @dataclass(frozen=True, kw_only=True)
-class APGDT(_AutoPGD):
+class APGDT(AutoPGD):
     """Targeted Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
     The attack makes one run for each target. The targets are the wrong classes in decreasing order of their

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import steps
-from rbtools.attacks.active_examples import ActiveExamples, AttackBatch, ExampleRows, wide
-from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.oracle import Oracle
-from rbtools.attacks.partial_results import continued, keep
-from rbtools.attacks.replays import Replays
+from rbtools.attacks.active_examples import wide
+from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.lazy import torch
 from rbtools.threats import ball
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.active_examples import AttackBatch
+    from rbtools.attacks.apgd import AutoPGD
+    from rbtools.attacks.losses import AttackObjective
+    from rbtools.attacks.oracle import Evaluated, Oracle
     from rbtools.rng.draws import Draws
 
 ALPHA = 0.75  # weight of the new step relative to the last move
@@ -33,90 +34,68 @@ SHRINK, LEAST_STEP = 1.5, 0.1  # l1: divides the step size; the least step size 
 
 
 def apgd(
-    model: Oracle,
-    batch: AttackBatch,
-    goal: AttackObjective,
-    *,
-    eps: float,
-    norm: str,
-    count: int,
-    draw: int,
-    keep_best: bool = False,
+    attack: AutoPGD, draw: int, model: Oracle, batch: AttackBatch, goal: AttackObjective
 ) -> tuple[Tensor, Tensor]:
-    """Run `count` steps from the random start number `draw`. Returns images (N, C, H, W) and a mask (N,) of
-    the broken images.
+    """Run the steps of an attack from the random start number `draw`. Returns images (N, C, H, W) and a mask
+    (N,) of the broken images.
 
-    `eps` is in pixel units of [0, 1]. An example is broken and dropped as soon as an iterate fools the model.
-    Unbroken examples are returned unchanged, or, with `keep_best`, at their point of largest loss (the last
-    iterate is not considered). In L1, the first steps use balls larger than eps, and points in these balls do
-    not count as a success. The steps in the ball of radius eps start from the projection of the best point.
+    An example is broken and dropped as soon as an iterate fools the model. Unbroken examples are returned
+    unchanged, or at their point of largest loss (the last iterate is not considered). In L1, the first steps
+    use balls larger than eps, and points in these balls do not count as a success. The steps in the ball of
+    radius eps start from the projection of the best point.
     """
-    balls = radii(eps, count) if norm == "l1" else [(eps, count)]
+    norm, balls = attack.norm, [(attack.eps, attack.steps)]
+    if norm == "l1":
+        balls = radii(*balls[0])
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
-    for (radius, number), (smaller, _) in itertools.pairwise(balls):
+    for (radius, count), (smaller, _) in itertools.pairwise(balls):
         found = model.partial.open(model)
         if found is None:
-            best = _highest(model, batch, goal, start, radius, number)
-            found = model.partial.close({"point": best})
+            larger = Climb(start, goal, radius, count, norm, "last", "best_points")
+            found = model.partial.close({"point": larger.drive(0, model, batch, False)[0]})
         start = ball.project(found["point"], batch.images, smaller, norm)
-    return _until_broken(model, batch, goal, start, eps, norm, balls[-1][1], keep_best=keep_best)
+    return Climb(start, goal, *balls[-1], norm, "any", attack.unbroken).drive(0, model, batch, True)
 
 
-def _until_broken(
-    model: Oracle,
-    batch: AttackBatch,
-    goal: AttackObjective,
-    start: Tensor,
-    eps: float,
-    norm: str,
-    count: int,
-    *,
-    keep_best: bool,
-) -> tuple[Tensor, Tensor]:
-    active, everyone = ActiveExamples(batch), not batch.schedule.each_step
-    seen = model.loss_and_gradient(start, goal, everyone=everyone)
-    broken = ~seen.still_correct
-    seen, images, goal, start, model = active.update(
-        -1, broken, start, seen, batch.images, goal, start, model
-    )
-    kind = SparseAscent if norm == "l1" else HalvingAscent
-    state: Ascent = kind(images, goal, start, seen.loss, seen.gradient, eps, norm, count)
-    done, state, model = continued(model, state, active)
+@dataclass(frozen=True)
+class Climb(SteppedAttack):
+    """The steps of Auto-PGD in one ball. With `iterate="last"`, no example is dropped."""
 
-    def step() -> None:
-        nonlocal state, model
-        state.point = state.move(number)
-        seen = model.loss_and_gradient(state.point, state.goal, everyone=everyone)
-        seen, state, model = active.update(-1, ~seen.still_correct, state.point, seen, state, model)
-        state.note(seen.loss, seen.gradient)
+    replayed: ClassVar[bool] = True
 
-    make_step = Replays(model, state, step, active)
-    for number in range(done + 1, count):
-        if not len(active):
-            break
-        make_step()
-        state.check(number)
-        state, model = active.check(number, state, model)
-        keep(model, state, active, number)
-    if len(active):  # the last iterate needs no gradient, because no step follows
-        point = state.move(count)
-        active.update(-1, ~model.still_correct(point, state.goal.labels), point, state)
-    return active.finish(state.best_point if keep_best else None)
+    start: Tensor
+    objective: AttackObjective
+    eps: float
+    steps: int
+    norm: str
+    iterate: str
+    unbroken: str
 
+    @property
+    def length(self) -> int:
+        """The first step is at the start. The last iterate needs no gradient if it is only judged."""
+        return self.steps if self.any_counts else self.steps + 1
 
-def _highest(
-    model: Oracle, batch: AttackBatch, goal: AttackObjective, start: Tensor, eps: float, count: int
-) -> Tensor:
-    """The points (N, C, H, W) of highest loss among all `count` steps in an L1 ball."""
-    seen = model.loss_and_gradient(start, goal, everyone=True)
-    state = SparseAscent(batch.images, goal, start, seen.loss, seen.gradient, eps, "l1", count)
-    for number in range(continued(model, state)[0] + 1, count + 1):
-        state.point = state.move(number)
-        seen = model.loss_and_gradient(state.point, goal, everyone=True)
-        state.note(seen.loss, seen.gradient)
-        state.check(number)
-        keep(model, state, None, number)
-    return state.best_point
+    def begin(self, batch: AttackBatch, restart: int) -> Ascent:
+        kind = SparseAscent if self.norm == "l1" else HalvingAscent
+        return kind(batch.images, self.start, self.objective, self.eps, self.norm, self.steps)
+
+    def prepare(self, state: Ascent, step: int, due: bool) -> object:
+        if step > 1:
+            state.check(step - 1)
+        return ()
+
+    def ask(self, state: Ascent, step: int) -> Tensor:
+        if step:
+            state.points = state.move(step)
+        return state.points
+
+    def tell(self, state: Ascent, seen: Evaluated, step: int) -> None:
+        (state.note if step else state.first)(seen.loss, seen.gradient)
+
+    def unseen(self, state: Ascent, more: bool) -> Tensor | None:
+        self.prepare(state, self.steps, True)
+        return state.move(self.steps) if self.any_counts else None
 
 
 def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int) -> Tensor:
@@ -139,19 +118,16 @@ def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int)
 
 
 @dataclass
-class Ascent(ExampleRows):
-    """The state of a run of `count` gradient steps. `images`, `point` and `gradient` are (N, C, H, W), `loss`
-    is (N,), and `step_size` is (N, 1, 1, 1). `eps` is in pixel units of [0, 1]."""
+class Ascent(Iterate):
+    """The state of a run of `count` gradient steps. `points` and `gradient` are (N, C, H, W), `loss` is (N,),
+    and `step_size` is (N, 1, 1, 1). `eps` is in pixel units of [0, 1]."""
 
-    images: Tensor
-    goal: AttackObjective
-    point: Tensor
-    loss: Tensor
-    gradient: Tensor
     eps: float
     norm: str
     count: int
-    best_point: Tensor = field(init=False)
+    loss: Tensor = field(init=False)
+    gradient: Tensor = field(init=False)
+    best_points: Tensor = field(init=False)
     best_gradient: Tensor = field(init=False)
     best_loss: Tensor = field(init=False)
     step_size: Tensor = field(init=False)
@@ -159,9 +135,14 @@ class Ascent(ExampleRows):
     first_step: ClassVar[float]  # as a multiple of eps
 
     def __post_init__(self) -> None:
-        self.best_point, self.best_gradient, self.best_loss = self.point, self.gradient, self.loss
-        shape = (len(self.point), *[1] * (self.point.ndim - 1))
-        self.step_size = torch.full(shape, self.first_step * self.eps, device=self.point.device)
+        shape = (len(self.points), *[1] * (self.points.ndim - 1))
+        self.step_size = torch.full(shape, self.first_step * self.eps, device=self.points.device)
+        self.best_points = self.points
+
+    def first(self, loss: Tensor, gradient: Tensor) -> None:
+        """Begin with the loss and the gradient at the start."""
+        self.loss = self.best_loss = loss
+        self.gradient = self.best_gradient = gradient
 
     def move(self, number: int) -> Tensor:
         """Returns the point after step `number`, counted from 1. The point is in the ball and the box."""
@@ -175,12 +156,12 @@ class Ascent(ExampleRows):
         self.loss, self.gradient = loss, gradient
         better = loss > self.best_loss
         self.best_loss = torch.where(better, loss, self.best_loss)
-        self.best_point = torch.where(wide(better, self.point), self.point, self.best_point)
+        self.best_points = torch.where(wide(better, self.points), self.points, self.best_points)
         self.best_gradient = torch.where(wide(better, gradient), gradient, self.best_gradient)
 
     def return_to_best(self, chosen: Tensor) -> None:
         """Reset the chosen examples, a mask (N, 1, 1, 1), to their best point."""
-        self.point = torch.where(chosen, self.best_point, self.point)
+        self.points = torch.where(chosen, self.best_points, self.points)
         self.gradient = torch.where(chosen, self.best_gradient, self.gradient)
 
 
@@ -228,14 +209,17 @@ class HalvingAscent(Ascent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.checkpoints = checkpoints(self.count)
-        self.previous, self.best_then = self.point, self.loss
-        self.rises = torch.zeros_like(self.loss)
-        self.halved = torch.ones_like(self.loss, dtype=torch.bool)
+        self.checkpoints, self.previous = checkpoints(self.count), self.points
+        self.rises = torch.zeros_like(self.step_size).flatten()
+        self.halved = torch.ones_like(self.rises, dtype=torch.bool)
+
+    def first(self, loss: Tensor, gradient: Tensor) -> None:
+        super().first(loss, gradient)
+        self.best_then = loss
 
     def move(self, number: int) -> Tensor:
         """The step z = P(x + eta g) with momentum: P(x + alpha (z - x) + (1 - alpha) (x - x^(k-1)))."""
-        x, previous, self.previous = self.point, self.previous, self.point
+        x, previous, self.previous = self.points, self.previous, self.points
         z = steps.ascend(x, self.gradient, self.step_size, self.norm)
         z = ball.project(z, self.images, self.eps, self.norm)
         if number == 1:
@@ -253,7 +237,7 @@ class HalvingAscent(Ascent):
             return
         gap = number - self.last_checkpoint
         self.halved = stalled(self.rises, gap, self.halved, self.best_loss, self.best_then)
-        chosen = wide(self.halved, self.point)
+        chosen = wide(self.halved, self.points)
         self.step_size = torch.where(chosen, self.step_size / 2, self.step_size)
         self.return_to_best(chosen)
         self.best_then, self.last_checkpoint = self.best_loss, number
@@ -297,18 +281,18 @@ class SparseAscent(Ascent):
         self.changed = self._changed_entries()
 
     def _changed_entries(self) -> Tensor:
-        return (self.best_point != self.images).flatten(1).sum(1)
+        return (self.best_points != self.images).flatten(1).sum(1)
 
     def move(self, number: int) -> Tensor:
         entries = torch.ceil(self.changed / SPARSITY_RATIO)
-        point = self.point + self.step_size * sparse_direction(self.gradient, entries)
+        point = self.points + self.step_size * sparse_direction(self.gradient, entries)
         return ball.project(point, self.images, self.eps, self.norm)
 
     def check(self, number: int) -> None:
         if number % self.every:
             return
         changed = self._changed_entries()
-        sparser = wide(changed < SPARSER * self.changed, self.point)
+        sparser = wide(changed < SPARSER * self.changed, self.points)
         shrunk = (self.step_size / SHRINK).clamp_min(LEAST_STEP * self.eps)
         self.step_size = torch.where(sparser, self.eps, shrunk)
         self.changed = changed

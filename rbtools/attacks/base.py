@@ -319,7 +319,7 @@ class SequentialAttack(Attack):
                 oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {some_left} · "
                 more = number + 1 < len(stages)
                 some = oracle.take(left)
-                alone = None if batch.schedule.each_step else some.undecided()
+                alone = batch.schedule.unconfirmed(some)
                 if alone is not None:
                     batch, some = replace(batch, decides=some), alone
 

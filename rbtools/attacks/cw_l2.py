@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses
-from rbtools.attacks.active_examples import ExampleRows, check_schedule, wide
+from rbtools.attacks.active_examples import ExampleRows, check_schedule, misclassified, wide
 from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.attacks.oracle import Oracle
 from rbtools.lazy import torch
@@ -97,7 +97,7 @@ class CWL2(MinimalNormAttack):
             then=torch.full_like(c, torch.inf),
             going=torch.ones_like(c, dtype=torch.bool),
         )
-        schedule = check_schedule(images.device)
+        schedule, stopped = check_schedule(images.device), False
         for number in range(1, self.steps + 1):
             find = functools.partial(_value, model.take(state.row), state, self.kappa)
             logits, total, gap, size, gradient = model.in_chunks(len(state.row), find)
@@ -107,23 +107,16 @@ class CWL2(MinimalNormAttack):
                 & state.going
             )
             point = model.seen((torch.tanh(state.w) + 1) / 2)
-            if schedule.each_step:
-                if good.any():
-                    good[good.clone()] = ~model.take(state.row[good]).still_correct(
-                        point[good], state.goal.labels[good], logits[good]
-                    )
-                nearest[state.row[good]], distance[state.row[good]] = point[good], size[good]
-            else:
-                good &= ~model.take(state.row).still_correct(point, state.goal.labels, logits)
-                nearest[state.row] = torch.where(wide(good, point), point, nearest[state.row])
-                distance[state.row] = torch.where(good, size, distance[state.row])
+            good = misclassified(good, model.take(state.row), point, state.goal.labels, logits)
+            nearest[state.row] = torch.where(wide(good, point), point, nearest[state.row])
+            distance[state.row] = torch.where(good, size, distance[state.row])
             _adam(state, gradient, number, self.lr)
-            checks = number % max(self.steps // 10, 1) == 0
-            if checks:
-                state.going = state.going & (total <= NO_BETTER * state.then)
+            if number % max(self.steps // 10, 1) == 0:
+                state.going, stopped = state.going & (total <= NO_BETTER * state.then), True
                 state.then = total
-            if checks if schedule.each_step else schedule.due(number):
+            if stopped and schedule.due(number):
                 state.take(state.going.nonzero()[:, 0])
+                stopped = False
                 if not len(state.row):
                     break
         return nearest, distance

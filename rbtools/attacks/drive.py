@@ -1,37 +1,41 @@
-"""The loop of all attacks by gradient steps. In each step, the loop asks the attack for points, evaluates the
-model there, and passes the loss and the gradient of the unbroken examples to the attack."""
+"""The loop of all attacks by steps. In each step, the loop asks the attack for points, asks the model about
+these points, and passes the answers about the unbroken examples to the attack."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import losses
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows
 from rbtools.attacks.base import SequentialAttack
 from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.partial_results import continued, keep
+from rbtools.attacks.replays import Replays
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
-    from rbtools.attacks.oracle import Evaluated, Oracle
+    from rbtools.attacks.oracle import Oracle
 
 
 @dataclass
 class Iterate(ExampleRows):
     """The state of a run. `images` (N, C, H, W) in [0, 1] are the unchanged images, `points` are the current
-    points, and `goal` is the loss to maximise. Attacks that need more fields define a subclass."""
+    points, and `goal` is the loss to maximise. The loop sets `model`. Attacks that need more fields define a
+    subclass."""
 
     images: Tensor
     points: Tensor
     goal: AttackObjective
+    model: Oracle = field(init=False, repr=False)
 
 
 class SteppedAttack(SequentialAttack):
-    """Base class of attacks by gradient steps, which define `begin`, `tell` and, if necessary, `ask`.
+    """Base class of attacks by steps, which define `begin`, `tell` and, if necessary, the other methods.
 
     The code of an attack does not depend on the device, the chunks, the fast copy of the model, the samples
     of a randomised model, 8-bit images or earlier stages.
@@ -39,6 +43,18 @@ class SteppedAttack(SequentialAttack):
 
     steps: int
     restarts: int = 1
+    # Whether a GPU may replay the steps (rbtools.attacks.replays). `ask`, `question` and `tell` then depend
+    # on the number of the step only as `prepare` says.
+    replayed: ClassVar[bool] = False
+    # How often a check of the broken examples makes the host wait for a GPU.
+    waits: ClassVar[int] = 1
+    # The field of the state with the results of unbroken examples: "points" after the last step, or others.
+    unbroken: str = "points"
+
+    @property
+    def length(self) -> int:
+        """The number of steps in a run."""
+        return self.steps
 
     @property
     def any_counts(self) -> bool:
@@ -54,34 +70,62 @@ class SteppedAttack(SequentialAttack):
         """Returns the state at the start of run number `restart`, with the images as points."""
         return Iterate(batch.images, batch.images, self.goal(batch))
 
+    def prepare(self, state: Any, step: int, due: bool) -> object:
+        """Prepare a step. Returns None to leave the step out, or else a value: steps with different values
+        are not replays of each other. If `due` is true, the host may wait for a GPU: after each check of the
+        broken examples, but not at once."""
+        return ()
+
     def ask(self, state: Any, step: int) -> Tensor:
-        """The points (N, C, H, W) at which a step needs the gradient. Steps are counted from 0."""
+        """The points (N, C, H, W) about which a step asks the model. Steps are counted from 0."""
         points: Tensor = state.points
         return points
 
-    def tell(self, state: Any, seen: Evaluated, step: int) -> None:
-        """Update `state.points` from the loss (N,) and gradient (N, C, H, W) at the points of `ask`."""
+    def question(self, state: Any, everyone: bool) -> Callable[[Tensor, AttackObjective], Any]:
+        """What a step asks the model, as a function of the points and the loss. By default, the gradient (of
+        broken examples only with `everyone`), or the loss alone if the attack uses no gradients."""
+        if not self.uses_gradients:
+            return state.model.loss  # type: ignore[no-any-return]
+        return functools.partial(state.model.loss_and_gradient, everyone=everyone)
+
+    def tell(self, state: Any, seen: Any, step: int) -> None:
+        """Update the state from the answer: by default, from the loss (N,) and its gradient (N, C, H, W) at
+        the points of `ask`."""
         raise NotImplementedError
 
-    def stages(self, classes: int) -> list[Stage]:
-        return [functools.partial(self._drive, restart) for restart in range(self.restarts)]
+    def unseen(self, state: Any, more: bool) -> Tensor | None:
+        """The points after the last step that still have to be judged, if any. The caller judges the result
+        of the last run."""
+        return state.points if more and self.unbroken == "points" else None
 
-    def _drive(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def stages(self, classes: int) -> list[Stage]:
+        return [functools.partial(self.drive, restart) for restart in range(self.restarts)]
+
+    def drive(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """Make one run. Returns a point for each example, and which points are known to fool the model."""
         state: Any = self.begin(batch, restart)
-        active = ActiveExamples(batch)
-        everyone = not (self.any_counts and batch.schedule.each_step)
-        done, state, model = continued(model, state, active)
-        for step in range(done, self.steps):
-            points = self.ask(state, step)
-            seen = model.loss_and_gradient(points, state.goal, everyone=everyone)
+        state.model, active = model, ActiveExamples(batch, batch.schedule.seldom(self.waits))
+        everyone = active.everyone or not self.any_counts
+        done, replays = continued(model, state, active), Replays(state, active, self.replayed)
+        for step in range(done, self.length):
+            case = self.prepare(state, step, active.schedule.due(step - 2))
+            if case is None:
+                continue
+            for once in replays.step(case):
+                with once:
+                    points = self.ask(state, step)
+                    seen = self.question(state, everyone)(points, state.goal)
+                    if self.any_counts:
+                        seen, state = active.update(-1, ~seen.still_correct, points, seen, state)
+                    if len(active):
+                        self.tell(state, seen, step)
             if self.any_counts:
-                seen, state, model = active.update(step, ~seen.still_correct, points, seen, state, model)
+                (state,) = active.check(step, state)
             if not len(active):
                 break
-            self.tell(state, seen, step)
             keep(model, state, active, step + 1)
-        if more and len(active):  # the caller checks the last points of the last run
-            fooled = ~model.still_correct(state.points, state.goal.labels)
-            (state,) = active.update(-1, fooled, state.points, state)
-        return active.finish(state.points)
+        last = self.unseen(state, more) if len(active) else None
+        if last is not None:
+            fooled = ~state.model.still_correct(last, state.goal.labels)
+            (state,) = active.update(-1, fooled, last, state)
+        return active.finish(getattr(state, self.unbroken))

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, pyauto
-from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
+from rbtools.attacks.active_examples import check_schedule, may_be_true, misclassified, wide
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
-from rbtools.attacks.oracle import Oracle
-from rbtools.attacks.partial_results import continued, keep
-from rbtools.attacks.replays import Replays
+from rbtools.attacks.drive import Iterate, SteppedAttack
+from rbtools.attacks.oracle import Losses
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.pyauto import TameModel
 
 ALPHA_MAX = 0.1  # the largest weight of the projection of the image
@@ -30,7 +30,7 @@ BETA = 0.9  # the share of the offset from the image that is kept once a point i
 
 
 @dataclass(frozen=True, kw_only=True)
-class FAB(ReferenceBackend):
+class FAB(ReferenceBackend, SteppedAttack):
     """Fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044), untargeted.
 
     The attack searches for the nearest adversarial example. An example is dropped as soon as an adversarial
@@ -46,6 +46,8 @@ class FAB(ReferenceBackend):
     loss: ClassVar[str] = "logit-difference"
     targeted: ClassVar[bool] = False
     precise: ClassVar[bool] = True
+    replayed: ClassVar[bool] = True
+    unbroken = "images"
 
     eps: float = 8 / 255
     norm: str = norm_param("l1")
@@ -60,55 +62,42 @@ class FAB(ReferenceBackend):
         return self.restarts > 1
 
     def stages(self, classes: int) -> list[Stage]:
-        return [functools.partial(self._walk, restart, None) for restart in range(self.restarts)]
+        return [functools.partial(self.drive, restart * classes) for restart in range(self.restarts)]
 
-    def _walk(
-        self, restart: int, rank: int | None, model: Oracle, batch: AttackBatch, more: bool
-    ) -> tuple[Tensor, Tensor]:
+    def begin(self, batch: AttackBatch, restart: int) -> Iterate:
+        """`restart` is the number of the run times the number of classes, plus the rank of the target."""
         assert batch.logits is not None
-        targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
-        draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
-        active, start = ActiveExamples(batch), batch.images
-        if draw is not None:
-            border = border_start(batch.images, batch.draws, self.eps, self.norm, draw)
+        number, rank = divmod(restart, batch.logits.shape[1])
+        start, targets = batch.images, None
+        if self.targeted:
+            targets = losses.ranked_targets(batch.logits, batch.labels)[:, rank]
+        if number:
+            border = border_start(batch.images, batch.draws, self.eps, self.norm, restart)
             start = batch.images + (border - batch.images) / 2
-        state = _FABState(
-            images=batch.images,
-            labels=batch.labels,
-            targets=batch.labels if targets is None else targets,
-            point=start,
-        )
-        done, state, model = continued(model, state, active)
+        return Iterate(batch.images, start, batch.goal(losses.targeted_margin, targets))
 
-        def step() -> None:
-            nonlocal state, model
-            if targets is None:
-                find = functools.partial(_nearest_boundary, model, state, self.norm)
-            else:
-                find = functools.partial(_boundary, model, state)
-            value, normal = model.in_chunks(len(active), find)
-            state.point = _step(state, value.to(normal), normal, self.norm)
-            logits = model.logits(state.point)
-            over = logits.argmax(1) != state.labels
-            if active.schedule.each_step and not over.any():
-                return
-            points, offset = model.seen(state.point), state.point - state.images
-            near = over & (length(points - state.images, self.norm) <= self.eps)
-            if active.schedule.each_step:
-                near[near.clone()] = ~model.take(near).still_correct(
-                    points[near], state.labels[near], logits[near]
-                )
-            state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
-            state, model = active.update(-1, near, points, state, model)
+    def ask(self, state: Iterate, step: int) -> Tensor:
+        """One step onto the boundary that is linearised at the current points."""
+        find = _boundary if self.targeted else functools.partial(_nearest_boundary, self.norm)
+        value, normal = state.model.in_chunks(len(state.points), functools.partial(find, state))
+        state.points = _step(state, value.to(normal), normal, self.norm)
+        return state.model.seen(state.points)
 
-        make_step = Replays(model, state, step, active)
-        for number in range(done, self.steps):
-            make_step()
-            state, model = active.check(number, state, model)
-            if not len(active):
-                break
-            keep(model, state, active, number + 1)
-        return active.finish()
+    def question(self, state: Iterate, everyone: bool) -> Callable[[Tensor, AttackObjective], Losses]:
+        return functools.partial(self._near, state)
+
+    def _near(self, state: Iterate, points: Tensor, goal: AttackObjective) -> Losses:
+        """The model judges the points within eps. The loss is only whether a point is beyond the boundary."""
+        logits = state.model.logits(points)
+        over = logits.argmax(1) != goal.labels
+        near = over & (length(points - state.images, self.norm) <= self.eps)
+        return Losses(points, ~misclassified(near, state.model, points, goal.labels, logits), over)
+
+    def tell(self, state: Iterate, seen: Losses, step: int) -> None:
+        """Move the points beyond the boundary towards their images."""
+        if may_be_true(seen.loss):
+            offset = state.points - state.images
+            state.points = torch.where(wide(seen.loss, offset), state.images + BETA * offset, state.points)
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.fab_pt import FABAttack_PT
@@ -147,18 +136,10 @@ class FABT(FAB):
 
     def stages(self, classes: int) -> list[Stage]:
         return [
-            functools.partial(self._walk, restart, rank)
+            functools.partial(self.drive, restart * classes + rank)
             for rank in range(min(self.targets, classes - 1))
             for restart in range(self.restarts)
         ]
-
-
-@dataclass
-class _FABState(ExampleRows):
-    images: Tensor
-    labels: Tensor
-    targets: Tensor
-    point: Tensor
 
 
 def length(vectors: Tensor, norm: str) -> Tensor:
@@ -169,9 +150,9 @@ def length(vectors: Tensor, norm: str) -> Tensor:
     return flat.abs().sum(1) if norm == "l1" else torch.linalg.vector_norm(flat, dim=1)
 
 
-def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
+def _step(state: Iterate, value: Tensor, normal: Tensor, norm: str) -> Tensor:
     """The next point lies between the projections of the current point and of the image onto the boundary."""
-    here, image, normal = state.point.flatten(1), state.images.flatten(1), normal.flatten(1)
+    here, image, normal = state.points.flatten(1), state.images.flatten(1), normal.flatten(1)
     from_image = value + (normal * (image - here)).sum(1)
     both = shortest_way(
         torch.cat((here, image)), torch.cat((normal, normal)), torch.cat((value, from_image)), norm
@@ -180,21 +161,19 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
     near, far = (length(way, norm).clamp_min(1e-8) for way in ways)
     alpha = (near / (near + far)).clamp_max(ALPHA_MAX)[:, None]
     moved = (1 - alpha) * (here + ETA * ways[0]) + alpha * (image + ETA * ways[1])
-    return moved.clamp_(0, 1).view_as(state.point)
+    return moved.clamp_(0, 1).view_as(state.points)
 
 
-def _boundary(model: Oracle, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
+def _boundary(state: Iterate, rows: slice) -> tuple[Tensor, Tensor]:
     """The difference z_t - z_y (N,) and its gradient (N, C, H, W), for some examples."""
-    goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
-    some = model.take(rows)
-    return some.differentiate(*some.with_graph(state.point[rows]), goal)
+    some = state.model.take(rows)
+    return some.differentiate(*some.with_graph(state.points[rows]), state.goal.take(rows))
 
 
-def _nearest_boundary(model: Oracle, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
+def _nearest_boundary(norm: str, state: Iterate, rows: slice) -> tuple[Tensor, Tensor]:
     """The same as `_boundary`, but for the wrong class whose linearised boundary is nearest."""
-    labels = state.labels[rows]
-    model = model.take(rows)
-    inputs, logits = model.with_graph(state.point[rows])
+    labels, model = state.goal.labels[rows], state.model.take(rows)
+    inputs, logits = model.with_graph(state.points[rows])
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
     for kind in range(logits.shape[1]):
@@ -239,11 +218,10 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     wanted = value.abs()
     t = torch.zeros_like(wanted)
     gain, pace, move = t, rate.sum(1), torch.zeros_like(room)
-    each_step = check_schedule(points.device).each_step
-    for _ in range(_ROUNDS if each_step else _ROUNDS_UNCHECKED):
+    for _ in check_schedule(points.device).rounds(_ROUNDS, _ROUNDS_UNCHECKED):
         short = wanted - gain
         ahead = (short > 1e-6 * wanted) & (pace > 0)
-        if each_step and not ahead.any():
+        if not may_be_true(ahead):
             break
         t = torch.where(ahead, t + short / pace.clamp_min(torch.finfo(pace.dtype).tiny), t)
         reach = t[:, None] if speed is None else t[:, None] * speed

@@ -52,7 +52,7 @@ class MinimalNormAttack(SequentialAttack):
         """Returns the result of `search`. On a GPU, the search uses the fast copy of the model, and the exact
         model checks the points at the end. For points that do not fool the exact model, the search is
         repeated with checks by the exact model in every step."""
-        alone = None if check_schedule(images.device).each_step else model.undecided()
+        alone = check_schedule(images.device).unconfirmed(model)
         if alone is None:
             return self.search(model, images, labels)
         points, distance = self.search(alone, images, labels)
@@ -105,7 +105,7 @@ def nearest(
 
     found = model.partial.open(model)
     if found is None:
-        for number in range(continued(model, search)[0], count):
+        for number in range(continued(model, search), count):
             logits, value, gradient = model.in_chunks(len(images), gradient_at)
             _keep_nearest(model, search, logits, objective.labels, norm)
             search.points = move(search, gradient, value, number)

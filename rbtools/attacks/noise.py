@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses
-from rbtools.attacks.active_examples import ActiveExamples, wide
-from rbtools.attacks.base import SequentialAttack, norm_param
+from rbtools.attacks.active_examples import wide
+from rbtools.attacks.base import norm_param
+from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
@@ -15,12 +16,13 @@ from rbtools.threats import ball
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_examples import AttackBatch, Stage
-    from rbtools.attacks.oracle import Oracle
+    from rbtools.attacks.active_examples import AttackBatch
+    from rbtools.attacks.oracle import Losses
+    from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseAttack(SequentialAttack):
+class NoiseAttack(SteppedAttack):
     """Random points in the ball, without gradients, as a baseline for other attacks.
 
     The points are uniformly distributed in the ball and clipped to the box. An example is dropped at its
@@ -38,6 +40,7 @@ class NoiseAttack(SequentialAttack):
     uses_logits: ClassVar[bool] = False
     loss: ClassVar[str] = "margin"
     clean_pass: ClassVar[bool] = False
+    unbroken = "best_points"
 
     eps: float = 8 / 255
     norm: str = norm_param()
@@ -47,23 +50,29 @@ class NoiseAttack(SequentialAttack):
     def most_passes(self) -> int:
         return self.draws_each * self.samples
 
-    def stages(self, classes: int) -> list[Stage]:
-        return [self._sample]
+    @property
+    def length(self) -> int:
+        return self.samples
 
-    def _sample(self, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        active, best_point = ActiveExamples(batch), batch.images
-        best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
-        for sample in range(self.samples):
-            if not len(active):
-                break
-            points = ball.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
-            logits = model.logits(points)
-            value = losses.margin(logits, batch.labels, batch.labels).to(best)
-            fooled = ~model.still_correct(points, batch.labels, logits)
-            better = value > best
-            best_point = torch.where(wide(better, points), points, best_point)
-            best = torch.where(better, value, best)
-            best_point, best, batch, model = active.update(
-                sample, fooled, points, best_point, best, batch, model
-            )
-        return active.finish(best_point)
+    def begin(self, batch: AttackBatch, restart: int) -> _BestPoint:
+        lowest = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
+        goal = batch.goal(losses.margin)
+        return _BestPoint(batch.images, batch.images, goal, batch.draws, batch.images, lowest)
+
+    def ask(self, state: _BestPoint, step: int) -> Tensor:
+        return ball.uniform_start(state.images, state.draws, self.eps, self.norm, draw=step)
+
+    def tell(self, state: _BestPoint, seen: Losses, step: int) -> None:
+        value = seen.loss.to(state.best)
+        better = value > state.best
+        state.best_points = torch.where(wide(better, seen.points), seen.points, state.best_points)
+        state.best = torch.where(better, value, state.best)
+
+
+@dataclass
+class _BestPoint(Iterate):
+    """The margins `best` (N,) belong to `best_points`."""
+
+    draws: Draws
+    best_points: Tensor
+    best: Tensor

@@ -38,6 +38,17 @@ class Evaluated(NamedTuple):
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
+class Losses(NamedTuple):
+    """The results without gradients at `points` (N, C, H, W): whether they are classified correctly (N,)."""
+
+    points: Tensor
+    still_correct: Tensor
+    loss: Tensor
+
+    def take(self, index: Tensor) -> Losses:
+        return Losses(*(one[index] for one in self))
+
+
 _NOTHING_KEPT = PartialResults()
 
 # If most examples of a graph are broken, the graph is discarded: a second forward pass on the other examples
@@ -185,6 +196,11 @@ class Oracle:
             if "requires grad" in str(error):
                 raise not_differentiable() from error
             raise
+
+    def loss(self, points: Tensor, objective: AttackObjective) -> Losses:
+        """The objective at the points, without a gradient."""
+        logits = self.logits(points)
+        return Losses(points, self.still_correct(points, objective.labels, logits), objective(logits))
 
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False

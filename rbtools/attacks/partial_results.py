@@ -51,22 +51,21 @@ class PartialResults:
         """Keep the state of a loop between two steps, if this is due."""
 
 
-def continued(model: Oracle, state: Any, active: ActiveExamples | None = None) -> tuple[int, Any, Oracle]:
-    """The number of finished steps of a loop that has just begun, with its state and its model after these
-    steps. If the loop drops examples, `state` is an `ExampleRows`. If the class of the state is not of this
-    package, the loop begins at the first step, because the state may have fields that are not kept."""
+def continued(model: Oracle, state: Any, active: ActiveExamples | None = None) -> int:
+    """The number of finished steps of a loop that has just begun. The state is then as after these steps. If
+    the loop drops examples, the state is an `ExampleRows`. If the class of the state is not of this package,
+    the loop begins at the first step, because the state may have fields that are not kept."""
     saved = model.partial.loop() if _is_kept(state) else None
     if saved is None:
-        return 0, state, model
+        return 0
     if active is not None:
-        rows = torch.searchsorted(active.row, saved["active.row"])
-        state, model = state.take(rows), model.take(rows)
+        state.take(torch.searchsorted(active.row, saved["active.row"]))
     objects = {"active": active, "state": state}
     for name, value in saved.items():
         owner, _, field = name.partition(".")
         if owner in objects:
             setattr(objects[owner], field, value if value.ndim else value.item())
-    return int(saved["steps"]), state, model
+    return int(saved["steps"])
 
 
 def keep(model: Oracle, state: Any, active: ActiveExamples | None, steps: int) -> None:

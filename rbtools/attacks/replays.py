@@ -2,46 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rbtools import graphs
-from rbtools.attacks.oracle import Oracle
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_examples import ActiveExamples, ExampleRows
+    from rbtools.attacks.active_examples import ActiveExamples
 
 _BEFORE = 2  # calls with the same shapes before a call is captured
 _LARGEST = 1 << 26  # bytes of a tensor; with larger tensors a kernel takes longer than its launch
 _APART = 0.5  # largest difference between a replay and a call of the step, as a share of the step's change
 
 
-class Replays:
-    """Performs a step of a loop by calling `step`, which assigns new tensors to fields of `state` and marks
-    broken examples in `active`.
+class _Guard(AbstractContextManager[None]):
+    """Keeps an error in the body of a `with`, instead of raising it."""
 
-    On a GPU, the third call with the same shapes is captured as a CUDA graph, and later calls replay the
-    graph. After the capture, `step` must not depend on any other changing value and must not wait for the
-    GPU. If the first replay differs from a call of `step`, or if the capture fails, `step` is always called.
+    error: Exception | None = None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        self.error = error if isinstance(error, (RuntimeError, ValueError)) else None
+        return self.error is not None
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Replays:
+    """Performs the steps of a loop, each of which assigns new tensors to fields of `state` and marks broken
+    examples in `active`. The loop writes a step as
+
+        for once in replays.step():
+            with once:
+                ...
+
+    On a GPU, the third step with the same shapes is captured as a CUDA graph, for which its code runs twice,
+    and later steps replay the graph, for which its code does not run. After the capture, a step must not
+    depend on any other changing value and must not wait for the GPU. If the first replay differs from the
+    step's own result, or if the capture fails, or without `wanted`, the code of each step runs once.
     """
 
-    def __init__(
-        self, model: Oracle, state: ExampleRows, step: Callable[[], None], active: ActiveExamples
-    ) -> None:
-        self.model, self.state, self.step, self.active = model, state, step, active
-        self.usable = not model.randomised and graphs.usable(active.row.device)
+    def __init__(self, state: Any, active: ActiveExamples, wanted: bool) -> None:
+        self.state, self.active = state, active
+        self.usable = wanted and not state.model.randomised and graphs.usable(active.row.device)
+        self.passes = state.model.passes
         self.shapes: Any = None
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.fixed: dict[str, Tensor] = {}
 
-    def __call__(self, case: object = None) -> None:
+    def step(self, case: object = None) -> Iterator[AbstractContextManager[None]]:
         """Perform a step. `case` is a further value on which the step depends."""
-        if not (self.usable and self.model.passes.captures):
-            self.step()
+        if not (self.usable and self.passes.captures):
+            yield nullcontext()
             return
         tensors = self.state.tensors()
         shapes = (case, [(name, tensor.shape) for name, tensor in tensors.items()])
@@ -51,11 +69,11 @@ class Replays:
         if self.graph is not None:
             self._settle()
             self.graph.replay()
-            self.model.passes.add(*self.passes)
+            self.passes.add(*self.counts)
         elif self.calls <= _BEFORE or max(one.nbytes for one in tensors.values()) > _LARGEST:
-            self.step()
+            yield nullcontext()
         else:
-            self._record()
+            yield from self._record()
 
     def _settle(self) -> None:
         """Copy new values of the fields into the tensors that the graph uses."""
@@ -72,42 +90,45 @@ class Replays:
         for name, tensor in tensors.items():
             setattr(self.state, name, tensor)
 
-    def _record(self) -> None:
+    def _record(self) -> Iterator[AbstractContextManager[None]]:
         """Capture the step, replay it, and compare the result with that of a normal call of the step."""
         before, self.fixed = self._copies(), self._copies()
-        marks, counted = self.active.marks(), self._counted()
+        marks, counted, guard = self.active.marks(), self._counted(), _Guard()
         try:
             with graphs.no_waits():
-                self.step()
+                yield guard
+                guard.check()
             called, marked = self._copies(), self.active.marks()
-            self.passes = [now - then for now, then in zip(self._counted(), counted, strict=True)]
+            self.counts = [now - then for now, then in zip(self._counted(), counted, strict=True)]
             self._assign(self.fixed)
             self.active.set_marks(marks)
             graph, (pool, _) = torch.cuda.CUDAGraph(), graphs.lasting_pool(self.active.row.device)
             with pool.capture(graph):
-                self.step()
+                yield guard
+                guard.check()
                 self._settle()
             graph.replay()
             self._compare(before, called, marked)
             self.graph = graph
             self._count_from(counted)
-            self.model.passes.add(*self.passes)
+            self.passes.add(*self.counts)
+            return
         except (RuntimeError, ValueError):  # the network's own code does something that cannot be captured
-            self.model.passes.captures, self.fixed = False, {}
-            graphs.lasting_pool.cache_clear()
-            self._count_from(counted)
-            self.active.set_marks(marks)
-            self._assign(before)
-            self.step()
+            self.passes.captures, self.fixed, guard.error = False, {}, None
+        graphs.lasting_pool.cache_clear()
+        self._count_from(counted)
+        self.active.set_marks(marks)
+        self._assign(before)
+        yield nullcontext()
 
     def _copies(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
     def _count_from(self, counted: tuple[int, int]) -> None:
-        self.model.passes.add(*(then - now for then, now in zip(counted, self._counted(), strict=True)))
+        self.passes.add(*(then - now for then, now in zip(counted, self._counted(), strict=True)))
 
     def _counted(self) -> tuple[int, int]:
-        return self.model.passes.forwards, self.model.passes.backwards
+        return self.passes.forwards, self.passes.backwards
 
     def _compare(
         self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]

@@ -1,25 +1,23 @@
 """Square: random search with squares of pixels, without gradients. In L1 it follows Croce and Hein 2021.
 
-The best image so far is a single buffer. A query writes its square into this buffer, and the old pixels are
-written back if the margin does not decrease. A query is skipped if its square changes nothing, or if the same
-square was rejected since the best image last changed. The images advance through their queries independently,
-which keeps the batches full.
+A query is skipped if its square changes nothing, or if the same square was rejected since the best image last
+changed. The images advance through their queries independently, which keeps the batches full.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import pyauto
-from rbtools.attacks.active_examples import ActiveExamples, CheckSchedule, ExampleRows
+from rbtools.attacks import losses, pyauto
+from rbtools.attacks.active_examples import may_be_true, rows_of, wide
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
-from rbtools.attacks.losses import best_other, of_class
-from rbtools.attacks.partial_results import continued, keep
-from rbtools.attacks.replays import Replays
+from rbtools.attacks.drive import Iterate, SteppedAttack
+from rbtools.attacks.oracle import Losses
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
@@ -27,8 +25,8 @@ from rbtools.threats import ball
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_examples import AttackBatch, Stage
-    from rbtools.attacks.oracle import Oracle
+    from rbtools.attacks.active_examples import AttackBatch
+    from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.pyauto import TameModel
     from rbtools.rng.draws import Draws
 
@@ -42,7 +40,7 @@ _DECAY = {"l2": 2, "l1": 4}  # how fast eta falls with the distance from its cen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Square(ReferenceBackend):
+class Square(ReferenceBackend, SteppedAttack):
     """Square attack (Andriushchenko et al. 2020, arXiv:1912.00049), L-infinity, L2 and L1.
 
     The attack is a random search that decreases the margin z_y - (largest other logit) and uses only the
@@ -62,6 +60,9 @@ class Square(ReferenceBackend):
     version: ClassVar[int] = 2
     random: ClassVar[bool] = True
     uses_gradients: ClassVar[bool] = False
+    replayed: ClassVar[bool] = True
+    unbroken = "images"
+    waits: ClassVar[int] = 2  # for the broken examples, and for the end of a block
     loss: ClassVar[str] = "margin"
 
     eps: float = 8 / 255
@@ -81,9 +82,6 @@ class Square(ReferenceBackend):
     def most_passes(self) -> int:
         return self.draws_each * self.restarts * self.queries
 
-    def stages(self, classes: int) -> list[Stage]:
-        return [functools.partial(self._search, restart) for restart in range(self.restarts)]
-
     def share(self, query: int) -> float:
         """The share of the image's pixels in the square of this query. Queries are counted from 0."""
         if self.schedule == "rescaled":
@@ -97,42 +95,43 @@ class Square(ReferenceBackend):
             side = max(side, 3) | 1
         return min(side, height, width)
 
-    def _search(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """Make one run. Returns images (N, C, H, W) in [0, 1], and a mask (N,) of the broken examples."""
-        sides = [self.side(query, *batch.images.shape[2:]) for query in range(self.queries)]
-        schedule = batch.schedule
-        if not schedule.each_step:  # the loop waits twice: for the active images, and for a block's end
-            schedule = CheckSchedule(2 * schedule.every)
-        active, images = ActiveExamples(batch, schedule), batch.images.contiguous()
-        eps, norm = self.eps, self.norm
-        best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
-        margin, fooled = _ask(model, best, batch.labels)
-        state = _SquareState(batch.labels, best, margin, images, batch.draws, eps, norm)
-        state, model = active.update(-1, fooled, state.best, state, model)
-        done, state, model = continued(model, state, active)
+    @property
+    def length(self) -> int:
+        """The first step asks about the start, and each further step makes one query."""
+        return self.queries + 1
 
-        def query() -> None:
-            nonlocal state, model
-            fooled = _try(model, state, side, schedule.each_step)
-            state, model = active.update(-1, fooled, state.best, state, model)
+    def begin(self, batch: AttackBatch, restart: int) -> _SquareState:
+        images, eps, norm = batch.images.contiguous(), self.eps, self.norm
+        start = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
+        blocks = _blocks([self.side(query, *images.shape[2:]) for query in range(self.queries)])
+        first_draw = restart * (math.ceil(self.queries / _AT_ONCE) + 1)
+        goal = batch.goal(losses.margin)
+        return _SquareState(images, start, goal, batch.draws, eps, norm, blocks, first_draw)
 
-        make_query = Replays(model, state, query, active)
-        first_draw = restart * (math.ceil(len(sides) / _AT_ONCE) + 1)
-        for queries in _blocks(sides):
-            if not len(active):
-                break
-            if queries.stop <= done:
-                continue
-            side = sides[queries[0]]
-            if queries.start >= done:
-                state.start_block(_words(state.draws.child("squares"), first_draw, queries), side)
-            for tried in range(max(done - queries.start, 0), len(queries)):
-                if schedule.due(tried - 1) and not (state.next < len(queries)).any():
-                    break
-                make_query(side)
-                state, model = active.check(tried, state, model)
-                keep(model, state, active, queries.start + tried + 1)
-        return active.finish()
+    def prepare(self, state: _SquareState, step: int, due: bool) -> object:
+        """Begin a new block of queries. If all images have made the queries of their block, its further steps
+        are left out."""
+        if not step:
+            return ()
+        side = self.side(step - 1, *state.images.shape[2:])
+        if step - 1 in state.blocks:
+            words = _words(state.draws.child("squares"), state.first_draw, state.blocks[step - 1])
+            state.start_block(words, side)
+        if due and state.going:
+            state.going = bool((state.next < state.words.shape[1]).any())
+        return side if state.going else None
+
+    def ask(self, state: _SquareState, step: int) -> Tensor:
+        return state.tried(self.side(step - 1, *state.images.shape[2:])) if step else state.points
+
+    def question(self, state: _SquareState, everyone: bool) -> Callable[[Tensor, AttackObjective], Losses]:
+        return state.model.loss if state.changed is None else functools.partial(_of_changed, state)
+
+    def tell(self, state: _SquareState, seen: Losses, step: int) -> None:
+        if step:
+            state.keep_better(seen)
+        else:
+            state.loss, state.fooled = seen.loss, ~seen.still_correct
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.square import SquareAttack
@@ -154,30 +153,35 @@ class Square(ReferenceBackend):
 
 
 @dataclass
-class _SquareState(ExampleRows):
-    """The examples that are not broken, with the best image so far and its margin.
+class _SquareState(Iterate):
+    """`points` are the best images so far, with their loss (N,). `fooled` (N,) are the examples that were
+    misclassified before, and `changed` (N,) those that the current squares change.
 
-    For a block of Q queries, `words` (N, Q, 5) are the random words, and `next` (N,) is the index of the next
-    query. In linf, if there are few different squares, `numbers` (N, Q) identifies the square of each query,
-    and `rejected` (N, squares) marks squares that do not decrease the margin of the best image.
+    `blocks` are the blocks of queries by their first query. For a block of Q queries, `words` (N, Q, 5) are
+    the random words, `next` (N,) is the index of the next query, and `going` is false if no image has a query
+    left. In linf, if there are few different squares, `numbers` (N, Q) identifies the square of each query,
+    and `rejected` (N, squares) marks squares that do not increase the loss of the best image.
     """
 
-    labels: Tensor
-    best: Tensor
-    margin: Tensor
-    images: Tensor
     draws: Draws
     eps: float
     norm: str
+    blocks: dict[int, range]
+    first_draw: int
+    loss: Tensor = field(init=False)
+    fooled: Tensor = field(init=False)
     words: Tensor = field(init=False)
     next: Tensor = field(init=False)
     numbers: Tensor = field(init=False)
     rejected: Tensor | None = None
+    going: bool = True
+    changed: Tensor | None = None
 
     def start_block(self, words: Tensor, side: int) -> None:
         """Begin a block of Q queries. If the side is new, no square is marked as rejected."""
-        self.words, self.next = words.to(self.images.device), torch.zeros_like(self.labels)
-        channels, height, width = self.best.shape[1:]
+        self.words, self.next = words.to(self.images.device), torch.zeros_like(self.goal.labels)
+        self.going = True
+        channels, height, width = self.points.shape[1:]
         rows, columns = height - side + 1, width - side + 1
         squares = rows * columns << channels
         if self.norm != "linf" or squares > _MOST_SQUARES:  # in l2 and l1 a square depends on the best image
@@ -190,9 +194,28 @@ class _SquareState(ExampleRows):
             self.rejected = torch.zeros(len(top), squares, dtype=torch.bool, device=top.device)
         self._skip_rejected()
 
-    def advance(self, going: Tensor, better: Tensor) -> None:
-        """Advance the images `going` (N,) to their next query that needs the model. `better` (N,) are the
-        images whose last query was accepted."""
+    def tried(self, side: int) -> Tensor:
+        """The best images with the next square of each image."""
+        count, flat = self.words.shape[1], self.points.flatten(2)
+        rows = torch.arange(len(flat), device=flat.device)
+        words = self.words[rows, self.next.clamp_max(count - 1)]
+        at, values = (_patch_linf if self.norm == "linf" else _patch_lp)(self, words, side)
+        changed = (flat.gather(2, at) != values).flatten(1).any(1) & (self.next < count)
+        if self.model.randomised and changed.any():
+            # Both losses need the same random numbers: otherwise a loss that is high by chance would remain.
+            some = self.model.take(changed)
+            self.loss[changed] = some.loss(self.points[changed], self.goal.take(changed)).loss
+            some.repeat_draws()
+        self.changed = changed
+        return flat.scatter(2, at, values).view_as(self.points)
+
+    def keep_better(self, seen: Losses) -> None:
+        """Keep the squares that increase the loss, and advance to the next queries that need the model."""
+        fooled, going = ~seen.still_correct, self.next < self.words.shape[1]
+        better = (seen.loss > self.loss) | fooled
+        self.loss = torch.where(better, seen.loss, self.loss)
+        self.points = torch.where(wide(better, self.points), seen.points, self.points)
+        self.fooled = self.fooled | fooled
         if self.rejected is not None:
             last = self.numbers.gather(1, self.next.clamp_max(self.numbers.shape[1] - 1)[:, None])
             self.rejected.scatter_(1, last, self.rejected.gather(1, last) | going[:, None])
@@ -209,13 +232,11 @@ class _SquareState(ExampleRows):
         self.next = torch.where(answered, count, query).amin(1)
 
 
-def _blocks(sides: list[int]) -> Iterator[range]:
-    """Divide the queries into ranges inside blocks of _BLOCK queries, whose squares have the same side."""
-    start = 0
-    for query in range(1, len(sides) + 1):
-        if query == len(sides) or query % _BLOCK == 0 or sides[query] != sides[start]:
-            yield range(start, query)
-            start = query
+def _blocks(sides: list[int]) -> dict[int, range]:
+    """Divide the queries into blocks of at most _BLOCK queries, whose squares have the same side."""
+    queries = range(len(sides))
+    starts = [query for query in queries if query % _BLOCK == 0 or sides[query] != sides[query - 1]]
+    return {start: range(start, stop) for start, stop in itertools.pairwise([*starts, len(sides)])}
 
 
 def _words(draws: Draws, first: int, queries: range) -> Tensor:
@@ -228,44 +249,17 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
     return words[:, queries[0] % _AT_ONCE :][:, : len(queries)]
 
 
-def _try(model: Oracle, state: _SquareState, side: int, each: bool) -> Tensor:
-    """Write each image's next square into its best image if this decreases the margin. Returns a mask (N,) of
-    the newly misclassified examples. With `each`, only images that the square changes are queried."""
-    count = state.words.shape[1]
-    going = state.next < count
-    words = state.words[torch.arange(len(going), device=going.device), state.next.clamp_max(count - 1)]
-    at, values = (_patch_linf if state.norm == "linf" else _patch_lp)(state, words, side)
-    flat = state.best.flatten(2)
-    old = flat.gather(2, at)
-    changed = (old != values).flatten(1).any(1) & going
-    if model.randomised and changed.any():
-        # Both margins need the same random numbers: otherwise a margin that is low by chance would remain.
-        some = model.take(changed)
-        state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
-        some.repeat_draws()
-    flat.scatter_(2, at, values)
-    if not each:
-        margin, fooled = _ask(model, state.best, state.labels)
-        margin = torch.where(changed, margin, state.margin)
-        # If only the fast copy was fooled before, and not the model, the margin must continue to fall.
-        fooled &= ~(margin >= state.margin)  # does not apply to NaN
-    else:
-        margin, fooled = state.margin.clone(), torch.zeros_like(changed)
-        if changed.any():
-            rows = slice(None) if changed.all() else changed  # a slice copies nothing
-            margin[rows], fooled[rows] = _ask(model.take(rows), state.best[rows], state.labels[rows])
-    better = (margin < state.margin) | fooled
-    state.margin = torch.where(better, margin, state.margin)
-    flat.scatter_(2, at, torch.where(better[:, None, None], values, old))
-    state.advance(going, better)
-    return fooled
-
-
-def _ask(model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns z_y - (largest other logit) (N,), and a mask (N,) of the misclassified images."""
-    logits = model.logits(images)
-    wrong = ~model.still_correct(images, labels, logits)
-    return of_class(logits, labels) - best_other(logits, labels), wrong
+def _of_changed(state: _SquareState, points: Tensor, goal: AttackObjective) -> Losses:
+    """The loss of the images that the squares change. The loss of the others is known."""
+    assert state.changed is not None
+    loss, correct = state.loss.clone(), torch.ones_like(state.changed)
+    if may_be_true(state.changed):
+        rows = rows_of(state.changed)
+        _, correct[rows], loss[rows] = state.model.take(rows).loss(points[rows], goal.take(rows))
+        loss = torch.where(state.changed, loss, state.loss)
+        # If only the fast copy was fooled before, and not the model, the loss must continue to rise.
+        correct |= ~state.changed | (state.fooled & (loss <= state.loss))  # does not apply to NaN
+    return Losses(points, correct, loss)
 
 
 def _stripes(batch: AttackBatch, eps: float, restart: int) -> Tensor:
@@ -299,7 +293,7 @@ def _signs(words: Tensor, channels: int) -> Tensor:
 def _patch_linf(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Tensor]:
     """Algorithm 2: the pixels inside a square become x + eps or x - eps, with one sign per channel. Returns
     flat positions and new values of pixels (N, C, side * side)."""
-    at = _window(words[:, :2], side, state.best)
+    at = _window(words[:, :2], side, state.points)
     x = state.images.flatten(2).gather(2, at)
     values = torch.where(_signs(words[:, 4], x.shape[1]), x + state.eps, x - state.eps)
     return at, values.clamp_(0, 1)
@@ -376,9 +370,9 @@ def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Te
     by the number of channels, as in AutoAttack's code. Returns flat positions and new values of all pixels
     (N, C, H * W).
     """
-    norm, channels = state.norm, state.best.shape[1]
-    w1, w2 = (_window(corner, side, state.best) for corner in (words[:, :2], words[:, 2:4]))
-    nu = (state.best - state.images).flatten(2)
+    norm, channels = state.norm, state.points.shape[1]
+    w1, w2 = (_window(corner, side, state.points) for corner in (words[:, :2], words[:, 2:4]))
+    nu = (state.points - state.images).flatten(2)
     emptied = nu.scatter(2, w2, 0.0).scatter_(2, w1, 0.0)
     before, after = (nu.abs(), emptied.abs()) if norm == "l1" else (nu.square(), emptied.square())
     unused = (state.eps ** ball.ORDER[norm] - before.sum((1, 2))).clamp_min(0).view(-1, 1, 1)
@@ -389,5 +383,5 @@ def _patch_lp(state: _SquareState, words: Tensor, side: int) -> tuple[Tensor, Te
     eta = _turned_etas(((words[:, 4] >> 31) & 1).bool(), side, norm)[:, None]
     mixed = rho * eta + _unit_rows(nu.gather(2, w1), norm)
     nu = emptied.scatter(2, w1, _unit_rows(mixed, norm) * length)
-    values = _within(state.images, nu.view_as(state.best), state.eps, norm).flatten(2)
+    values = _within(state.images, nu.view_as(state.points), state.eps, norm).flatten(2)
     return torch.arange(values.shape[2], device=values.device).expand_as(values), values

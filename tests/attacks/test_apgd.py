@@ -7,6 +7,7 @@ import torch
 
 from rbtools.attacks import apgd_ascent, losses
 from rbtools.attacks.active_examples import AttackBatch
+from rbtools.attacks.apgd import APGDCE
 from rbtools.attacks.oracle import Oracle
 from tests.networks import draws_for
 
@@ -65,7 +66,7 @@ def test_momentum_and_halving_by_hand(monkeypatch):
     monkeypatch.setattr(apgd_ascent, "border_start", lambda *_: image - 0.2)
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
     goal = batch.goal(margin_of_first)
-    apgd_ascent.apgd(Oracle(model), batch, goal, eps=0.2, norm="linf", count=10, draw=0)
+    apgd_ascent.apgd(APGDCE(eps=0.2, steps=10), 0, Oracle(model), batch, goal)
     assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
 
 
@@ -79,9 +80,8 @@ def test_the_last_of_ten_iterates_is_judged(norm, passes):
         return torch.stack([first, torch.zeros(1)], dim=1)
 
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
-    found, broken = apgd_ascent.apgd(
-        Oracle(model), batch, batch.goal(margin_of_first), eps=0.2, norm=norm, count=10, draw=0
-    )
+    attack, goal = APGDCE(eps=0.2, norm=norm, steps=10), batch.goal(margin_of_first)
+    found, broken = apgd_ascent.apgd(attack, 0, Oracle(model), batch, goal)
     assert len(points) == passes and broken.tolist() == [True] and torch.equal(found, points[-1])
 
 
@@ -113,16 +113,17 @@ def test_the_step_in_l1_shrinks_until_the_best_change_is_sparser():
     start = images + 0.1
     loss, gradient = torch.zeros(2), torch.ones(2, 1, 2, 5)
     goal = AttackBatch(images, torch.zeros(2).long(), draws_for(2)).goal(margin_of_first)
-    state = apgd_ascent.SparseAscent(images, goal, start, loss, gradient, eps=1.0, norm="l1", count=10)
+    state = apgd_ascent.SparseAscent(images, start, goal, eps=1.0, norm="l1", count=10)
+    state.first(loss, gradient)
     assert state.changed.tolist() == [10, 10]
     sparse = start.clone()
     sparse[0, 0, 0, 0] = 0.5  # 9 of 10 entries: less than .95 of them
-    state.point = sparse
+    state.points = sparse
     state.note(torch.tensor([1.0, 1.0]), gradient)
-    state.point = start + 0.05
+    state.points = start + 0.05
     state.check(1)
     assert state.step_size.flatten().tolist() == pytest.approx([1.0, 1 / 1.5])
-    assert torch.equal(state.point[0], sparse[0]) and torch.equal(state.point[1], start[1] + 0.05)
+    assert torch.equal(state.points[0], sparse[0]) and torch.equal(state.points[1], start[1] + 0.05)
     for number in range(2, 12):
         state.check(number)
     assert state.step_size.flatten().tolist() == pytest.approx([0.1, 0.1])  # no less than a tenth of eps

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rbtools.attacks import ATTACKS, square
+from rbtools.attacks import ATTACKS, losses, square
 from rbtools.attacks.aa import AutoAttack
+from rbtools.attacks.active_examples import AttackBatch
 from rbtools.attacks.curve import CurveAttack
 from rbtools.attacks.oracle import Oracle
 from rbtools.errors import RbError
@@ -374,8 +375,8 @@ def test_a_square_in_l1_moves_what_two_windows_had_into_one():
     best = images.clone()
     best[0, 0, 0, 0], best[0, 0, 4, 4] = 0.6, 0.2  # lengths .1 and .3 of eps .5: .1 is unused
     words = torch.tensor([[0, 0, 2**32 - 1, 2**32 - 1, 1]])  # from the last corner into the first
-    margin, labels = torch.zeros(1), torch.zeros(1, dtype=torch.long)
-    state = square._SquareState(labels, best, margin, images, draws_for(1), 0.5, "l1")
+    goal = AttackBatch(images, torch.zeros(1).long(), draws_for(1)).goal(losses.margin)
+    state = square._SquareState(images, best, goal, draws_for(1), 0.5, "l1", {}, 0)
     _, values = square._patch_lp(state, words, 3)
     change = (values.view(5, 5) - 0.5).abs()
     assert float(change.sum()) == pytest.approx(0.5, abs=1e-6)
