@@ -163,9 +163,5 @@ def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
     specs: list[Nearest] = []
     for method in searches:
         specs += [Nearest(method=method, eps=one) for one in (*eps, None)]
-    return Evaluation(
-        title=", ".join(method.stem for method in searches),
-        specs=tuple(Nearest.joined(specs)),
-        along=(Clean(),),
-        summary=optimality if len(searches) > 1 else None,
-    )
+    title, summary = ", ".join(method.stem for method in searches), optimality if len(searches) > 1 else None
+    return Evaluation(title=title, specs=tuple(Nearest.joined(specs)), along=(Clean(),), summary=summary)

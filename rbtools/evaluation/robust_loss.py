@@ -34,8 +34,7 @@ class RobustLoss(Spec):
         return bool(self.method.random)
 
     def name(self) -> str:
-        attack = attack_name(self.method)
-        return f"{self.what}.{attack}"
+        return f"{self.what}.{attack_name(self.method)}"
 
     def column(self) -> Entry:
         return method_key("robust loss", "attack", self.method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import registry
 from rbtools.errors import RbError
@@ -32,6 +32,11 @@ class Spec:
     settings answer the same question. Fields that entries do not contain are ignored in comparisons. Several
     specs may use the same rows; such specs have the same `column`.
     """
+
+    # Clean accuracy is measured along with every other spec, and the model's outputs are checked for it.
+    is_clean: ClassVar[bool] = False
+    # Accuracy under an attack, for which most images need fewer than `most_passes`.
+    under_attack: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the fields that are options (`registry.param`). Raises RbError."""
@@ -115,6 +120,15 @@ class Spec:
         """Whether each image counts in the value: bool (n,); None if the value is not a share of images."""
         return self.correct(rows)
 
+    def by_draws(self, draws: int) -> Self | None:
+        """The spec for a randomised model: a mean over `draws` passes, or one pass if 0. This spec if each
+        noisy copy of an image already has its own pass, and None if no mean is defined."""
+        return None
+
+    def without_grid(self) -> Self | None:
+        """The spec of real-valued images, with which an accuracy on 8-bit images is compared."""
+        return None
+
     def rows(self, batch: Batch) -> Outcome:
         raise NotImplementedError
 
@@ -136,6 +150,11 @@ class Spec:
     def joined(cls, specs: Sequence[Any]) -> list[Any]:
         """These specs, changed so that they can be measured together."""
         return list(specs)
+
+    @classmethod
+    def summary(cls) -> Summary | None:
+        """The function that makes further entries of specs of this class (`Evaluation.summary`)."""
+        return None
 
     def entry(self, rows: np.ndarray, totals: Mapping[str, float] | None = None) -> Entry:
         """The entry made of these rows, without the fields that describe data, seed and cost."""

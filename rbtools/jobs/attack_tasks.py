@@ -41,7 +41,7 @@ class MaskingChecklist(PlanJob):
     def _tested(self, ask: Ask) -> Entries:
         methods = [replace(self.pgd, eps=eps) for eps in self.distances]
         methods += [replace(method, eps=self.eps) for method in (self.fgsm, self.square, self.noise)]
-        specs = tuple(Attacked(method=method) for method in methods)
+        specs: tuple[Any, ...] = tuple(Attacked(method=method) for method in methods)
         found = ask(Evaluation(title="obfuscation checklist", specs=specs, along=(Clean(),)))
         run = ask.inputs.run
         entry = _checklist_entry(self, found.entries[0], run)

@@ -72,9 +72,10 @@ class Archived(Accuracy):
     file: Path | None = field(default=None, compare=False)
     size: int = field(default=0, compare=False)
 
-    @property
-    def random(self) -> bool:
-        return False
+    random = False
+
+    def by_draws(self, draws: int) -> None:
+        return None
 
     def name(self) -> str:
         return metric_name.corrupt_name(self.corruption, self.severity)

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from rbtools.evaluation import model_checks
-from rbtools.evaluation.accuracy import Attacked, Clean
-from rbtools.evaluation.spec import Evaluation
+from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import beside
@@ -136,18 +136,17 @@ class EvaluateJob(PlanJob):
 def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
     """The plan that asks for one evaluation."""
     among = ask.inputs.data.about.present
-    if among and type(evaluation.specs[0]) is Clean and not ask.draws:
+    if among and evaluation.specs[0].is_clean and not ask.draws:
         evaluation = replace(evaluation, specs=(Clean(among=among), *evaluation.specs))
     entries = ask(evaluation).entries
     for spec in evaluation.specs if not ask.before else ():
-        if type(spec) is Attacked and not ask.draws and spec.method.grid != "none":
-            _report_grid(ask.inputs, spec)
+        if (real := spec.without_grid()) is not None and not ask.draws:
+            _report_grid(ask.inputs, spec, real)
     return entries
 
 
-def _report_grid(inputs: Inputs, spec: Attacked) -> None:
+def _report_grid(inputs: Inputs, spec: Spec, real: Spec) -> None:
     """Report how an attack's pixel grid changes the accuracy, if the store has the result without a grid."""
-    real = replace(spec, method=replace(spec.method, grid="none"))
     value, of_real = (stored_value(inputs, one) for one in (spec, real))
     if value is not None and of_real is not None:
         more = value - of_real

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import VERSION, Outcomes
 from rbtools.evaluation.evaluate import together
 from rbtools.evaluation.spec import Evaluation, Spec, by_column
@@ -171,7 +170,7 @@ class _Unit:
     @property
     def checked(self) -> bool:
         """True if the entries contain the results of a check of the model's outputs."""
-        return isinstance(self.spec, Clean) and not self.spec.draws
+        return self.spec.is_clean and not self.spec.random
 
     @property
     def arithmetic(self) -> dict[str, Any]:
@@ -313,7 +312,7 @@ def _compute(
         if run.plan.job in run.plan.waiting:  # its network is not trained yet
             run.plan.lacks(keys, title, len(tiles))
         each = tile_calls.seconds_per_pass(inputs) * images / max(run.placement.jobs, 1)
-        most = [(unit.spec.most_passes, isinstance(unit.spec, Attacked)) for unit in missing]
+        most = [(unit.spec.most_passes, unit.spec.under_attack) for unit in missing]
         usual = sum(passes * (USUAL_SHARE if attacked else 1) for passes, attacked in most)
         seconds = each * usual, each * sum(passes for passes, _ in most)
         run.plan.lacks(keys, title, len(tiles), seconds=seconds)
