@@ -10,7 +10,7 @@ from rbtools.attacks.curve import SEARCHES, CurveAttack
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
+from rbtools.evaluation.spec import Entry, Evaluation, OfAttack, RowsOf, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.records import schema
 from rbtools.registry import param
@@ -22,7 +22,7 @@ _SLACK = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nearest(Spec):
+class Nearest(OfAttack):
     """The accuracy at one distance, eps, from the distances of the nearest adversarial examples. If eps is
     None, the value is the median of these distances.
 
@@ -32,17 +32,8 @@ class Nearest(Spec):
     pixels in [0, 1].
     """
 
-    method: Any
     eps: float | None = param(None, "The distance, for pixels in [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
-
-    @property
-    def most_passes(self) -> int:
-        return 1 + int(self.method.most_passes)
-
-    @property
-    def random(self) -> bool:
-        return bool(self.method.random)
 
     def name(self) -> str:
         if self.eps is None:

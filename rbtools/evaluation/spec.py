@@ -11,7 +11,7 @@ from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.lazy import np
-from rbtools.records import schema
+from rbtools.records import results, schema
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -103,6 +103,15 @@ class Spec:
         """The fields of the entry that do not depend on the rows."""
         raise NotImplementedError
 
+    def expected(self, n: int) -> Entry:
+        """The entry for n images as known before the work. A field that is known only after the work has the
+        value results.LATER: the number of correct images, and a loss that may replace another loss."""
+        entry: Entry = {"metric": self.name(), "n": n, **self.settings()}
+        if entry.get("denominator") == "correct":
+            entry["n"] = results.LATER
+        later = {"loss": results.LATER} if "loss" in entry else {}
+        return {**entry, **later, "value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
+
     def settings_for(self, shape: Sequence[int]) -> Entry:
         """The settings that depend on the shape (C, H, W) of the images."""
         return {}
@@ -165,6 +174,21 @@ class Spec:
         """The spec of an entry whose metric has no split, or None if the entry is of another kind or lacks
         settings. With `lenient`, missing settings have their defaults."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfAttack(Spec):
+    """A result under one attack, `method`."""
+
+    method: Any
+
+    @property
+    def most_passes(self) -> int:
+        return 1 + int(self.method.most_passes)
+
+    @property
+    def random(self) -> bool:
+        return bool(self.method.random)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ after a crash, continues from the stored outcomes. A finished estimate is stored
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -111,17 +111,16 @@ class TwoPhaseJob(PlanJob):
     def plans(self) -> Sequence[Plan]:
         return [self._estimates]
 
-    def _estimates(self, ask: Ask) -> Entries:
+    def _estimates(self, ask: Ask) -> Iterator[Entries]:
         if randomness.found(ask.inputs).randomised:
             raise RbError(
                 "--two-phase cannot average verdicts over draws, and this model is randomised: leave it out."
             )
         estimates = [_Estimate(ask, self, eps) for eps in self.eps]
-        if ask.before:
-            return [estimate.expected() for estimate in estimates]
+        yield [estimate.expected() for estimate in estimates]
         calls, plan = [estimate.entry for estimate in estimates], ask.inputs.run.plan
         entries = [call() for call in calls] if plan is None else plan.each(calls)
-        return [_finer(ask.inputs, entry) for entry in entries]
+        yield [_finer(ask.inputs, entry) for entry in entries]
 
 
 def _finer(inputs: Inputs, entry: Entry) -> Entry:
@@ -148,7 +147,7 @@ class _Estimate:
 
     def expected(self) -> Entry:
         """The fields of the entry that are known before the work."""
-        (entry,) = stored_results.expected_entries(self.inputs, self.task)
+        (entry,) = self.ask.expected(self.task)
         # the seed of the sample, which an attack without random numbers needs, too
         drawn = seed_fields(self.inputs.run.settings.seed)
         return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.screen.attacks)}

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
@@ -46,30 +46,20 @@ NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could no
 class Results(NamedTuple):
     """The requested entries of an evaluation, and further entries (`along`) that were measured with them.
     `rows(spec)` returns the stored rows of a spec, and `rows(spec, again=True)` computes rows that the store
-    has lost. Before the work, `rows` is `unknown`."""
+    has lost."""
 
     entries: Entries
     along: Entries
     rows: Callable[..., np.ndarray]
 
 
-def unknown(spec: Spec, again: bool = False) -> NoReturn:
-    """The function `rows` of `Results` before the work. Raises LookupError."""
-    raise LookupError(f"{spec.name()} is not measured yet.")
-
-
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
-    """The entries of the evaluation as known before the computation, without results.
-
-    Fields whose value is known only after the computation have the value results.LATER: the number of correct
-    images, a loss that may replace another loss, and the precision if the attack may run on the fast model.
-    """
+    """The entries of the evaluation as known before the work (`Spec.expected`). The precision is known only
+    after it if the attack may run on the fast model."""
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
-        entry = {**unit.named(unit.spec), **unit.common, "value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
-        entry["n"] = results.LATER if entry.get("denominator") == "correct" else inputs.n
-        entry["precision"] = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER
-        entries.append(entry | ({"loss": results.LATER} if "loss" in entry else {}))
+        used = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER
+        entries.append({**unit.spec.expected(inputs.n), **unit.common, "precision": used})
     return [_labelled(entry, inputs) for entry in entries + evaluation.summarize(entries, [])]
 
 
@@ -221,10 +211,6 @@ class _Unit:
         small = small or self.inputs.run.store.folder is None
         return entry if small else {**entry, "detail": {"stored": self.entries_key}}
 
-    def named(self, spec: Spec) -> Entry:
-        """The fields of an entry that a spec determines before the work."""
-        return {"metric": spec.name(), **spec.settings()}
-
     @property
     def common(self) -> Entry:
         """The fields that describe the examples, the stages before the network, and the random numbers."""
@@ -246,8 +232,8 @@ class _Unit:
 
     def claim(self) -> Entry:
         """The claim of a file of saved images, without the value and the number of images."""
-        entry = _labelled({**self.named(self.spec), **self.common}, self.inputs)
-        (named,) = renamed([entry], self.inputs.run)
+        entry = {"metric": self.spec.name(), **self.spec.settings(), **self.common}
+        (named,) = renamed([_labelled(entry, self.inputs)], self.inputs.run)
         return {**named, "checkpoint": self.inputs.checkpoint, "data": self.inputs.data.fingerprint}
 
     def keep(self, outcomes: Outcomes, checks: dict[str, Any] | None) -> Entries:
