@@ -103,14 +103,14 @@ class Spec:
         """The fields of the entry that do not depend on the rows."""
         raise NotImplementedError
 
-    def expected(self, n: int) -> Entry:
-        """The entry for n images as known before the work. A field that is known only after the work has the
-        value results.LATER: the number of correct images, and a loss that may replace another loss."""
-        entry: Entry = {"metric": self.name(), "n": n, **self.settings()}
-        if entry.get("denominator") == "correct":
-            entry["n"] = results.LATER
-        later = {"loss": results.LATER} if "loss" in entry else {}
-        return {**entry, **later, "value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
+    def expected(self, n: int, common: Entry) -> Entry:
+        """The entry for n images as known before the work, with `common` fields. A field that is known only
+        afterwards (the number of correct images, a loss that may replace another) has the value LATER."""
+        entry = {"metric": self.name(), **self.settings(), **common}
+        entry |= {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0, "n": n}
+        later = ["n"] if entry.get("denominator") == "correct" else []
+        later += ["loss"] if "loss" in entry else []
+        return entry | dict.fromkeys(later, results.LATER)
 
     def settings_for(self, shape: Sequence[int]) -> Entry:
         """The settings that depend on the shape (C, H, W) of the images."""

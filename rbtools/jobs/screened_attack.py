@@ -24,7 +24,6 @@ from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.spec import Evaluation, Spec
-from rbtools.inputs import resolve
 from rbtools.jobs import randomness, stored_results
 from rbtools.jobs.evaluate_record import Ask, Entries, Entry, Plan, PlanJob
 from rbtools.lazy import np, torch
@@ -161,15 +160,12 @@ class _Estimate:
             self._note_sample()
             raise
         expected = {name: value for name, value in self.expected().items() if value is not results.LATER}
-        kept = run.store.result(digest(key_fields))
-        if isinstance(kept, list) and len(kept) == 1 and isinstance(kept[0], dict):
+        if kept := stored_results.stored_entries(run, key_fields, 1):
             return expected | kept[0]
         entry = expected | self._measured(screened)
         if run.plan is None:
             numbers = {name: value for name, value in entry.items() if name not in ("tool", "dataset")}
-            names = resolve.names(self.inputs.record, self.inputs.data)
-            about = {"kind": "evaluation", "of": key_fields, **names}
-            run.store.keep_result(digest(key_fields), key_fields, [orjson.loads(dumps(numbers))], about)
+            stored_results.keep_entries(self.inputs, key_fields, [orjson.loads(dumps(numbers))])
         return entry
 
     def _note_sample(self) -> None:

@@ -59,7 +59,7 @@ def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
         used = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER
-        entries.append({**unit.spec.expected(inputs.n), **unit.common, "precision": used})
+        entries.append({**unit.spec.expected(inputs.n, unit.common), "precision": used})
     return [_labelled(entry, inputs) for entry in entries + evaluation.summarize(entries, [])]
 
 
@@ -96,6 +96,22 @@ def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
     return Results(entries, along, rows)
 
 
+def stored_entries(run: Run, fields: Entry, count: int | None = None) -> Entries | None:
+    """The entries whose key in the store has these fields. Returns None if there are none, or if they do not
+    have the form of entries, of which there are `count`: the store may contain anything."""
+    kept = run.store.result(digest(fields))
+    if not isinstance(kept, list) or count not in (None, len(kept)):
+        return None
+    whole = [isinstance(one, dict) and isinstance(one.get("metric"), str) and "value" in one for one in kept]
+    return kept if all(whole) else None
+
+
+def keep_entries(inputs: Inputs, fields: Entry, entries: Entries, of: Entry | None = None) -> None:
+    """Store entries under a key with these fields. rb-store shows the fields `of`, or else these."""
+    about = {"kind": "evaluation", "of": of or fields, **resolve.names(inputs.record, inputs.data)}
+    inputs.run.store.keep_result(digest(fields), fields, entries, about)
+
+
 def stored_value(inputs: Inputs, spec: Spec) -> float | None:
     """The value of a spec, or None if the store does not contain it."""
     entries = _Unit(inputs, (spec,)).stored()
@@ -130,15 +146,15 @@ def examples_digest(data: Data) -> str:
     return digest({"data": data.fingerprint, "split": data.split, "order": ORDER, **data.protocol()})[:16]
 
 
-def image_list(inputs: Inputs) -> Entry:
+def image_list(data: Data, n: int) -> Entry:
     """The field of an entry that tells its images apart, also for a value that has no answers."""
-    return {"image_list": {"digest": examples_digest(inputs.data), "images": inputs.n}}
+    return {"image_list": {"digest": examples_digest(data), "images": n}}
 
 
 def _labelled(entry: Entry, inputs: Inputs) -> Entry:
     """An entry as the record contains it, with the split in its name and the tool that made it."""
     data = inputs.data
-    labels = {**inputs.run.labels, **image_list(inputs)}
+    labels = {**inputs.run.labels, **image_list(data, inputs.n)}
     named = {**labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
         named["dataset"] = data.name
@@ -195,14 +211,7 @@ class _Unit:
         return digest(self.entries_fields)
 
     def stored(self) -> Entries | None:
-        """The entries in the store, if they have the form of entries: the store may contain anything."""
-        kept = self.inputs.run.store.result(self.entries_key)
-        if not isinstance(kept, list) or len(kept) != len(self.specs):
-            return None
-        whole = [
-            isinstance(one, dict) and isinstance(one.get("metric"), str) and "value" in one for one in kept
-        ]
-        return kept if all(whole) else None
+        return stored_entries(self.inputs.run, self.entries_fields, len(self.specs))
 
     def shown(self, entry: Entry) -> Entry:
         """The entry with large details (a quarter of a megabyte for 100 classes, which would fill the pipe)
@@ -238,8 +247,7 @@ class _Unit:
 
     def keep(self, outcomes: Outcomes, checks: dict[str, Any] | None) -> Entries:
         """Compute the entries from the outcomes, store the entries, and return them."""
-        run, n = self.inputs.run, self.inputs.n
-        totals, rows = outcomes.totals, outcomes.values(n)
+        totals, rows = outcomes.totals, outcomes.values(self.inputs.n)
         about: Entry = {**self.common, "seconds": round(totals.get("seconds", 0.0), 3)}
         if "forward" in totals:
             passes = {name: round(totals[name] / len(outcomes), 2) for name in ("forward", "backward")}
@@ -263,9 +271,7 @@ class _Unit:
             if warnings:
                 entry["warnings"] = [*entry.get("warnings", ()), *warnings]
             entries.append(entry | self._answers(entry, spec, rows))
-        of = {"kind": "evaluation", "of": self.outcomes_fields}
-        names = resolve.names(self.inputs.record, self.inputs.data)
-        run.store.keep_result(self.entries_key, self.entries_fields, entries, of | names)
+        keep_entries(self.inputs, self.entries_fields, entries, of=self.outcomes_fields)
         return entries
 
     def _answers(self, entry: Entry, spec: Spec, rows: np.ndarray) -> Entry:
