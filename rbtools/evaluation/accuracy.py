@@ -13,7 +13,7 @@ from rbtools.attacks.mean_over_draws import DEFAULT
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import attack_names, attacking, diagnostics
 from rbtools.evaluation.base import Batch, Outcome, batch_size
-from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
+from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, Summary, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metric_name
@@ -69,8 +69,7 @@ class Accuracy(Spec):
             return self.drawn(batch, images, totals)
         return Outcome(self.judged(batch, batch.logits(images)), totals)
 
-    def by_draws(self, draws: int) -> Self:
-        """The accuracy of a randomised model: the mean over `draws` passes."""
+    def by_draws(self, draws: int) -> Self | None:
         return replace(self, draws=draws)
 
     def judged(self, batch: Batch, logits: Tensor) -> Tensor:
@@ -125,6 +124,7 @@ class Clean(Accuracy):
     names = (NameForm(r"(?P<stem>acc(?:-among)?)", "images", title=lambda parts: _CLEAN[parts.stem]),)
 
     among: tuple[int, ...] = ()
+    is_clean = True
 
     @property
     def random(self) -> bool:
@@ -157,10 +157,8 @@ class Clean(Accuracy):
         return cls(**kept_of(entry)) if entry["metric"] == "acc" else None
 
 
-def clean(detail: bool = False, among: tuple[int, ...] = ()) -> Evaluation:
-    """Clean accuracy; with `among`, also the accuracy that compares only the logits of these classes."""
-    several = (Clean(among=among),) if among else ()
-    return Evaluation(title="clean accuracy", specs=(*several, Clean(detail=detail)))
+def clean(detail: bool = False) -> Evaluation:
+    return Evaluation(title="clean accuracy", specs=(Clean(detail=detail),))
 
 
 def attack_name(method: Any, draws: int = 0) -> str:
@@ -185,6 +183,7 @@ class Attacked(Accuracy):
 
     method: Any
     ladder: tuple[float, ...] = ()
+    under_attack = True
 
     @property
     def random(self) -> bool:
@@ -217,12 +216,16 @@ class Attacked(Accuracy):
     def name(self) -> str:
         return attack_name(self.method, self.draws)
 
-    def by_draws(self, draws: int) -> Self:
-        """The accuracy of a randomised model: the mean over passes, under an attack with means over samples,
-        whose number is `mean_over_draws.DEFAULT` if the user did not choose it."""
+    def by_draws(self, draws: int) -> Self | None:
+        """The mean over passes, under an attack with means over samples, whose number is
+        `mean_over_draws.DEFAULT` if the user did not choose it."""
         several = self.method.draws_each > 1 or self.method.eot is not None or self.method.batch_dependent
-        method = self.method if several else replace(self.method, eot=DEFAULT)
+        method = self.method if several or not draws else replace(self.method, eot=DEFAULT)
         return replace(self, method=method, draws=draws)
+
+    def without_grid(self) -> Self | None:
+        real = self.method.grid == "none"
+        return None if real else replace(self, method=replace(self.method, grid="none"))
 
     def column(self) -> Entry:
         # earlier versions computed the mean over passes differently
@@ -356,6 +359,10 @@ class Corrupted(Accuracy):
         return self.corruption(batch.images, self.severity, draws), {}
 
     @classmethod
+    def summary(cls) -> Summary:
+        return partial(corruption_means, None)
+
+    @classmethod
     def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
         if type(entry.get("severity")) is not int or "archive" in entry:
             return None
@@ -378,12 +385,8 @@ def corrupted(
         for corruption in (one.resolved() for one in corruptions)
         for severity in severities
     )
-    return Evaluation(
-        title="corruptions",
-        specs=specs,
-        along=(Clean(detail=detail),),
-        summary=partial(corruption_means, reference),
-    )
+    means = partial(corruption_means, reference)
+    return Evaluation(title="corruptions", specs=specs, along=(Clean(detail=detail),), summary=means)
 
 
 def mean_over(

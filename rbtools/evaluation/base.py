@@ -66,7 +66,7 @@ class Batch:
     randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
     called with the progress of an attack on the batch, which is a text and the number of passes, and with an
     empty text before each other pass. `partial` are the partial results of an interrupted computation of
-    these rows.
+    these rows. `load` returns the models of some records (as JSON) that can process the images of a batch.
     """
 
     model: nn.Module
@@ -80,6 +80,7 @@ class Batch:
     draw: int | Tensor | None = None
     watch: Callable[[str, int], None] | None = None
     partial: PartialResults = field(default_factory=PartialResults)
+    load: Callable[[Sequence[str], Batch], list[nn.Module]] | None = None
 
     def __post_init__(self) -> None:
         if self.fast_model is None:
@@ -108,12 +109,8 @@ class Batch:
             from rbtools.rng.foreign import ExampleNumbers
 
             draws, results = torch.as_tensor(self.draw, device=self.ids.device).expand_as(self.ids), []
-            for part, ids, passes in zip(
-                self._chunks(images),
-                self.ids.split(self.chunk_size),
-                draws.split(self.chunk_size),
-                strict=True,
-            ):
+            numbers = (of.split(self.chunk_size) for of in (self.ids, draws))
+            for part, ids, passes in zip(self._chunks(images), *numbers, strict=True):
                 with ExampleNumbers(self.seed, "model", ids, passes):
                     results.append(self.model(part).float())
             return torch.cat(results)

@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import Attacked, Clean, Corrupted
 from rbtools.evaluation.base import default_chunk_size
-from rbtools.evaluation.probabilistic import Noisy
 from rbtools.evaluation.spec import Evaluation
 from rbtools.lazy import torch
 
@@ -87,10 +85,11 @@ def eot_of(evaluation: Evaluation) -> int | None:
 def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
     """The evaluation in which means over random passes replace the result of one pass. Raises RbError if the
     evaluation has no such means."""
-    if all(isinstance(spec, Noisy) for spec in evaluation.specs):
-        return evaluation  # each noisy copy already has its own random pass
     every = evaluation.every
-    if not all(type(spec) in (Clean, Attacked, Corrupted) for spec in every):
+    specs, along = ([spec.by_draws(draws) for spec in part] for part in (evaluation.specs, evaluation.along))
+    if specs == [*evaluation.specs]:
+        return evaluation
+    if None in (*specs, *along):
         raise RbError(
             f"The model is randomised, and {evaluation.title} has no verdict over draws. Measure its accuracy"
             " with rb-attack or rb-corrupt, or give --draws 1 to judge it by one draw."
@@ -99,7 +98,4 @@ def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
         raise RbError("--detail and --save-adv are of one pass, and this model is randomised: omit them.")
     if any(spec.needs for spec in every):
         raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
-    specs, along = (
-        tuple(spec.by_draws(draws) for spec in part) for part in (evaluation.specs, evaluation.along)
-    )
-    return replace(evaluation, title=f"{evaluation.title}, {draws} draws", specs=specs, along=along)
+    return replace(evaluation, title=f"{evaluation.title}, {draws} draws", specs=(*specs,), along=(*along,))

@@ -11,7 +11,7 @@ from rbtools.attacks.curve import SEARCHES, CurveAttack
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, method_key, rebuilt
+from rbtools.evaluation.spec import Entry, Evaluation, OfAttack, RowsOf, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.records import schema
 from rbtools.registry import param
@@ -24,7 +24,7 @@ _NEAREST = "nearest"  # the value of the field `search` in entries
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nearest(Spec):
+class Nearest(OfAttack):
     """The accuracy at one distance, eps, from the distances of the nearest adversarial examples. If eps is
     None, the value is the median of these distances.
 
@@ -34,17 +34,8 @@ class Nearest(Spec):
     pixels in [0, 1].
     """
 
-    method: Any
     eps: float | None = param(None, "The distance, for pixels in [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
-
-    @property
-    def most_passes(self) -> int:
-        return 1 + int(self.method.most_passes)
-
-    @property
-    def random(self) -> bool:
-        return bool(self.method.random)
 
     def name(self) -> str:
         if self.eps is None:
@@ -176,9 +167,5 @@ def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
     specs: list[Nearest] = []
     for method in searches:
         specs += [Nearest(method=method, eps=one) for one in (*eps, None)]
-    return Evaluation(
-        title=", ".join(method.stem for method in searches),
-        specs=tuple(Nearest.joined(specs)),
-        along=(Clean(),),
-        summary=optimality if len(searches) > 1 else None,
-    )
+    title, summary = ", ".join(method.stem for method in searches), optimality if len(searches) > 1 else None
+    return Evaluation(title=title, specs=tuple(Nearest.joined(specs)), along=(Clean(),), summary=summary)

@@ -15,7 +15,6 @@ from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError, in_words_of_python
-from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import (
     REFERENCE_BATCH,
     Batch,
@@ -113,7 +112,8 @@ def evaluate(
         report = SILENT if line is None else Report(progress=line)
         look = in_memory.looked_at(network, given, order, place, cache)
         network = in_memory.randomised.controlled(network, look)
-        results: list[in_memory.Result] = []
+        examples, results = Examples(given.images, given.labels, order), list[in_memory.Result]()
+        where: Any = {"settings": settings, "device": place, "report": report, "store": cache.store}
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
             if look.randomised:
                 asked, todo = todo, by_draws(todo, draws) if draws > 1 else todo
@@ -123,27 +123,9 @@ def evaluate(
             specs = [column[0] for column in columns]
             outcomes = [cache.outcomes(spec, settings, len(order), anew=keep_images) for spec in specs]
             images = in_memory.KeptImages() if keep_images else None
-            examples = Examples(given.images, given.labels, order)
-            evaluator = Evaluator(
-                network,
-                examples,
-                todo.title,
-                specs,
-                settings=settings,
-                device=place,
-                report=report,
-                store=cache.store,
-                save=images,
-            )
-            status = evaluator.status(outcomes)
-            complete(
-                outcomes,
-                len(order),
-                evaluator.size,
-                partial(map, evaluator.measure),
-                status,
-                store=evaluator.store,
-            )
+            evaluator = Evaluator(network, examples, todo.title, specs, save=images, **where)
+            measured, status = partial(map, evaluator.measure), evaluator.status(outcomes)
+            complete(outcomes, len(order), evaluator.size, measured, status, store=evaluator.store)
             for column, known in zip(columns, outcomes, strict=True):
                 for spec in column:
                     if spec in todo.specs:
@@ -159,8 +141,8 @@ class Evaluator:
 
     `model` is in eval mode on `device` and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K).
     `title` is a text for the progress line. Partial results of a tile are in `store`. If an outcome has
-    images, `save` is called with the spec, the ids of the examples and the outcome. `watch` is called with
-    the progress of a tile: a text, and the number of passes of the attack that runs.
+    images, `save` is called with the spec, the ids of the examples and the outcome. `load` is that of
+    `Batch`. `watch` is called with the progress of a tile: a text, and the passes of the attack that runs.
     """
 
     def __init__(
@@ -175,12 +157,14 @@ class Evaluator:
         report: Report = SILENT,
         store: Store | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
+        load: Any = None,
     ) -> None:
         from rbtools.evaluation.randomised import RandomisedModel
 
         # Partial results in a store have no images.
         self.store, self.save = store if store is not None and save is None else Store(None), save
         self.watch: Callable[[str, int], None] | None = None
+        self.load = load
 
         self.model, self.examples, self.title, self.specs = model, examples, title, specs
         self.settings, self.device, self.report = settings, device, report
@@ -297,6 +281,7 @@ class Evaluator:
             precomputed=precomputed,
             draw=0 if self.randomised else None,
             watch=self.watch,
+            load=self.load,
         )
 
 
@@ -365,7 +350,7 @@ class StatusLine:
             self.done, self.finished, self.running = done, self.finished + self.running, 0
         self.words = []
         for spec, known in zip(self.specs, self.outcomes, strict=True):
-            if done and isinstance(spec, Attacked) and len(known) >= done:
+            if done and spec.under_attack and len(known) >= done:
                 value = spec.findings(known.values(done), known.totals)["value"]
                 self.words.append(f"{spec.name()} {value:.3f}")
         self._say()

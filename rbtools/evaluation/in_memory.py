@@ -269,13 +269,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         low, high = self.ci95
-        rows = {
-            "metric": self.metric,
-            "value": f"{self.value:.4f}",
-            "95 % interval": f"{low:.4f} to {high:.4f}",
-            "images": f"{self.n:,}",
-            "seconds": f"{self.seconds:.1f}",
-        }
+        interval = f"{low:.4f} to {high:.4f}"
+        rows = {"metric": self.metric, "value": f"{self.value:.4f}", "95 % interval": interval}
+        rows |= {"images": f"{self.n:,}", "seconds": f"{self.seconds:.1f}"}
         lines = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
         return f"<table>{''.join(lines)}</table>"
 

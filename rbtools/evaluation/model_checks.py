@@ -80,10 +80,8 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
     Errors that the network raises are not caught.
     """
     _, classes = check_input.look(model, images[: check_input.PROBED], probabilities=True)
-    channels, height, width = images.shape[1:]
-    about = datasets.Description(
-        name="", shape=(channels, height, width), classes=classes, class_names=[], sizes={}
-    )
+    shape: Any = tuple(images.shape[1:])
+    about = datasets.Description(name="", shape=shape, classes=classes, class_names=[], sizes={})
     logits = _logits(model, images, classes)
     texts = [f"The model looks wrong: {text}." for text in _of_outputs(model, images, logits)]
     other = _other_normalisation(model, {}, SimpleNamespace(about=about), images, labels)  # type: ignore[arg-type]

@@ -111,6 +111,9 @@ class Noisy(Spec):
             return None  # PR_D is a mean over copies
         return (rows >= 0) & (self.samples - rows <= self.read.allowed(self.samples, self.rho))
 
+    def by_draws(self, draws: int) -> Self:
+        return self  # each noisy copy already has its own random pass
+
     def of_copies(self, copies: Copies) -> Outcome:
         return Outcome(copies.right, copies.totals)
 
@@ -242,11 +245,9 @@ def noisy(
     of_rates = {**given, "denominator": "correct" if both else read.denominator}
     specs: list[Noisy] = []
     if only_passing or adaptive:
+        of_rates |= {"rates": read.rho, "adaptive": adaptive}
         for gamma in gammas:
-            specs += [
-                Decided(gamma=gamma, rho=rho, rates=read.rho, adaptive=adaptive, **of_rates)
-                for rho in read.rho
-            ]
+            specs += [Decided(gamma=gamma, rho=rho, **of_rates) for rho in read.rho]
     else:
         for gamma in gammas:
             specs += [Noisy(gamma=gamma, rho=rho, **of_rates) for rho in (None, *read.rho)]

@@ -107,12 +107,8 @@ class RareFailure(Spec):
         whole = "particles" in named and "gamma" in entry and all(map(is_number, named.values()))
         if noise is None or not whole:
             return None
-        return cls(
-            noise=noise,
-            gamma=entry["gamma"],
-            split=splitting.Splitting(**named),
-            confidence=confidence_of(entry),
-        )
+        split, confidence = splitting.Splitting(**named), confidence_of(entry)
+        return cls(noise=noise, gamma=entry["gamma"], split=split, confidence=confidence)
 
 
 def rare_failures(

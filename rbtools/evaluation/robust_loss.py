@@ -11,31 +11,21 @@ from rbtools.errors import UsageError
 from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.spec import Entry, Evaluation, Spec, method_key, rebuilt
+from rbtools.evaluation.spec import Entry, Evaluation, OfAttack, method_key, rebuilt
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import intervals
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustLoss(Spec):
+class RobustLoss(OfAttack):
     """The mean cross-entropy (`what` is "loss") or the share of misclassified images ("error") at the last
     iterate of an attack on every image. A row is the cross-entropy, and 1 for a correct last iterate."""
 
-    method: Any
     what: str
     searches = True
 
-    @property
-    def most_passes(self) -> int:
-        return 1 + int(self.method.most_passes)
-
-    @property
-    def random(self) -> bool:
-        return bool(self.method.random)
-
     def name(self) -> str:
-        attack = attack_name(self.method)
-        return f"{self.what}.{attack}"
+        return f"{self.what}.{attack_name(self.method)}"
 
     def column(self) -> Entry:
         return method_key("robust loss", "attack", self.method)

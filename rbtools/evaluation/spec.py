@@ -11,7 +11,7 @@ from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.lazy import np
-from rbtools.records import schema
+from rbtools.records import results, schema
 from rbtools.records.name_forms import NameForm
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ class Spec:
 
     # The forms of the metrics' names.
     names: ClassVar[Sequence[NameForm]] = ()
+    # Clean accuracy is measured along with every other spec, and the model's outputs are checked for it.
+    is_clean: ClassVar[bool] = False
+    # Accuracy under an attack, for which most images need fewer than `most_passes`.
+    under_attack: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the fields that are options (`registry.param`). Raises RbError."""
@@ -102,6 +106,15 @@ class Spec:
         """The fields of the entry that do not depend on the rows."""
         raise NotImplementedError
 
+    def expected(self, n: int, common: Entry) -> Entry:
+        """The entry for n images as known before the work, with `common` fields. A field that is known only
+        afterwards (the number of correct images, a loss that may replace another) has the value LATER."""
+        entry = {"metric": self.name(), **self.settings(), **common}
+        entry |= {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0, "n": n}
+        later = ["n"] if entry.get("denominator") == "correct" else []
+        later += ["loss"] if "loss" in entry else []
+        return entry | dict.fromkeys(later, results.LATER)
+
     def settings_for(self, shape: Sequence[int]) -> Entry:
         """The settings that depend on the shape (C, H, W) of the images."""
         return {}
@@ -118,6 +131,15 @@ class Spec:
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         """Whether each image counts in the value: bool (n,); None if the value is not a share of images."""
         return self.correct(rows)
+
+    def by_draws(self, draws: int) -> Self | None:
+        """The spec for a randomised model: a mean over `draws` passes, or one pass if 0. This spec if each
+        noisy copy of an image already has its own pass, and None if no mean is defined."""
+        return None
+
+    def without_grid(self) -> Self | None:
+        """The spec of real-valued images, with which an accuracy on 8-bit images is compared."""
+        return None
 
     def rows(self, batch: Batch) -> Outcome:
         raise NotImplementedError
@@ -141,6 +163,11 @@ class Spec:
         """These specs, changed so that they can be measured together."""
         return list(specs)
 
+    @classmethod
+    def summary(cls) -> Summary | None:
+        """The function that makes further entries of specs of this class (`Evaluation.summary`)."""
+        return None
+
     def entry(self, rows: np.ndarray, totals: Mapping[str, float] | None = None) -> Entry:
         """The entry made of these rows, without the fields that describe data, seed and cost."""
         return {"metric": self.name(), **self.settings(), **self.findings(rows, totals or {})}
@@ -150,6 +177,21 @@ class Spec:
         """The spec of an entry whose metric has no split, or None if the entry is of another kind or lacks
         settings. With `lenient`, missing settings have their defaults."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfAttack(Spec):
+    """A result under one attack, `method`."""
+
+    method: Any
+
+    @property
+    def most_passes(self) -> int:
+        return 1 + int(self.method.most_passes)
+
+    @property
+    def random(self) -> bool:
+        return bool(self.method.random)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,8 @@ class Tile(NamedTuple):
     keys: Mapping[int, str]
 
 
-def _key(outcomes: Outcomes, begin: int, end: int) -> str:
-    return digest({"part of": outcomes.key, "begin": begin, "end": end})
+def part_key(key: str, begin: int, end: int) -> str:  # of the examples from `begin` to `end` of a result
+    return digest({"part of": key, "begin": begin, "end": end})
 
 
 def missing_tiles(outcomes: Sequence[Outcomes], n: int, size: int) -> list[Tile]:
@@ -58,7 +58,7 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
         for i, one in enumerate(outcomes)
         if len(one) > examples.start
     }
-    keys = {i: _key(outcomes[i], begin, examples.stop) for begin, missing in lacks for i in missing}
+    keys = {i: part_key(outcomes[i].key, begin, examples.stop) for begin, missing in lacks for i in missing}
     return Tile(examples, lacks, known, keys)
 
 
@@ -93,7 +93,7 @@ def complete(
     done: dict[range, Parts] = {}
     # A killed run may have left parts whose outcomes it had already appended.
     appended = range(0, tiles[0].examples.start if tiles else 0, size)
-    stored = [_key(one, begin, begin + size) for begin in appended for one in outcomes]
+    stored = [part_key(one.key, begin, begin + size) for begin in appended for one in outcomes]
 
     def missing() -> Iterator[Tile]:
         for tile in in_turn(tiles, shard):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -38,22 +38,22 @@ class MaskingChecklist(PlanJob):
     def plans(self) -> Sequence[Plan]:
         return [self._tested]
 
-    def _tested(self, ask: Ask) -> Entries:
+    def _tested(self, ask: Ask) -> Iterator[Entries]:
         methods = [replace(self.pgd, eps=eps) for eps in self.distances]
         methods += [replace(method, eps=self.eps) for method in (self.fgsm, self.square, self.noise)]
-        specs = tuple(Attacked(method=method) for method in methods)
-        found = ask(Evaluation(title="obfuscation checklist", specs=specs, along=(Clean(),)))
-        run = ask.inputs.run
-        entry = _checklist_entry(self, found.entries[0], run)
-        if ask.before:
-            return [*found.entries, entry]
+        specs: tuple[Any, ...] = tuple(Attacked(method=method) for method in methods)
+        asked, run = Evaluation(title="obfuscation checklist", specs=specs, along=(Clean(),)), ask.inputs.run
+        expected = ask.expected(asked)
+        yield [*expected, _checklist_entry(self, expected[0], run)]
+        found = ask(asked)
         pgd, *_, noise = (spec.by_draws(ask.draws) if ask.draws else spec for spec in specs)
         missed = pgd.correct(found.rows(pgd, again=True)) & ~noise.correct(found.rows(noise, again=True))
         tests = _tests(found.entries, float(missed.mean()), rare=_RARE if ask.draws else 0)
         failed = [test for test in tests if not test["holds"]]
         for test in failed:
             run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
-        return [*found.entries, entry | {"value": len(failed), "tests": tests}]
+        entry = _checklist_entry(self, found.entries[0], run)
+        yield [*found.entries, entry | {"value": len(failed), "tests": tests}]
 
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:

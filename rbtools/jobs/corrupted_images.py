@@ -30,7 +30,7 @@ from rbtools.inputs.data import ArchiveDataset, Data, data_of
 from rbtools.jobs.evaluate_record import Ask, Entries, Plan, PlanJob
 from rbtools.lazy import np, torch
 from rbtools.plain_files import LARGEST_LIST, read_plain
-from rbtools.records import metric_name, results
+from rbtools.records import metric_name
 from rbtools.rng import GENERATOR
 from rbtools.rng.draws import Draws
 from rbtools.scoring import corruptions as sums
@@ -72,9 +72,10 @@ class Archived(Accuracy):
     file: Path | None = field(default=None, compare=False)
     size: int = field(default=0, compare=False)
 
-    @property
-    def random(self) -> bool:
-        return False
+    random = False
+
+    def by_draws(self, draws: int) -> None:
+        return None
 
     def name(self) -> str:
         return metric_name.corrupt_name(self.corruption, self.severity)
@@ -139,28 +140,28 @@ class ArchiveJob(PlanJob):
     def plans(self) -> Sequence[Plan]:
         return [self._evaluated]
 
-    def _evaluated(self, ask: Ask) -> Entries:
+    def _evaluated(self, ask: Ask) -> Iterator[Entries]:
         data, run, paths = ask.inputs.data, ask.inputs.run, files(self.folder, self.names)
         along = () if isinstance(data, ArchiveDataset) else (Clean(detail=self.detail),)
-        if ask.before:
-            if not along:
-                run.report.notify(
-                    f"the clean images of {data.name} are missing: no clean accuracy and no relative mCE."
-                )
-            for path in paths:
-                _check_images(path, data)
-            _check_labels(self.folder / "labels.npy", data)
+        if not along:
+            run.report.notify(
+                f"the clean images of {data.name} are missing: no clean accuracy and no relative mCE."
+            )
+        for path in paths:
+            _check_images(path, data)
+        _check_labels(self.folder / "labels.npy", data)
         size = data.about.sizes[data.split]  # number of images of the whole split, whatever --n selects
         given: Any = {"size": size, "detail": self.detail}
-        contents = {path: "" if ask.before else run.store.file_hash(path) for path in paths}
+        contents = {path: run.store.file_hash(path) for path in paths}
         specs = tuple(
             Archived(corruption=path.stem, severity=severity, content=contents[path], file=path, **given)
             for path in paths
             for severity in self.severities
         )
         means = partial(corruption_means, self.reference)
-        entries = ask(Evaluation(title="corruptions", specs=specs, along=along, summary=means)).entries
-        return [{**entry, "archive": results.LATER} for entry in entries] if ask.before else entries
+        evaluation = Evaluation(title="corruptions", specs=specs, along=along, summary=means)
+        yield ask.expected(evaluation)
+        yield ask(evaluation).entries
 
 
 def _check_images(file: Path, data: Data) -> None:

@@ -1,11 +1,12 @@
 """Plans, and the execution of a plan on a record: the check before the work, the work, and the results.
 
-A plan is a function that asks for the results of evaluations and returns entries.
+A plan is a generator that yields its entries twice: first as they are known before the work, which finds
+conflicts with earlier results of the same names, and then, after it has asked for the results, as measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import orjson
 
 from rbtools.evaluation import model_checks
-from rbtools.evaluation.accuracy import Attacked, Clean
-from rbtools.evaluation.spec import Evaluation
+from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import beside
@@ -30,49 +31,40 @@ from rbtools.jobs.stored_results import (
     renamed,
     stored_value,
     task_entries,
-    unknown,
 )
 from rbtools.records import answers, dumps, results
 
 
 class Ask:
-    """The argument of a plan. `ask(evaluation)` returns the results of an evaluation, which are read from the
-    store or measured.
+    """The argument of a plan. `ask.expected(evaluation)` returns the entries of an evaluation as known before
+    the work, and `ask(evaluation)` its results, which are read from the store or measured.
 
-    A plan is called once with `before`, when results are only partly known (`expected_entries`), and once to
-    do the work. `inputs` is the record on the split that the run names. `draws` is the number of passes over
-    which verdicts on a randomised model are averaged, and 0 for other models. `along` contains additional
-    results, which are added to the record unless the record has other results of the same names.
+    `inputs` is the record on the split that the run names. `draws` is the number of passes over which
+    verdicts on a randomised model are averaged, and 0 for other models. `along` contains additional results,
+    which are added to the record unless the record has other results of the same names.
     """
 
-    def __init__(self, inputs: Inputs, *, before: bool) -> None:
-        self.inputs, self.before = inputs, before
-        self.draws = randomness.draws_of(inputs)
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs, self.draws = inputs, randomness.draws_of(inputs)
         self.along: Entries = []
         self.asked: list[tuple[Inputs, Results]] = []
 
+    def expected(self, evaluation: Evaluation, place: Inputs | None = None) -> Entries:
+        """The expected entries of the evaluation on the images of `place`, or of the record."""
+        judged = randomness.judged(self.inputs, evaluation, tell=False)
+        return expected_entries(place or self.inputs, judged)
+
     def __call__(self, evaluation: Evaluation, *places: Inputs) -> Any:
         """The results of the evaluation, or a list of its results on the images of each of `places`."""
-        judged = randomness.judged(self.inputs, evaluation, tell=not self.before)
-        run, found = self.inputs.run, list[Results]()
-        if self.before:
-            found = [
-                Results(expected_entries(inputs, judged), [], unknown) for inputs in places or [self.inputs]
-            ]
-        elif run.plan is not None:
-            found = run.plan.each(
-                [partial(task_entries, inputs, judged) for inputs in places or [self.inputs]]
-            )
-        else:
-            for inputs in places or [self.inputs]:
-                found.append(task_entries(inputs, judged))
-        if not self.before:
-            self.asked += zip(places or [self.inputs], found, strict=True)
-            self.along += [entry for results in found for entry in results.along]
+        judged, plan = randomness.judged(self.inputs, evaluation, tell=True), self.inputs.run.plan
+        calls = [partial(task_entries, inputs, judged) for inputs in places or [self.inputs]]
+        found: list[Results] = [call() for call in calls] if plan is None else plan.each(calls)
+        self.asked += zip(places or [self.inputs], found, strict=True)
+        self.along += [entry for results in found for entry in results.along]
         return found if places else found[0]
 
 
-Plan = Callable[[Ask], Entries]
+Plan = Callable[[Ask], Iterator[Entries]]
 
 
 class PlanJob(SplitJob):
@@ -88,11 +80,10 @@ class PlanJob(SplitJob):
         if run.plan is not None and len(plans) > 1:
             run.plan.each([partial(_SinglePlan(plan), record, run) for plan in plans])
         for plan in plans:
-            inputs = resolve_inputs(record, run)
-            _check_entries(inputs.record, plan(Ask(inputs, before=True)), run)
-            ask = Ask(inputs, before=False)
-            entries = plan(ask)
-            record = beside(record, _with_entries(ask, entries))
+            ask = Ask(resolve_inputs(record, run))
+            steps = plan(ask)
+            _check_entries(ask.inputs.record, next(steps), run)
+            record = beside(record, _with_entries(ask, next(steps)))
         return record
 
 
@@ -133,21 +124,21 @@ class EvaluateJob(PlanJob):
         return [partial(evaluated, evaluation=one) for one in self.evaluations]
 
 
-def evaluated(ask: Ask, evaluation: Evaluation) -> Entries:
+def evaluated(ask: Ask, evaluation: Evaluation) -> Iterator[Entries]:
     """The plan that asks for one evaluation."""
     among = ask.inputs.data.about.present
-    if among and type(evaluation.specs[0]) is Clean and not ask.draws:
+    if among and evaluation.specs[0].is_clean and not ask.draws:
         evaluation = replace(evaluation, specs=(Clean(among=among), *evaluation.specs))
+    yield ask.expected(evaluation)
     entries = ask(evaluation).entries
-    for spec in evaluation.specs if not ask.before else ():
-        if type(spec) is Attacked and not ask.draws and spec.method.grid != "none":
-            _report_grid(ask.inputs, spec)
-    return entries
+    for spec in evaluation.specs:
+        if (real := spec.without_grid()) is not None and not ask.draws:
+            _report_grid(ask.inputs, spec, real)
+    yield entries
 
 
-def _report_grid(inputs: Inputs, spec: Attacked) -> None:
+def _report_grid(inputs: Inputs, spec: Spec, real: Spec) -> None:
     """Report how an attack's pixel grid changes the accuracy, if the store has the result without a grid."""
-    real = replace(spec, method=replace(spec.method, grid="none"))
     value, of_real = (stored_value(inputs, one) for one in (spec, real))
     if value is not None and of_real is not None:
         more = value - of_real

@@ -16,7 +16,7 @@ from rbtools.attacks import lattice
 from rbtools.attacks.oracle import Oracle
 from rbtools.errors import RbError
 from rbtools.evaluation.base import CHUNK
-from rbtools.evaluation.tiles import in_turn
+from rbtools.evaluation.tiles import in_turn, part_key
 from rbtools.execution import device, resources
 from rbtools.execution.device import out_of_memory
 from rbtools.execution.run import Run
@@ -27,7 +27,6 @@ from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
 from rbtools.measures.base import BatchResult, MeasureBatch, Value
 from rbtools.rng.draws import Draws
-from rbtools.store import digest
 from rbtools.trainer import init
 from rbtools.trainer.augment import pixels
 
@@ -138,11 +137,8 @@ def measured(work: MeasureWork) -> Iterator[tuple[str, list[Value], float]]:
     """Yields the key of each item, its values and its seconds; nothing if other shards finish first."""
     run = work.inputs.run
     store, groups = run.store, work.tiles()
-    names = {
-        tile: digest({"part of": tile.key, "begin": tile.examples.start, "end": tile.examples.stop})
-        for group in groups
-        for tile in group
-    }
+    tiles = itertools.chain.from_iterable(groups)
+    names = {tile: part_key(tile.key, tile.examples.start, tile.examples.stop) for tile in tiles}
     results: dict[MeasureTile, TileResult] = {}
 
     def missing() -> Iterator[list[MeasureTile]]:

@@ -26,7 +26,7 @@ from rbtools.inputs.data import Data, InMemory, data_of, named_data
 from rbtools.jobs import SplitJob, measure_batches
 from rbtools.jobs.evaluate_record import add_entries
 from rbtools.jobs.measure_batches import MeasureItem, arch_of
-from rbtools.jobs.stored_results import examples_digest
+from rbtools.jobs.stored_results import image_list, keep_entries, stored_entries
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name, results, schema
 from rbtools.rng import seed_fields
@@ -84,7 +84,7 @@ class MeasureJob(SplitJob):
         first = resolve.Inputs(record, jobs[0].data, run)
         described = [(job, _what(record, job, run)) for job in jobs]
         keyed = {digest(what): (job, what) for job, what in described}
-        computed: dict[str, Any] = {key: run.store.result(key) for key in keyed}
+        computed: dict[str, Any] = {key: stored_entries(run, what) for key, (_, what) in keyed.items()}
         if None not in computed.values():
             run.store.found += 1
         else:
@@ -265,10 +265,9 @@ def _compute(
         with contextlib.suppress(RbError):  # only workers on other machines have the device
             cost["environment"] = environment(choose(run))
         computed[key] = [_entry(job, value, run) | cost for value in values]
-        about = {"kind": "evaluation", "of": fields, **resolve.names(inputs.record, job.data)}
-        run.store.keep_result(key, fields, computed[key], about)
+        keep_entries(replace(inputs, data=job.data), fields, computed[key])
     for key in missing:  # another shard has computed them
-        computed[key] = computed[key] or run.store.result(key)
+        computed[key] = computed[key] or stored_entries(run, keyed[key][1])
 
 
 def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:
@@ -297,7 +296,7 @@ def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]
     if job.measure.data:
         sizes = {"batches": job.batches, "batch_size": job.size[1], "n": job.n}
         entry |= {"split": job.data.split, **job.data.protocol(), **sizes}
-        entry |= {"image_list": {"digest": examples_digest(job.data), "images": job.n}}
+        entry |= image_list(job.data, job.n)
     if job.attack is not None and not clean:
         entry |= {"attack": job.attack.name, **registry.config(job.attack)}
     if job.random:

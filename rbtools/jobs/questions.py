@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import Accuracy, Attacked, Clean, Corrupted, corruption_means
+from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
@@ -128,21 +127,18 @@ class SpecQuestion(Question):
 
     def name(self) -> str | None:
         (spec, *more) = self.specs  # a mean has several specs
-        if isinstance(spec, Accuracy):  # the name depends on it
-            spec = replace(spec, draws=self.under.get("draws", 0))
+        spec = spec.by_draws(self.under.get("draws", 0)) or spec  # the name depends on it
         return None if more or self.difference else self.split_name(spec.name())
 
     def job(self, run: Run) -> JobFunction:
         """Evaluates the specs and those that they need, and computes the means of corruptions."""
         specs = type(self.specs[0]).joined(self.specs)
-        if isinstance(specs[0], Transferred):
-            specs = [replace(spec, context=run.changed(defend=None)) for spec in specs]
-        along: list[Any] = [] if isinstance(specs[0], Clean) else [Clean()]
+        along: list[Any] = [] if specs[0].is_clean else [Clean()]
         for spec in specs:
             while spec.needs:
                 (spec,) = spec.needs
                 along += [] if spec in (*specs, *along) else [spec]
-        means = partial(corruption_means, None) if isinstance(specs[0], Corrupted) else None
+        means = specs[0].summary()
         asked = Evaluation(title="verification", specs=tuple(specs), along=tuple(along), summary=means)
         return GapJob((asked,), self.n_train) if self.difference else EvaluateJob((asked,))
 
@@ -268,7 +264,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
     except RbError as wrong:
         raise Unsayable(str(wrong)) from None
     if specs and None not in specs:
-        return tuple(replace(spec, draws=0) if isinstance(spec, Accuracy) else spec for spec in specs)
+        return tuple(spec.by_draws(0) or spec for spec in specs)
     if "transfer" in parts.prefixes and "source" in entry:
         raise Unsayable(
             "the record does not contain the attacked model, which rb-attack transfer --from names"

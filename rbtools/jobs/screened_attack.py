@@ -9,7 +9,7 @@ after a crash, continues from the stored outcomes. A finished estimate is stored
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.spec import Evaluation, Spec
-from rbtools.inputs import resolve
 from rbtools.jobs import randomness, stored_results
 from rbtools.jobs.evaluate_record import Ask, Entries, Entry, Plan, PlanJob
 from rbtools.lazy import np, torch
@@ -111,17 +110,16 @@ class TwoPhaseJob(PlanJob):
     def plans(self) -> Sequence[Plan]:
         return [self._estimates]
 
-    def _estimates(self, ask: Ask) -> Entries:
+    def _estimates(self, ask: Ask) -> Iterator[Entries]:
         if randomness.found(ask.inputs).randomised:
             raise RbError(
                 "--two-phase cannot average verdicts over draws, and this model is randomised: leave it out."
             )
         estimates = [_Estimate(ask, self, eps) for eps in self.eps]
-        if ask.before:
-            return [estimate.expected() for estimate in estimates]
+        yield [estimate.expected() for estimate in estimates]
         calls, plan = [estimate.entry for estimate in estimates], ask.inputs.run.plan
         entries = [call() for call in calls] if plan is None else plan.each(calls)
-        return [_finer(ask.inputs, entry) for entry in entries]
+        yield [_finer(ask.inputs, entry) for entry in entries]
 
 
 def _finer(inputs: Inputs, entry: Entry) -> Entry:
@@ -148,7 +146,7 @@ class _Estimate:
 
     def expected(self) -> Entry:
         """The fields of the entry that are known before the work."""
-        (entry,) = stored_results.expected_entries(self.inputs, self.task)
+        (entry,) = self.ask.expected(self.task)
         # the seed of the sample, which an attack without random numbers needs, too
         drawn = seed_fields(self.inputs.run.settings.seed)
         return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.screen.attacks)}
@@ -162,15 +160,12 @@ class _Estimate:
             self._note_sample()
             raise
         expected = {name: value for name, value in self.expected().items() if value is not results.LATER}
-        kept = run.store.result(digest(key_fields))
-        if isinstance(kept, list) and len(kept) == 1 and isinstance(kept[0], dict):
+        if kept := stored_results.stored_entries(run, key_fields, 1):
             return expected | kept[0]
         entry = expected | self._measured(screened)
         if run.plan is None:
             numbers = {name: value for name, value in entry.items() if name not in ("tool", "dataset")}
-            names = resolve.names(self.inputs.record, self.inputs.data)
-            about = {"kind": "evaluation", "of": key_fields, **names}
-            run.store.keep_result(digest(key_fields), key_fields, [orjson.loads(dumps(numbers))], about)
+            stored_results.keep_entries(self.inputs, key_fields, [orjson.loads(dumps(numbers))])
         return entry
 
     def _note_sample(self) -> None:

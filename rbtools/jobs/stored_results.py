@@ -11,11 +11,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import VERSION, Outcomes
 from rbtools.evaluation.evaluate import together
 from rbtools.evaluation.spec import Evaluation, Spec, by_column
@@ -47,30 +46,20 @@ NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could no
 class Results(NamedTuple):
     """The requested entries of an evaluation, and further entries (`along`) that were measured with them.
     `rows(spec)` returns the stored rows of a spec, and `rows(spec, again=True)` computes rows that the store
-    has lost. Before the work, `rows` is `unknown`."""
+    has lost."""
 
     entries: Entries
     along: Entries
     rows: Callable[..., np.ndarray]
 
 
-def unknown(spec: Spec, again: bool = False) -> NoReturn:
-    """The function `rows` of `Results` before the work. Raises LookupError."""
-    raise LookupError(f"{spec.name()} is not measured yet.")
-
-
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
-    """The entries of the evaluation as known before the computation, without results.
-
-    Fields whose value is known only after the computation have the value results.LATER: the number of correct
-    images, a loss that may replace another loss, and the precision if the attack may run on the fast model.
-    """
+    """The entries of the evaluation as known before the work (`Spec.expected`). The precision is known only
+    after it if the attack may run on the fast model."""
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
-        entry = {**unit.named(unit.spec), **unit.common, "value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
-        entry["n"] = results.LATER if entry.get("denominator") == "correct" else inputs.n
-        entry["precision"] = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER
-        entries.append(entry | ({"loss": results.LATER} if "loss" in entry else {}))
+        used = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER
+        entries.append({**unit.spec.expected(inputs.n, unit.common), "precision": used})
     return [_labelled(entry, inputs) for entry in entries + evaluation.summarize(entries, [])]
 
 
@@ -107,6 +96,22 @@ def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
     return Results(entries, along, rows)
 
 
+def stored_entries(run: Run, fields: Entry, count: int | None = None) -> Entries | None:
+    """The entries whose key in the store has these fields. Returns None if there are none, or if they do not
+    have the form of entries, of which there are `count`: the store may contain anything."""
+    kept = run.store.result(digest(fields))
+    if not isinstance(kept, list) or count not in (None, len(kept)):
+        return None
+    whole = [isinstance(one, dict) and isinstance(one.get("metric"), str) and "value" in one for one in kept]
+    return kept if all(whole) else None
+
+
+def keep_entries(inputs: Inputs, fields: Entry, entries: Entries, of: Entry | None = None) -> None:
+    """Store entries under a key with these fields. rb-store shows the fields `of`, or else these."""
+    about = {"kind": "evaluation", "of": of or fields, **resolve.names(inputs.record, inputs.data)}
+    inputs.run.store.keep_result(digest(fields), fields, entries, about)
+
+
 def stored_value(inputs: Inputs, spec: Spec) -> float | None:
     """The value of a spec, or None if the store does not contain it."""
     entries = _Unit(inputs, (spec,)).stored()
@@ -141,15 +146,15 @@ def examples_digest(data: Data) -> str:
     return digest({"data": data.fingerprint, "split": data.split, "order": ORDER, **data.protocol()})[:16]
 
 
-def image_list(inputs: Inputs) -> Entry:
+def image_list(data: Data, n: int) -> Entry:
     """The field of an entry that tells its images apart, also for a value that has no answers."""
-    return {"image_list": {"digest": examples_digest(inputs.data), "images": inputs.n}}
+    return {"image_list": {"digest": examples_digest(data), "images": n}}
 
 
 def _labelled(entry: Entry, inputs: Inputs) -> Entry:
     """An entry as the record contains it, with the split in its name and the tool that made it."""
     data = inputs.data
-    labels = {**inputs.run.labels, **image_list(inputs)}
+    labels = {**inputs.run.labels, **image_list(data, inputs.n)}
     named = {**labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
         named["dataset"] = data.name
@@ -171,7 +176,7 @@ class _Unit:
     @property
     def checked(self) -> bool:
         """True if the entries contain the results of a check of the model's outputs."""
-        return isinstance(self.spec, Clean) and not self.spec.draws
+        return self.spec.is_clean and not self.spec.random
 
     @property
     def arithmetic(self) -> dict[str, Any]:
@@ -206,14 +211,7 @@ class _Unit:
         return digest(self.entries_fields)
 
     def stored(self) -> Entries | None:
-        """The entries in the store, if they have the form of entries: the store may contain anything."""
-        kept = self.inputs.run.store.result(self.entries_key)
-        if not isinstance(kept, list) or len(kept) != len(self.specs):
-            return None
-        whole = [
-            isinstance(one, dict) and isinstance(one.get("metric"), str) and "value" in one for one in kept
-        ]
-        return kept if all(whole) else None
+        return stored_entries(self.inputs.run, self.entries_fields, len(self.specs))
 
     def shown(self, entry: Entry) -> Entry:
         """The entry with large details (a quarter of a megabyte for 100 classes, which would fill the pipe)
@@ -221,10 +219,6 @@ class _Unit:
         small = "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL
         small = small or self.inputs.run.store.folder is None
         return entry if small else {**entry, "detail": {"stored": self.entries_key}}
-
-    def named(self, spec: Spec) -> Entry:
-        """The fields of an entry that a spec determines before the work."""
-        return {"metric": spec.name(), **spec.settings()}
 
     @property
     def common(self) -> Entry:
@@ -247,14 +241,13 @@ class _Unit:
 
     def claim(self) -> Entry:
         """The claim of a file of saved images, without the value and the number of images."""
-        entry = _labelled({**self.named(self.spec), **self.common}, self.inputs)
-        (named,) = renamed([entry], self.inputs.run)
+        entry = {"metric": self.spec.name(), **self.spec.settings(), **self.common}
+        (named,) = renamed([_labelled(entry, self.inputs)], self.inputs.run)
         return {**named, "checkpoint": self.inputs.checkpoint, "data": self.inputs.data.fingerprint}
 
     def keep(self, outcomes: Outcomes, checks: dict[str, Any] | None) -> Entries:
         """Compute the entries from the outcomes, store the entries, and return them."""
-        run, n = self.inputs.run, self.inputs.n
-        totals, rows = outcomes.totals, outcomes.values(n)
+        totals, rows = outcomes.totals, outcomes.values(self.inputs.n)
         about: Entry = {**self.common, "seconds": round(totals.get("seconds", 0.0), 3)}
         if "forward" in totals:
             passes = {name: round(totals[name] / len(outcomes), 2) for name in ("forward", "backward")}
@@ -278,9 +271,7 @@ class _Unit:
             if warnings:
                 entry["warnings"] = [*entry.get("warnings", ()), *warnings]
             entries.append(entry | self._answers(entry, spec, rows))
-        of = {"kind": "evaluation", "of": self.outcomes_fields}
-        names = resolve.names(self.inputs.record, self.inputs.data)
-        run.store.keep_result(self.entries_key, self.entries_fields, entries, of | names)
+        keep_entries(self.inputs, self.entries_fields, entries, of=self.outcomes_fields)
         return entries
 
     def _answers(self, entry: Entry, spec: Spec, rows: np.ndarray) -> Entry:
@@ -313,7 +304,7 @@ def _compute(
         if run.plan.job in run.plan.waiting:  # its network is not trained yet
             run.plan.lacks(keys, title, len(tiles))
         each = tile_calls.seconds_per_pass(inputs) * images / max(run.placement.jobs, 1)
-        most = [(unit.spec.most_passes, isinstance(unit.spec, Attacked)) for unit in missing]
+        most = [(unit.spec.most_passes, unit.spec.under_attack) for unit in missing]
         usual = sum(passes * (USUAL_SHARE if attacked else 1) for passes, attacked in most)
         seconds = each * usual, each * sum(passes for passes, _ in most)
         run.plan.lacks(keys, title, len(tiles), seconds=seconds)

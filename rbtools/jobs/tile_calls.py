@@ -26,6 +26,7 @@ from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
+from rbtools.jobs import transfer
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class RecordEvaluation:
                 report=run.report,
                 store=run.store,
                 save=save,
+                load=partial(transfer.loaded, run),
             )
 
     def checks(self, evaluator: Evaluator) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,13 +50,14 @@ class GapJob(PlanJob):
             advice = " A generalisation error is a difference: give a data set that has train and test."
             raise RbError(f"{wrong}{advice}") from None
 
-    def _gaps(self, ask: Ask, evaluation: Evaluation) -> Entries:
+    def _gaps(self, ask: Ask, evaluation: Evaluation) -> Iterator[Entries]:
         test = ask.inputs
         n = self.n_train or test.run.selection.n
         train = test.on("train", n=n, indices=_images(test))
+        yield list(map(_gap, ask.expected(evaluation, train), ask.expected(evaluation, test)))
         on_test, on_train = (found.entries for found in ask(evaluation, test, train))
         ask.along += [*on_test, *on_train]
-        return [_gap(*sides) for sides in zip(on_train, on_test, strict=True)]
+        yield list(map(_gap, on_train, on_test))
 
 
 def _images(test: Inputs) -> indices.Indices | None:

@@ -43,22 +43,24 @@ class Transferred(Attacked):
     attacks.
 
     `sources` contains the names of the checkpoints in alphabetical order, and `models` their descriptions in
-    the same order. `records` (the records of the sources as JSON) and `context` (the run that loads them) are
-    needed only for the measurement.
+    the same order. `records` (the records of the sources as JSON) are needed only for the measurement.
     """
 
     sources: tuple[str, ...] = ()
     models: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     records: tuple[str, ...] = field(default=(), compare=False)
-    context: Run | None = field(default=None, compare=False)
 
     @property
     def most_passes(self) -> int:
         return super().most_passes * (len(self.sources) + (len(self.sources) > 1))
 
-    @property
-    def searches(self) -> bool:
-        return False  # the attack runs on the sources in float32
+    searches = False  # the attack runs on the sources in float32
+
+    def by_draws(self, draws: int) -> None:
+        return None
+
+    def without_grid(self) -> None:
+        return None
 
     def name(self) -> str:
         return f"transfer.{super().name()}"
@@ -84,8 +86,8 @@ class Transferred(Attacked):
 
     def rows(self, batch: Batch) -> Outcome:
         """Attack the examples that are still correct, first on the ensemble and then on each source."""
-        assert self.context is not None
-        models: list[Any] = _loaded(self.records, self.context, batch)
+        assert batch.load is not None
+        models: list[Any] = batch.load(self.records, batch)
         several = len(models) > 1
         left = batch.clean
         totals: dict[str, float] = {}
@@ -125,7 +127,7 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
     """Clean accuracy, and accuracy under transfer from the models in `records`."""
     names, models = zip(*_by_name(records, run), strict=True)
     described = tuple({key: model[key] for key in DESCRIBES if key in model} for model in models)
-    given: dict[str, Any] = {"sources": names, "models": described, "records": records, "context": run}
+    given: dict[str, Any] = {"sources": names, "models": described, "records": records}
     specs = tuple(Transferred(method=method.at(one), **given) for one in eps)
     return Evaluation(title=f"transfer of {method.stem}", specs=specs, along=(Clean(),))
 
@@ -153,22 +155,23 @@ def _mean_logits(models: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
 _last: list[tuple[Any, list[nn.Module]]] = []
 
 
-def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
-    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. Raises
-    RbError if a model cannot be loaded, or if images or classes differ from the evaluated model's."""
+def loaded(run: Run, sources: Sequence[str], batch: Batch) -> list[nn.Module]:
+    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. `run`
+    evaluates the other model. Raises RbError if a model cannot be loaded, or if images or classes differ from
+    the evaluated model's."""
     from rbtools.evaluation.randomised import controlled, randomness_of
 
     classes, where = batch.clean_logits.shape[1], batch.images.device
     chosen = run.selection
     images = (chosen.dataset, chosen.split, chosen.data_dir, chosen.class_map, chosen.preprocessing)
-    named = (sources, *images, run.store.folder)
+    named = (tuple(sources), *images, run.store.folder)
     key = (*named, where, batch.images.shape[1:], classes)
     if not _last or _last[0][0] != key:
         models = []
-        for name, record in _by_name(sources, run):
+        bare = run.changed(defend=None, indices=None)  # defences and indices are the evaluated model's
+        for name, record in _by_name(sources, bare):
             try:
-                bare = run.changed(defend=None)
-                model = resolve.load_model(record, data_of(record, run), bare, where)
+                model = resolve.load_model(record, data_of(record, bare), bare, where)
                 _check_fits(model, batch.images[:1], classes)
                 model = controlled(model, randomness_of(model, batch.images[:IMAGES]))
             except RbError as wrong:

@@ -388,7 +388,7 @@ def recognised_key(name: str = "a", data: Data | None = None, **given: Any) -> s
 
 
 def part_key(rows: str = "a", begin: int = 0, end: int = 8) -> str:
-    return tiles._key(SimpleNamespace(key=rows), begin, end)  # type: ignore[arg-type]
+    return tiles.part_key(rows, begin, end)
 
 
 OTHERS: dict[str, tuple[Callable[..., str], list[dict[str, Any]]]] = {

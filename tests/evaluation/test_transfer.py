@@ -87,8 +87,8 @@ def answers(asked: Evaluation, batch: Batch) -> tuple[Tensor, dict[str, float]]:
 
 def batch_for(model: nn.Module) -> Batch:
     data = datasets.load("digits", "test")
-    images = data.images[:200].float() / 255
-    return Batch(model, images, data.labels[:200], torch.arange(200), seed=0, chunk_size=64)
+    images, load = data.images[:200].float() / 255, lambda *of: transfer.loaded(CONTEXT, *of)
+    return Batch(model, images, data.labels[:200], torch.arange(200), seed=0, chunk_size=64, load=load)
 
 
 @pytest.mark.parametrize(
