@@ -72,8 +72,7 @@ class SteppedAttack(SequentialAttack):
 
     def prepare(self, state: Any, step: int, due: bool) -> object:
         """Prepare a step. Returns None to leave the step out, or else a value: steps with different values
-        are not replays of each other. If `due` is true, the host may wait for a GPU: after each check of the
-        broken examples, but not at once."""
+        are not replays of each other. If `due` is true, the host may wait for a GPU here."""
         return ()
 
     def ask(self, state: Any, step: int) -> Tensor:
@@ -108,7 +107,7 @@ class SteppedAttack(SequentialAttack):
         everyone = active.everyone or not self.any_counts
         done, replays = continued(model, state, active), Replays(state, active, self.replayed)
         for step in range(done, self.length):
-            case = self.prepare(state, step, active.schedule.due(step - 2))
+            case = self.prepare(state, step, active.schedule.due(step - 2))  # not next to a check
             if case is None:
                 continue
             for once in replays.step(case):
