@@ -148,7 +148,8 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
 
 def strength_of(classes: Sequence[Any]) -> str:
     """The option that takes a list of strengths: --eps, or that of the threat in which an attack searches."""
-    return next((cls.within.strength for cls in classes if hasattr(cls, "within")), "eps")
+    threats = (getattr(cls, "within", None) for cls in classes)
+    return next((threat.strength for threat in threats if hasattr(threat, "strength")), "eps")
 
 
 def no_such_option(flag: str, flags: Iterable[str]) -> str:

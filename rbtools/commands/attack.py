@@ -298,8 +298,9 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     from rbtools.evaluation.distances import nearest
 
     names = list(dict.fromkeys(name.strip() for name in typed.attacks.split(",") if name.strip()))
-    if others := [name for name in names if name not in SEARCHES and ATTACKS.knows(name)]:
-        return _curve_of(source, work, others, names, typed)
+    known = [ATTACKS.load(name) for name in names if name not in SEARCHES and ATTACKS.knows(name)]
+    if others := [cls for cls in known if cls.within.strength != "eps"]:
+        return _curve_of(source, work, others[0], names, typed)
     distances = parse_units.distances(typed.eps or _CURVE[typed.norm], typed.norm, work.screen.warn)
     try:
         searches: list[Any] = [search_named(name, typed.norm, typed.queries) for name in names]
@@ -314,23 +315,22 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
 def _curve_of(
     source: shared.RecordSource,
     work: shared.CommandContext,
-    others: Sequence[str],
+    cls: type[Attack],
     names: Sequence[str],
     typed: CurveOptions,
 ) -> shared.Status:
     """The curve of an attack in another threat than a ball, over the strength of this threat."""
     from rbtools.evaluation.distances import nearest
 
-    cls = ATTACKS.load(others[0])
-    if len(names) > 1 or cls.within.strength == "eps" or not cls.minimal:
+    if len(names) > 1 or not cls.minimal:
         raise UsageError(
-            f"--attacks is {typed.attacks}. Expected searches in the norm, such as curve or fmn,ddn, or one"
-            " attack that finds the smallest strength of another threat."
+            f"--attacks is {typed.attacks}. Expected one attack in the threat {cls.within.name}, which finds"
+            " the smallest strength."
         )
     if typed.eps is None:
         raise UsageError(f"Give --eps LIST: the values of {cls.within.strength}, such as 0-4.")
     params = {cls.within.strength: typed.eps, "grid": typed.grid}
-    method, strengths = parse_units.attack(ATTACKS, others[0], params, "", work.screen.warn)
+    method, strengths = parse_units.attack(ATTACKS, names[0], params, "", work.screen.warn)
     return shared.evaluate(source, work, nearest([method.at(max(strengths))], strengths))
 
 

@@ -98,7 +98,7 @@ class Nearest(OfAttack):
         name = entry.get("attack")
         if not (name == CurveAttack.name or entry.get("search") == _NEAREST) or "best" in entry:
             return None
-        if name in SEARCHES:
+        if not isinstance(name, str) or name in SEARCHES:
             method = rebuilt(SEARCHES, name, entry, lenient=lenient, eps=None)
         else:
             known = ATTACKS.of_name(name)

@@ -46,7 +46,7 @@ class AnsweringModel(nn.Module):
 
 def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
     """What the function returns for images, as a tensor."""
-    found = function(images.detach())
+    found = function(images.detach().clone())
     try:
         return torch.as_tensor(found).detach()
     except (TypeError, ValueError, RuntimeError) as wrong:
@@ -60,7 +60,8 @@ def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -
     """The model of a function that answers with labels, or with scores without gradients, on a few images;
     None if its outputs are logits of a graph of torch. `classes` is the number of classes at least."""
     with contextlib.suppress(RuntimeError):  # .numpy() of a tensor that requires a gradient
-        found = function(images.detach().clone().requires_grad_(True))
+        leaf = images.detach().clone().requires_grad_(True)
+        found = function(leaf.clone())  # it may change its images in place
         if isinstance(found, torch.Tensor) and found.requires_grad:
             return None
     found = answer(function, images)

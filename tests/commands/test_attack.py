@@ -186,7 +186,7 @@ def test_an_ensemble_of_other_attacks_is_never_called_autoattack(
 def test_the_name_of_an_ensemble_is_that_of_its_parts(settings: dict[str, str], name: str) -> None:
     attack = ATTACKS.build("aa", **settings)
     assert attack.stem == name
-    metric = metric_name.attack_name(name, 8 / 255, attack.norm)
+    metric = metric_name.attack_name(name, "8")
     parts = metric_name.parse(metric)
     assert (parts.build(), parts.over, parts.number != "") == (metric, "eps", True)
     assert metric_name.is_share(metric) and metric_name.higher_is_better(metric)

@@ -208,7 +208,6 @@ WRONG: dict[str, tuple[Any, str]] = {
     "one-hot": (lambda m, x, y: (m, (x, nn.functional.one_hot(y))), r"one-hot.*labels\.argmax\(1\)"),
     "too few labels": (lambda m, x, y: (m, (x, y[1:])), r"shape \(354,\)\. Expected \(355,\)"),
     "softmax": (lambda m, x, y: (nn.Sequential(m, nn.Softmax(1)).eval(), (x, y)), "leave out the softmax"),
-    "predictions": (lambda m, x, y: (lambda z: m(z).argmax(1), (x, y)), r"Expected logits \(4, classes\)"),
     "train mode": (lambda m, x, y: (nn.Sequential(m, nn.Dropout()), (x, y)), r"training mode.*\.eval\(\)"),
     "no data": (lambda m, x, y: (m, 3), r"of the type int\. Expected a pair \(images, labels\)"),
     "no model": (lambda m, x, y: (None, (x, y)), "of type NoneType. Expected a module"),
