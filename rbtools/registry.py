@@ -45,6 +45,7 @@ def param(
     flags: tuple[str, ...] = (),
     variable: str | None = None,
     positional: bool = False,
+    last: bool = False,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
@@ -56,7 +57,8 @@ def param(
     the limits of a number, such as "[1, inf)" or "(0, 1)". `typed` is the default on the command line, if it
     differs from the default of the field. `flags` replaces the flags of the option, which are by default
     --NAME and, for a bool, also --no-NAME. `variable` is an environment variable that overrides the default.
-    A `positional` field is typed without a flag. A field whose default is REQUIRED must be given.
+    A `positional` field is typed without a flag. Fields with `last` follow all others. A field whose default
+    is REQUIRED must be given.
     """
     metadata = dict(locals())  # all arguments
     return dataclasses.field(default=metadata.pop("default"), metadata=metadata)
@@ -75,7 +77,11 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 
 def options(cls: type) -> list[dataclasses.Field[Any]]:
     """The fields of a registered class that users may set, which are the fields made by `param`."""
-    return [field for field in dataclasses.fields(cls) if "help" in field.metadata]
+    return [field for field in _fields(cls) if "help" in field.metadata]
+
+
+def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
+    return sorted(dataclasses.fields(cls), key=lambda field: bool(field.metadata.get("last")))
 
 
 def config(method: object) -> dict[str, Any]:
@@ -83,7 +89,7 @@ def config(method: object) -> dict[str, Any]:
     assert dataclasses.is_dataclass(method)
     return {
         public_name(f): getattr(method, f.name)
-        for f in dataclasses.fields(method)
+        for f in _fields(method)
         if not (f.metadata.get("optional") and getattr(method, f.name) == f.default)
     }
 
@@ -310,8 +316,9 @@ def _imported(kind: str, name: str, place: str) -> object:
             ) from None
         raise RbError(f"The module {module} needs {error.name}, which is not installed.") from None
     except (Exception, SystemExit) as error:
+        hint = " Write @dataclass(frozen=True, kw_only=True) above the class." * ("frozen" in str(error))
         raise RbError(
-            f"The module {module} stopped with {type(error).__name__}: {shown(str(error), 200)}"
+            f"The module {module} stopped with {type(error).__name__}: {shown(str(error), 200)}.{hint}"
         ) from error
     if not hasattr(loaded, attribute):
         raise RbError(f"The module {module} has no {attribute}.")

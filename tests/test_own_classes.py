@@ -44,10 +44,6 @@ class Crash(Attack):
 class Plain(Attack):
     pass
 
-@dataclass(kw_only=True)
-class Loose(Attack):
-    eps: float = 8 / 255
-
 @dataclass(frozen=True, kw_only=True)
 class PGD(Attack):
     eps: float = 8 / 255
@@ -57,6 +53,8 @@ class PGD(Attack):
 @pytest.fixture(autouse=True)
 def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Path("own.py").write_text(ATTACK)
+    loose = ATTACK.split("@dataclass")[0] + "@dataclass\nclass Loose(Attack):\n    eps: float = 8 / 255\n"
+    Path("loose.py").write_text(loose)
     torch.manual_seed(0)  # a network with correct images: others are not attacked
     network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
     torch.save(network.state_dict(), "model.pt")
@@ -100,7 +98,7 @@ def test_results_of_changed_code_are_measured_anew() -> None:
         ("python:own", "does not name a class. Expected python:MODULE:CLASS"),
         ("python:gone:Darker", "There is no module gone"),
         ("python:own:Plain", "keyword-only dataclass that inherits rbtools.attacks.base.Attack"),
-        ("python:own:Loose", "expected a frozen, keyword-only dataclass"),
+        ("python:loose:Loose", "Write @dataclass(frozen=True, kw_only=True) above the class."),
         ("python:own:PGD", "has the name 'pgd', which is taken"),
     ],
 )

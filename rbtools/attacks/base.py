@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
 from rbtools.attacks import lattice
-from rbtools.attacks.mean_over_draws import eot_param
+from rbtools.attacks.search import Search
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import Registered, config, param
@@ -60,25 +60,7 @@ def backend_param() -> Any:
     )
 
 
-class _WithFields:
-    """Adds the fields `grid` and `eot` to every dataclass that inherits from it. If this class were a frozen
-    dataclass, a subclass that is not frozen would fail with an unclear error."""
-
-    if TYPE_CHECKING:
-        grid: str
-        eot: int | None
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        own = {**vars(cls).get("__annotations__", {})}
-        for name, kind, made in (("grid", "str", lattice.grid_param), ("eot", "int | None", eot_param)):
-            if name not in own and name not in getattr(cls, "__dataclass_fields__", {}):
-                own[name] = kind
-                setattr(cls, name, made())
-        cls.__annotations__ = own
-
-
-class Attack(_WithFields, Registered):
+class Attack(Search, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. An attack in

@@ -39,6 +39,7 @@ def grid_param() -> Any:
         "With 8bit, all pixels of an attacked image are k/255, as in an 8-bit image file.",
         choices=("none", "8bit"),
         optional=True,
+        last=True,
     )
 
 

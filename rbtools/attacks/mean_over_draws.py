@@ -40,6 +40,7 @@ def eot_param() -> Any:
         check="positive",
         metavar="N",
         optional=True,
+        last=True,
     )
 
 
