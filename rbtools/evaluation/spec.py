@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,7 @@ from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.lazy import np
-from rbtools.records import results, schema
+from rbtools.records import metric_name, results, schema
 from rbtools.records.name_forms import NameForm
 
 if TYPE_CHECKING:
@@ -108,12 +109,26 @@ class Spec:
 
     def expected(self, n: int, common: Entry) -> Entry:
         """The entry for n images as known before the work, with `common` fields. A field that is known only
-        afterwards (the number of correct images, a loss that may replace another) has the value LATER."""
+        afterwards (the number of correct images, a loss that may replace another) has the value LATER. Raises
+        RbError for a name that reads as other settings."""
+        self.check_name()
         entry = {"metric": self.name(), **self.settings(), **common}
         entry |= {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0, "n": n}
         later = ["n"] if entry.get("denominator") == "correct" else []
         later += ["loss"] if "loss" in entry else []
         return entry | dict.fromkeys(later, results.LATER)
+
+    def check_name(self) -> None:
+        """Raise RbError if the name reads as other settings: 1 and 5.2 make 1.5.2, as do 1.5 and 2."""
+        mine, parts = self.settings(), metric_name.parse(self.name())
+        for field, said in parts.form.settings(parts).items():
+            value = mine.get(field)
+            numbers = results.is_number(value) and results.is_number(said)
+            if numbers and not math.isclose(value, said, rel_tol=1e-3):
+                raise RbError(
+                    f"The name {self.name()} would read as {field} {said:g}, and not as {value:g}."
+                    f" Choose another {field}."
+                )
 
     def settings_for(self, shape: Sequence[int]) -> Entry:
         """The settings that depend on the shape (C, H, W) of the images."""

@@ -47,7 +47,9 @@ from rbtools.jobs.transfer import Transferred
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting
-from rbtools.records import dumps
+from rbtools.records import dumps, metric_name
+from rbtools.records.name_forms import SPECS
+from rbtools.registry import imported
 from rbtools.rng.draws import Draws
 from rbtools.search import SEARCHES
 from rbtools.settings import Settings
@@ -79,7 +81,8 @@ def specs() -> dict[str, Spec]:
         made[f"certificate {name}"] = Smoothed(method=CERTIFIERS.build(name), eps=0.25)
     curve = search_named("curve", "l2", 100)
     made |= {"distance": Nearest(method=curve), "distance eps": Nearest(method=curve, eps=EPS)}
-    made |= {"fmn": Nearest(method=search_named("fmn", "l2", 100))}
+    fmn = search_named("fmn", "linf", 100)
+    made |= {"fmn": Nearest(method=search_named("fmn", "l2", 100)), "fmn eps": Nearest(method=fmn, eps=EPS)}
     made |= {what: RobustLoss(method=ATTACKS.build("pgd"), what=what) for what in PARTS}
     made["ladder"] = Attacked(method=ATTACKS.build("pgd", eps=EPS), ladder=(EPS / 2,))
     made["transfer"] = Transferred(method=ATTACKS.build("pgd"), sources=("sha256:0",), models=({"arch": {}},))
@@ -91,6 +94,21 @@ MADE = specs()
 # What a row looks like for three images.
 ROWS = {Smoothed: [[1, 1, 9, 9, 1]] * 3, RareFailure: [[0, -1, -1]] * 3, Decided: [[4, 4, 1]] * 3}
 ROWS |= {Nearest: [[0.1]] * 3, RobustLoss: [[0.5, 1]] * 3}
+
+
+@pytest.mark.parametrize("spec", MADE.values(), ids=MADE)
+def test_a_name_belongs_to_the_class_of_its_result(spec: Spec) -> None:
+    parts = metric_name.parse(spec.name())
+    assert parts.build() == spec.name()
+    if parts.over and not parts.prefixes:
+        assert parts.form in {form for cls in SPECS.values() for form in imported(cls).names}
+    spec.check_name()
+
+
+def test_a_name_that_reads_as_other_settings_is_refused() -> None:
+    method = CERTIFIERS.build("smooth", sigma=1.0)
+    with pytest.raises(RbError, match=r"cert\.smooth\.1\.5\.2 would read as eps 2, and not as 5\.2"):
+        Smoothed(method=method, eps=5.2).check_name()
 
 
 def changed(value: Any, choices: tuple[Any, ...]) -> Iterator[Any]:
