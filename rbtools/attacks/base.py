@@ -101,7 +101,8 @@ class Attack(Search, Registered):
         """What the attack may do to an image. Raises RbError for a norm that cannot be checked."""
         if self.in_ball and self.eps is None:
             return AnyDistance(norm=self.norm)
-        return self.within(**{one.name: getattr(self, one.name) for one in dataclasses.fields(self.within)})  # type: ignore[arg-type]
+        names = [one.name for one in dataclasses.fields(self.within)]  # type: ignore[arg-type]
+        return self.within(**{name: getattr(self, name) for name in names})
 
     @property
     def in_ball(self) -> bool:
@@ -115,9 +116,10 @@ class Attack(Search, Registered):
 
     def at(self, strength: float) -> Self:
         """The attack at this strength."""
-        field = next(one for one in dataclasses.fields(self) if one.name == self.within.strength)  # type: ignore[arg-type]
-        value = int(strength) if str(field.type) == "int" and strength == int(strength) else strength
-        return replace(self, **{field.name: value})  # type: ignore[type-var]
+        field = next(one for one in dataclasses.fields(self) if one.name == self.within.strength)
+        value: Any = int(strength) if str(field.type) == "int" and strength == int(strength) else strength
+        changed: dict[str, Any] = {field.name: value}
+        return replace(self, **changed)
 
     @property
     def stem(self) -> str:

@@ -11,7 +11,6 @@ balls.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rbtools.errors import RbError
@@ -56,11 +55,7 @@ def searched(attack: Method) -> Method:
     """The attack with the eps of its search: in linf with a grid, rounded down to a multiple of 1/255."""
     if attack.grid == "none" or not attack.in_ball or attack.norm != "linf" or attack.eps is None:
         return attack
-    return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
-
-
-def _with_eps(attack: Method, eps: float) -> Method:
-    return replace(attack, eps=eps)  # type: ignore[type-var]  # every subclass is a dataclass
+    return attack.at(math.floor(_in_levels(attack.eps)) / _LEVELS)
 
 
 def _in_levels(eps: float) -> float:
@@ -116,7 +111,7 @@ def _run(
         )
     oracle.eight_bit, search = True, searched(attack)
     if attack.in_ball and attack.eps is not None:
-        search = _with_eps(search, search.eps * (1 + _SLACK))
+        search = search.at(search.eps * (1 + _SLACK))
     points, findings = search.run(oracle, images, labels, draws)
     findings = {**findings, "outside": ~search.threat.contains(points.detach().float(), images)}
     if not attack.in_ball:
@@ -132,7 +127,7 @@ def _run(
             rows = rows[lost & ~some.still_correct(points[rows], labels[rows])]
         if not len(rows):
             break
-        smaller = _with_eps(search, attack.eps * share)
+        smaller = search.at(attack.eps * share)
         points[rows], _ = smaller.run(oracle.take(rows), images[rows], labels[rows], draws.take(rows))
         inside[rows] = project(points[rows], images[rows], attack)
     return inside, findings

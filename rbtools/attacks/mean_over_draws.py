@@ -70,7 +70,13 @@ class MeanOverDraws(Oracle):
     """
 
     def __init__(self, target: Oracle, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
-        self.target, self.method, self.images, self.labels, self.draws = target, method, images, labels, draws
+        self.target, self.method, self.images, self.true_labels, self.draws = (
+            target,
+            method,
+            images,
+            labels,
+            draws,
+        )
         self.each, chunk = method.draws_each, target.chunk_size
         chunk = None if chunk is None else max(chunk // self.each, 1)
         super().__init__(target.logits, chunk, passes=target.passes)
@@ -172,7 +178,7 @@ class MeanOverDraws(Oracle):
         (N,). The samples are independent of the search. Equal candidates are evaluated once."""
         judged: list[tuple[Tensor, Tensor]] = []
         for number, candidate in enumerate(candidates):
-            left = torch.ones_like(self.labels, dtype=torch.bool)
+            left = torch.ones_like(self.true_labels, dtype=torch.bool)
             for earlier in candidates[:number]:
                 left &= (candidate != earlier).flatten(1).any(1)
             rows = left.nonzero()[:, 0]
@@ -195,7 +201,7 @@ class MeanOverDraws(Oracle):
                     self._passed(points[some], rows[some], "choice", rows[some] * 0 + first)
                     for some in self.chunks(len(rows))
                 ]
-                drawn, labels = torch.cat(parts), self.labels[rows]
+                drawn, labels = torch.cat(parts), self.true_labels[rows]
                 right.append(drawn.argmax(2).eq(labels[:, None]))
                 margin += self._margins(drawn, labels).sum(1)
         return torch.cat(right, 1), margin
@@ -211,7 +217,7 @@ class MeanOverDraws(Oracle):
         """Returns logits (M, samples, K) and numbers of correct samples (M,), and updates the kept points."""
         drawn = self._passed(points, rows, "search", self.made[rows] * self.each)
         self.made[rows] += 1
-        labels, points = self.labels[rows], points.detach()
+        labels, points = self.true_labels[rows], points.detach()
         right = drawn.detach().argmax(2).eq(labels[:, None]).sum(1)
         self.failed[rows] = torch.where(right == 0, self.failed[rows] + self.each, 0)
         margin = self._margins(drawn.detach(), labels).mean(1)

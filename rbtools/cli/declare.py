@@ -148,7 +148,7 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
 
 def strength_of(classes: Sequence[Any]) -> str:
     """The option that takes a list of strengths: --eps, or that of the threat in which an attack searches."""
-    threats = (getattr(cls, "within", None) for cls in classes)
+    threats: list[Any] = [getattr(cls, "within", None) for cls in classes]
     return next((threat.strength for threat in threats if hasattr(threat, "strength")), "eps")
 
 

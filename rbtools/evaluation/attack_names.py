@@ -6,16 +6,13 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.records.metric_name import MetricName
 from rbtools.records.name_forms import NUMBER, NameForm
 from rbtools.threats.ball import Ball
-
-if TYPE_CHECKING:
-    from rbtools.threats.base import Threat
 
 # Attacks that are in published numbers and not in this package, and ensembles of attacks.
 _OTHERS = dict(adv="adv", apgd="APGD", autoattack="AutoAttack", boundary="Boundary") | {"kl-pgd": "KL-PGD"}
@@ -29,7 +26,7 @@ class NamedAttack(NamedTuple):
     name: str
     steps: str
     title: str
-    threat: type[Threat]
+    threat: Any  # a class of `threats`
     implied: str = ""
 
 
@@ -121,7 +118,7 @@ class AttackName(NameForm):
 
 
 @cache
-def _settings(threat: type[Threat]) -> re.Pattern[str]:
+def _settings(threat: Any) -> re.Pattern[str]:
     """The pattern of a threat's settings in names, with the groups word, before, number and after."""
     names = _fields(threat)
     place = names.index(threat.strength)
@@ -133,13 +130,13 @@ def _settings(threat: type[Threat]) -> re.Pattern[str]:
     return re.compile(rf"(?:(?P<word>{words})\.)?{before}{number}(?:\.(?P<suffix>[a-z_]+))?")
 
 
-def _fields(threat: type[Threat]) -> list[str]:
+def _fields(threat: Any) -> list[str]:
     """The settings in names: all fields but the norm of a ball, which is a word."""
-    return [one.name for one in dataclasses.fields(threat) if one.name != "norm"]  # type: ignore[arg-type]
+    return [one.name for one in dataclasses.fields(threat) if one.name != "norm"]
 
 
-def _values(threat: type[Threat], name: str) -> str:
-    field = next(one for one in dataclasses.fields(threat) if one.name == name)  # type: ignore[arg-type]
+def _values(threat: Any, name: str) -> str:
+    field = next(one for one in dataclasses.fields(threat) if one.name == name)
     return "|".join(map(re.escape, field.metadata.get("choices") or ())) or NUMBER
 
 

@@ -122,7 +122,7 @@ class Spec:
         """Raise RbError if the name reads as other settings: 1 and 5.2 make 1.5.2, as do 1.5 and 2."""
         mine, parts = self.settings(), metric_name.parse(self.name())
         for field, said in parts.form.settings(parts).items():
-            value = mine.get(field)
+            value: Any = mine.get(field)
             numbers = results.is_number(value) and results.is_number(said)
             if numbers and not math.isclose(value, said, rel_tol=1e-3):
                 raise RbError(

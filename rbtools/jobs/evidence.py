@@ -212,7 +212,8 @@ def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: 
 
 def _limits(saved: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields of the claim that say how much of its threat the attack used: eps for a ball."""
-    return tuple(one.name for one in dataclasses.fields(_threat(saved))) if "threat" in saved else ("eps",)
+    threat: Any = _threat(saved) if "threat" in saved else None
+    return ("eps",) if threat is None else tuple(one.name for one in dataclasses.fields(threat))
 
 
 def _threat(saved: Mapping[str, Any]) -> Threat:
