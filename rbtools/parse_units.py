@@ -65,10 +65,12 @@ def attack(
 ) -> tuple[Any, tuple[float, ...]]:
     """The attack, and its distances in pixel units, or its strengths in another threat than a ball. `warn` is
     called for a distance whose unit is probably wrong, and for steps that are too short."""
-    within = getattr(attacks.load(name), "within", None)
-    if within is not None and within.strength != "eps":
-        return _strengths(attacks, name, params, within.strength)
+    strength = getattr(getattr(attacks.load(name), "within", None), "strength", "eps")
+    if strength != "eps":
+        return _strengths(attacks, name, params, strength)
     method = build(attacks, name, params, warn)
+    if not getattr(method, "in_ball", True):
+        method.check_distance()  # the threat lacks a strength
     eps_values = distances(eps, method.norm, warn)
     for value in eps_values if hasattr(method, "grid") else ():
         try:
@@ -86,12 +88,15 @@ def _strengths(
 ) -> tuple[Any, tuple[float, ...]]:
     option, text = f"--{strength.replace('_', '-')}", params.get(strength)
     method = build(attacks, name, {key: value for key, value in params.items() if key != strength})
-    values = [method.strength] if text is None else units.number_list(text, option)
     try:
-        methods = [method.at(value) for value in dict.fromkeys(values)]
+        method.check_distance()
+        values = [method.strength] if text is None else units.number_list(text, option)
+        methods = {one.threat.in_names: one for one in map(method.at, values)}
+    except UsageError:
+        raise
     except RbError as wrong:
-        raise UsageError(str(wrong)) from None
-    return method, tuple(one.strength for one in methods)
+        raise UsageError(str(wrong).replace(f"{strength} of {type(method).__name__}", option)) from None
+    return method, tuple(one.strength for one in methods.values())
 
 
 def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -> None:

@@ -75,6 +75,11 @@ def option_name(field: dataclasses.Field[Any]) -> str:
     return flags[0] if flags else f"--{public_name(field).replace('_', '-')}"
 
 
+def kind_of(field: dataclasses.Field[Any]) -> str:
+    """The name of the type of a field's values, such as int."""
+    return str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
+
+
 def options(cls: type) -> list[dataclasses.Field[Any]]:
     """The fields of a registered class that users may set, which are the fields made by `param`."""
     return [field for field in _fields(cls) if "help" in field.metadata]
@@ -273,6 +278,12 @@ class Registry(Mapping[str, str]):
                 f"The {self.kind} {name} has the name '{loaded.name}', which is taken. Give the class another"  # type: ignore[attr-defined]
                 " name, or a field name: ClassVar[str]."
             )
+        own_name = str(loaded.name)  # type: ignore[attr-defined]
+        if name in self.plugins and own_name != name:
+            raise RbError(
+                f"The entry point {name} is the class {loaded.__name__}, which has the name '{own_name}'."
+                " Give both the same name."
+            )
         self._own[loaded.name] = loaded  # type: ignore[attr-defined]
         Registry.changes += 1
         return loaded
@@ -369,7 +380,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
     """Convert a number, a text or a switch to the type of its field. Raises RbError for another type."""
-    kind = str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
+    kind = kind_of(field)
     if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
         return value
     made, expected = _KINDS[kind]

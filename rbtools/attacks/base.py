@@ -16,7 +16,7 @@ from rbtools.attacks import lattice
 from rbtools.attacks.search import Search
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import Registered, config, param
+from rbtools.registry import Registered, config, kind_of, param
 from rbtools.threats.ball import ORDER, AnyDistance, Ball
 from rbtools.threats.base import Threat
 
@@ -105,6 +105,11 @@ class Attack(Search, Registered):
         return self.within(**{name: getattr(self, name) for name in names})
 
     @property
+    def over_draws(self) -> bool:
+        """Whether the search can follow means over samples of a randomised model."""
+        return self.in_ball and self.uses_logits
+
+    @property
     def in_ball(self) -> bool:
         """Whether the points of the attack are images in a ball."""
         return self.within is Ball
@@ -117,7 +122,7 @@ class Attack(Search, Registered):
     def at(self, strength: float) -> Self:
         """The attack at this strength."""
         field = next(one for one in dataclasses.fields(self) if one.name == self.within.strength)
-        value: Any = int(strength) if str(field.type) == "int" and strength == int(strength) else strength
+        value: Any = int(strength) if kind_of(field) == "int" and strength == int(strength) else strength
         changed: dict[str, Any] = {field.name: value}
         return replace(self, **changed)
 
@@ -198,6 +203,7 @@ class Attack(Search, Registered):
         """Raise RbError for a norm that cannot be checked, and for a ball that contains no image of the
         attack's grid except the clean image."""
         if not self.in_ball:
+            self._check_threat()
             return
         if self.norm not in (*ORDER, "any"):
             raise RbError(
@@ -205,6 +211,26 @@ class Attack(Search, Registered):
                 " norm. Expected linf, l2 or l1, or any for an attack whose images are in no ball."
             )
         lattice.check_distance(self)
+
+    def _check_threat(self) -> None:
+        """Raise RbError if the class of the attack or of its threat is not complete."""
+        own = {one.name: one for one in dataclasses.fields(self)}
+        needed = [one.name for one in dataclasses.fields(self.within)]  # type: ignore[arg-type]
+        if missing := [name for name in (*needed, self.within.strength) if name not in own]:
+            raise RbError(
+                f"The attack {self.name} lacks the field '{missing[0]}' of its threat {self.within.name}."
+                " Give both a field of this name; the strength of a threat is one of its fields."
+            )
+        undone = ("project", "contains", *(("distances",) if self.minimal else ()))
+        for name in undone:
+            if getattr(self.within, name) is getattr(Threat, name):
+                raise RbError(f"The threat {self.within.name} has no method {name}. Define it.")
+        for one in dataclasses.fields(Search):
+            if own[one.name].metadata != one.metadata:
+                raise RbError(
+                    f"The attack {self.name} has a field '{one.name}', which is an option of every attack."
+                    " Give it another name."
+                )
 
     def __call__(self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
@@ -219,9 +245,8 @@ class Attack(Search, Registered):
     def runner(self, oracle: Oracle) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
         """The function that searches on this oracle: `run`, or `lattice.run` for 8-bit images and for means
         over samples."""
-        plain = self.grid == "none" and (
-            self.batch_dependent or not (self.draws_each > 1 or oracle.randomised)
-        )
+        means = self.over_draws and (self.draws_each > 1 or oracle.randomised)
+        plain = self.grid == "none" and (self.batch_dependent or not means)
         return self.run if plain else functools.partial(lattice.run, self)
 
     def run(
@@ -238,6 +263,10 @@ class SequentialAttack(Attack):
     """Base class of the attacks in this package, which are frozen dataclasses with a method `stages`."""
 
     loss: ClassVar[str | None] = "none"
+
+    @property
+    def over_draws(self) -> bool:
+        return self.in_ball
 
     def loss_for(self, classes: int) -> str:
         least, instead = _NEEDS.get(str(self.loss), (0, ""))

@@ -82,14 +82,15 @@ def run(
     from rbtools.attacks.oracle import oracle_of
 
     oracle = oracle_of(model)
-    if attack.batch_dependent or not (attack.draws_each > 1 or oracle.randomised):
+    means = attack.over_draws and (attack.draws_each > 1 or oracle.randomised)
+    if attack.batch_dependent or not means:
         return _run(attack, oracle, images, labels, draws)
     from rbtools.attacks.mean_over_draws import MeanOverDraws
 
     with torch.no_grad():
         mean = MeanOverDraws(oracle, attack, images, labels, draws)
         points, findings = _run(attack, mean, images, labels, draws)
-        if mean.each == 1 or not attack.in_ball:
+        if mean.each == 1:
             return points, findings
         mean.eight_bit = False  # the candidates are images already
         return mean.chosen(project(points, images, attack)), findings
@@ -143,7 +144,8 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
     `images` must be 8-bit images.
     """
     threat = attack.threat
-    points = threat.images(threat.project(points.detach().float(), images), images)
+    points = threat.project(points.detach().float(), images)
+    points = points if attack.in_ball else threat.made(points, images)
     if attack.grid == "none":
         return points
     if not attack.in_ball or attack.eps is None or attack.norm == "any":

@@ -70,13 +70,8 @@ class MeanOverDraws(Oracle):
     """
 
     def __init__(self, target: Oracle, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
-        self.target, self.method, self.images, self.true_labels, self.draws = (
-            target,
-            method,
-            images,
-            labels,
-            draws,
-        )
+        self.target, self.method, self.images = target, method, images
+        self.true_labels, self.draws = labels, draws
         self.each, chunk = method.draws_each, target.chunk_size
         chunk = None if chunk is None else max(chunk // self.each, 1)
         super().__init__(target.logits, chunk, passes=target.passes)

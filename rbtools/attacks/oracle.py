@@ -327,5 +327,5 @@ def oracle_of(model: Any) -> Oracle:
 def not_differentiable() -> RbError:
     return RbError(
         "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
-        " Only the attacks 'square' and 'noise' apply: they use outputs alone."
+        " Attacks that use outputs alone apply, such as square and noise."
     )

@@ -55,7 +55,7 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
     else:
         shown["type"] = _judged(option)
         shown["metavar"] = "DISTANCE" if metadata["unit"] else shown["metavar"]
-        if option.kind is str and str(option.field.type) in ("int", "float") and not metadata["unit"]:
+        if option.kind is str and registry.kind_of(option.field) in ("int", "float") and not metadata["unit"]:
             shown["metavar"] = "LIST"
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}

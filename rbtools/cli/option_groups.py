@@ -144,8 +144,9 @@ def _brief(record: tuple[str, str]) -> tuple[str, str]:
     """The first sentence of a help text, and the default."""
     flags, text = record
     default = re.search(r"  \[(?:default|env var).*", text, re.S)
-    sentence = re.match(r".*?\.(?=\s|$)(?<! \.\.\.)", text.split("  [")[0], re.S)
-    return flags, (sentence[0] if sentence else text) + (default[0] if default else "")
+    whole = text.split("  [")[0]
+    sentence = re.match(r".*?\.(?=\s|$)(?<! \.\.\.)", whole, re.S)
+    return flags, (sentence[0] if sentence else whole) + (default[0] if default else "")
 
 
 def write(formatter: click.HelpFormatter, parts: Iterator[HelpSection]) -> None:

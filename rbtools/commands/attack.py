@@ -103,7 +103,8 @@ def main(
 
     method, distances = parse_units.attack(ATTACKS, attack, params, typed.eps, work.screen.warn)
     if typed.ladder and len(distances) < 2:
-        raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
+        option = method.within.strength.replace("_", "-")
+        raise UsageError(f"--ladder needs several distances: --{option} 1,2,4,8.")
     if typed.save_png and (typed.save_adv is None or method.grid == "none"):
         raise UsageError(
             "--save-png needs --save-adv DIR and --grid 8bit: the pixels of a PNG are k/255, and images that"
@@ -265,7 +266,10 @@ class CurveOptions:
         bounds="[20, inf)",
     )
     attacks: str = param(
-        "curve", "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2.", metavar="LIST"
+        "curve",
+        "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2. Or an attack in another"
+        " threat, with its strengths as --eps.",
+        metavar="LIST",
     )
     eps: str | None = param(
         None, "Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]", metavar="LIST"
@@ -298,7 +302,8 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     from rbtools.evaluation.distances import nearest
 
     names = list(dict.fromkeys(name.strip() for name in typed.attacks.split(",") if name.strip()))
-    known = [ATTACKS.load(name) for name in names if name not in SEARCHES and ATTACKS.knows(name)]
+    listed = {*ATTACKS, *ATTACKS.plugins} - {*SEARCHES}
+    known = [ATTACKS.load(name) for name in names if name in listed]
     if others := [cls for cls in known if cls.within.strength != "eps"]:
         return _curve_of(source, work, others[0], names, typed)
     distances = parse_units.distances(typed.eps or _CURVE[typed.norm], typed.norm, work.screen.warn)
@@ -322,13 +327,18 @@ def _curve_of(
     """The curve of an attack in another threat than a ball, over the strength of this threat."""
     from rbtools.evaluation.distances import nearest
 
-    if len(names) > 1 or not cls.minimal:
+    if typed.norm != "linf" or typed.queries != CurveOptions.queries:
+        raise UsageError(f"--norm and --queries do not apply to {cls.name}. Leave them out.")
+    if len(names) > 1:
         raise UsageError(
-            f"--attacks is {typed.attacks}. Expected one attack in the threat {cls.within.name}, which finds"
-            " the smallest strength."
+            f"--attacks is {typed.attacks}. {names[0]} can only be alone: its threat is another."
+        )
+    if not cls.minimal:
+        raise UsageError(
+            f"--attacks: {cls.name} does not say that it finds the smallest strength (minimal = True)."
         )
     if typed.eps is None:
-        raise UsageError(f"Give --eps LIST: the values of {cls.within.strength}, such as 0-4.")
+        raise UsageError(f"Give --eps LIST: the values of {cls.within.strength}, such as 1,2 or 0:2:5.")
     params = {cls.within.strength: typed.eps, "grid": typed.grid}
     method, strengths = parse_units.attack(ATTACKS, names[0], params, "", work.screen.warn)
     return shared.evaluate(source, work, nearest([method.at(max(strengths))], strengths))

@@ -11,6 +11,7 @@ from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.mean_over_draws import DEFAULT
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError
 from rbtools.evaluation import attack_names, attacking, diagnostics
 from rbtools.evaluation.base import Batch, Outcome, batch_size
 from rbtools.evaluation.spec import Entry, Evaluation, RowsOf, Spec, Summary, method_key, rebuilt
@@ -219,6 +220,11 @@ class Attacked(Accuracy):
     def by_draws(self, draws: int) -> Self | None:
         """The mean over passes, under an attack with means over samples, whose number is
         `mean_over_draws.DEFAULT` if the user did not choose it."""
+        if draws and not self.method.over_draws:
+            raise RbError(
+                f"The model is randomised, and the attack {self.method.name} cannot follow means over"
+                " samples. With --draws 1, the model is evaluated as any other."
+            )
         several = self.method.draws_each > 1 or self.method.eot is not None or self.method.batch_dependent
         method = self.method if several or not draws else replace(self.method, eot=DEFAULT)
         return replace(self, method=method, draws=draws)

@@ -12,10 +12,12 @@ from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.records.metric_name import MetricName
 from rbtools.records.name_forms import NUMBER, NameForm
+from rbtools.registry import kind_of
 from rbtools.threats.ball import Ball
 
 # Attacks that are in published numbers and not in this package, and ensembles of attacks.
 _OTHERS = dict(adv="adv", apgd="APGD", autoattack="AutoAttack", boundary="Boundary") | {"kl-pgd": "KL-PGD"}
+_OTHERS |= {name: name for name in ("external", "reported")}
 _ENSEMBLE = "ensemble-"
 
 
@@ -33,8 +35,9 @@ class NamedAttack(NamedTuple):
 def attack_of(stem: str) -> NamedAttack | None:
     """The attack of a name's stem (`pgd20`), or None if there is no such attack."""
     for name in dict.fromkeys((stem, stem.rstrip("0123456789"))):
-        if name and (known := _known(name)):
-            return known._replace(steps=stem[len(name) :])
+        steps = stem[len(name) :]
+        if name and not steps.startswith("0") and (known := _known(name)):
+            return known._replace(steps=steps)
     return None
 
 
@@ -47,7 +50,10 @@ def _known(name: str) -> NamedAttack | None:
         cls = (SEARCHES if name in SEARCHES else ATTACKS).of_name(name)
     except RbError:  # the module of an installed package fails
         return None
-    return None if cls is None else NamedAttack(name, "", cls.words or name.upper(), cls.within, cls.implied)
+    if cls is None:
+        return None
+    title = cls.words or (name.upper() if cls.__module__.startswith("rbtools.") else name)
+    return NamedAttack(name, "", title, cls.within, cls.implied)
 
 
 _STEM = re.compile(r"(?P<stem>[a-z](?:(?!-eot\d)[a-z0-9-])*?)(?:-eot(?P<eot>\d+))?")
@@ -137,7 +143,9 @@ def _fields(threat: Any) -> list[str]:
 
 def _values(threat: Any, name: str) -> str:
     field = next(one for one in dataclasses.fields(threat) if one.name == name)
-    return "|".join(map(re.escape, field.metadata.get("choices") or ())) or NUMBER
+    if choices := field.metadata.get("choices"):
+        return "|".join(map(re.escape, choices))
+    return {"int": r"(?:0|[1-9]\d*)", "float": NUMBER}.get(kind_of(field), r"[^.]+")
 
 
 ATTACKED = AttackName("", "images")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,18 +102,24 @@ def _unknown(points: Tensor, count: int) -> Tensor:
     return points.new_full((count, *points.shape[1:]), torch.nan, dtype=torch.float32)
 
 
+def answers_of(model: object) -> str:
+    """What a model answers with, also if it is behind another one, such as defence stages."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    limited = [str(part.answers) for part in parts if hasattr(part, "answers")]
+    return limited[0] if limited else "logits with gradients"
+
+
 def check_answers(model: object, method: Attack) -> None:
     """Raise RbError if the attack needs more than the model answers (`models.answering`)."""
-    answers = getattr(model, "answers", "logits with gradients")
+    answers = answers_of(model)
     needs = "gradients" if method.uses_gradients else "logits" if method.uses_logits else "labels"
     if needs == "labels" or needs in answers:
         return
-    every = {name: ATTACKS.load(name) for name in (*ATTACKS, *ATTACKS.plugins)}
-    able = [
-        name
-        for name, cls in every.items()
-        if not (cls.uses_gradients or (cls.uses_logits and "logits" not in answers))
-    ]
+    able = []
+    for name in (*ATTACKS, *ATTACKS.plugins):
+        with contextlib.suppress(RbError):  # the module of an installed package fails
+            cls = ATTACKS.load(name)
+            able += [] if cls.uses_gradients or (cls.uses_logits and "logits" not in answers) else [name]
     raise RbError(
         f"The attack {method.name} needs {needs}, and the model answers with {answers} alone. Attacks that"
         f" need no more are {', '.join(able)}."
@@ -177,12 +184,19 @@ def _allowed(batch: Batch, method: Attack, points: Tensor) -> tuple[Tensor, Tens
             f" {tuple(points.shape)}; expected {shape}. This is an error in the attack."
         )
     if not torch.isfinite(points).all():
-        first = int((~torch.isfinite(points)).flatten(1).any(1).nonzero()[0])
+        first = int((~torch.isfinite(points)).reshape(len(points), -1).any(1).nonzero()[0])
+        what = "pixels" if method.in_ball else "points"
+        hint = " Check that the gradient of the model is finite there." * method.uses_gradients
         raise RbError(
-            f"The attack {method.name} gave NaN or infinite pixels for image {int(batch.ids[first])}. Check"
-            " that the gradient of the model is finite there."
+            f"The attack {method.name} gave NaN or infinite {what} for image {int(batch.ids[first])}.{hint}"
         )
-    outside = ~method.threat.contains(points.detach().float(), batch.images)
+    allowed = method.threat.contains(points.detach().float(), batch.images)
+    if tuple(allowed.shape) != (len(points),):
+        raise RbError(
+            f"The threat {method.threat.name} judges {len(points)} points by values of the shape"
+            f" {tuple(allowed.shape)}. Expected one for each point. This is an error in the threat."
+        )
+    outside = ~allowed
     return lattice.project(points, batch.images, method), outside
 
 

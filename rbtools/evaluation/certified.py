@@ -52,7 +52,9 @@ class _Certified(NameForm):
 
     def heading(self, parts: MetricName, without: str = "") -> str:
         kept = [text for name, text in self.quantities(parts).items() if name != without]
-        return ", ".join(["certified by smoothing" if parts.of else "certified", *kept])
+        return ", ".join(
+            ["certified by smoothing" if parts.of else f"certified{Ball.beside(parts.norm)}", *kept]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

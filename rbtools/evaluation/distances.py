@@ -65,8 +65,11 @@ class Nearest(OfAttack):
         return {**settings, strength: getattr(self.method.at(self.eps), strength)}
 
     def correct(self, rows: np.ndarray) -> np.ndarray:
-        distances = rows[:, 0].astype(np.float64)
-        return np.isinf(distances) if self.eps is None else distances > self.eps
+        if self.eps is None:
+            return np.isinf(rows[:, 0])
+        if not self.method.in_ball:  # its points are float32: one at the strength itself is allowed
+            return rows[:, 0] > np.float32(self.eps)
+        return rows[:, 0].astype(np.float64) > self.eps
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.eps is None else self.correct(rows)

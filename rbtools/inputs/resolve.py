@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools import check_input
 from rbtools.datasets.indices import ORDER
@@ -18,6 +18,9 @@ from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, InMemory, data_of, named_data, of_data
 from rbtools.lazy import nn, torch
 from rbtools.spaces.identity import identity
+
+if TYPE_CHECKING:
+    from rbtools.models.answering import AnsweringModel
 
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
         return deepcopy(record.model).to(device).eval().requires_grad_(False)
     name, file = checkpoint_of(record, run)
     if name.startswith(_CODE):
-        return _function(record, data, run)
+        return _function(record, data, run).eval()
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # this raises an error with the reason
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
@@ -120,7 +123,7 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
     return model.to(device).eval().requires_grad_(False)
 
 
-def _function(record: dict[str, Any], data: Data | None, run: Run) -> nn.Module:
+def _function(record: dict[str, Any], data: Data | None, run: Run) -> AnsweringModel:
     """The model of a user's function that answers. Raises RbError for a network, which needs weights."""
     from rbtools.models import build
     from rbtools.models.answering import AnsweringModel
@@ -131,7 +134,7 @@ def _function(record: dict[str, Any], data: Data | None, run: Run) -> nn.Module:
     model = build(record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code)
     if not isinstance(model, AnsweringModel):
         raise no_checkpoint()
-    return model.eval()
+    return model
 
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
@@ -172,7 +175,14 @@ class Inputs:
 
     @cached_property
     def checkpoint(self) -> str:
-        return checkpoint_name(self.record, self.run)
+        """The name of the checkpoint; for a function that answers, with its answers on fixed images."""
+        name = checkpoint_name(self.record, self.run)
+        if not name.startswith(_CODE):
+            return name
+        from rbtools.models.answering import fingerprint
+
+        model = _function(self.record, self.data, self.run)
+        return f"{name}:{fingerprint(model, self.data.about.shape)}"
 
     @property
     def fields(self) -> dict[str, Any]:

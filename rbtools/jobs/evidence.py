@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 1 << 20  # maximum size of a claim in bytes
 _CHUNK = 256
-_LARGEST_POINT = 1 << 20  # numbers
+_LARGEST_POINT = 1 << 16  # numbers
 _SAME_PIXEL = 1e-5  # rounding of images that are made again from their points
 # As a share of the largest logit: below this margin, the verdict may differ between two processors.
 _TIE = 1e-4
@@ -125,7 +125,8 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
             raise _Refuted(f"the images show an accuracy of {measured:.6g} at most, not the claimed one")
     except _Refuted as why:
         return {"verdict": "differs", **fields, "reason": str(why)}
-    test = "saved images: in ball and box, misclassified in one forward pass"
+    where = "threat" if "threat" in saved else "ball"
+    test = f"saved images: in {where} and box, misclassified in one forward pass"
     return {"verdict": "match", **fields, "test": test}
 
 
@@ -149,6 +150,10 @@ def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any])
         raise _Refuted("the claim has no value")
     if "threat" not in saved and str(saved.get("norm")) not in _ORDERS:
         raise _Refuted(f"its norm is {saved.get('norm')}")
+    named = metric_name.parse(name)
+    for field in named.form.settings(named):
+        if field in ("threat", *_limits(saved)) and field not in saved:
+            raise _Refuted(f"its metric is {name}, and it has no {field}")
     said = ("attack", *limits, "steps", "n", "value")  # without fields that would explain a difference
     if says := consistency.contradicts_name(name, {fact: saved[fact] for fact in said if fact in saved}):
         raise _Refuted(says)
@@ -193,13 +198,19 @@ def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: 
     if not bool(((images >= 0) & (images <= 1)).all()):  # NaN fails both comparisons
         raise _Refuted("an image has pixels outside [0, 1]")
     if points is not None:
-        threat, moved = _threat(saved), ~points.flatten(1).isnan().any(1)
-        if not bool(threat.contains(points[moved], clean[moved]).all()):
-            raise _Refuted(f"a point is outside the threat {threat.name}")
+        threat, moved = _threat(saved), ~points.reshape(len(points), -1).isnan().any(1)
         made = clean.clone()
-        made[moved] = threat.images(points[moved], clean[moved])
+        try:
+            if moved.any() and not bool(threat.contains(points[moved], clean[moved]).all()):
+                raise _Refuted(f"a point is outside the threat {threat.name}")
+            if moved.any():
+                made[moved] = threat.made(points[moved], clean[moved])
+        except (RuntimeError, IndexError, ValueError, RbError) as wrong:
+            raise _Refuted(
+                f"its points do not fit the threat {threat.name}: {shown(str(wrong), 100)}"
+            ) from None
         made = lattice.nearest(made) if saved.get("grid") == "8bit" else made
-        if float((made - images).abs().max()) > _SAME_PIXEL:
+        if not bool(((made - images).abs() <= _SAME_PIXEL).all()):  # also for NaN
             raise _Refuted("an image is not the one that its point makes of the original")
         return
     if (order := _ORDERS[str(saved["norm"])]) is None:
@@ -217,13 +228,17 @@ def _limits(saved: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _threat(saved: Mapping[str, Any]) -> Threat:
-    """The threat of a claim that is not a ball. Raises RbError if no attack of this name searches in it."""
-    method = rebuilt(ATTACKS, saved.get("attack"), saved, lenient=True)
-    if method is None or method.within.name != saved["threat"]:
+    """The threat of a claim that is not a ball. Raises _Refuted if the claim does not determine it, and
+    RbError if no attack of this name is known."""
+    name = saved.get("attack")
+    if not isinstance(name, str) or ATTACKS.of_name(name) is None:
         raise RbError(
-            f"The claim is about the attack {shown(str(saved.get('attack')))} in the threat"
-            f" {shown(str(saved['threat']))}, which is not known here. Install the package that has it."
+            f"The claim is about the attack {shown(str(name))}, which is not known here. Install the package"
+            " that has it."
         )
+    method = rebuilt(ATTACKS, name, saved)
+    if method is None or method.in_ball or method.within.name != saved["threat"]:
+        raise _Refuted("it does not say how far the attack went in its threat")
     found: Threat = method.threat
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.curve import SEARCHES
 from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.spec import Evaluation, Spec
@@ -269,6 +270,9 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
         raise Unsayable(
             "the record does not contain the attacked model, which rb-attack transfer --from names"
         )
+    attack = entry.get("attack")
+    if isinstance(attack, str) and attack not in SEARCHES and ATTACKS.of_name(attack) is None:
+        raise Unsayable(f"The attack {attack} is not known here. Install the package that has it.")
     known = _named(entry["metric"])
     how = "says only in part how" if known else "does not say how"
     raise Unsayable(f"The record {how} this was measured: {name}.")

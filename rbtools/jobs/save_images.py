@@ -91,7 +91,7 @@ class _Saved:
     ) -> None:
         self.claim, self.survived = claim, 0
         self.ids: list[Tensor] = []
-        self.points: list[Tensor] = []
+        self.points: list[tuple[int, Tensor | None]] = []  # None if no image of the batch is attacked
         self.levels = claim.get("grid") == "8bit"
         self.target = files.folder / files.names[spec]
         stream = user_output(Path(f"{self.target}.npz"), hint="Name another folder with --save-adv.")
@@ -108,7 +108,7 @@ class _Saved:
         assert outcome.images is not None
         self.ids.append(ids)
         self.survived += int(spec.correct(outcome.values.cpu().numpy()).sum())
-        self.points += [] if outcome.points is None else [outcome.points.float().cpu()]
+        self.points.append((len(ids), None if outcome.points is None else outcome.points.float().cpu()))
         images = outcome.images.cpu()
         array = (lattice.levels(images).byte() if self.levels else images.float()).numpy()
         self.member.write(array.tobytes())
@@ -125,8 +125,10 @@ class _Saved:
         claim = {**self.claim, "n": len(ids), "value": self.survived / len(ids)}
         text = np.array(orjson.dumps(claim, option=orjson.OPT_SORT_KEYS).decode())
         arrays = {"labels": labels[ids].numpy(), "ids": ids.numpy(), "claim": text}
-        if self.points:
-            arrays["points"] = torch.cat(self.points).numpy()
+        if "threat" in self.claim:
+            shape = next((points.shape[1:] for _, points in self.points if points is not None), ())
+            parts = [torch.full((n, *shape), torch.nan) if one is None else one for n, one in self.points]
+            arrays["points"] = torch.cat(parts).numpy()
         for name, array in arrays.items():
             with self.archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.save(member, array)

@@ -88,6 +88,8 @@ class Transferred(Attacked):
         """Attack the examples that are still correct, first on the ensemble and then on each source."""
         assert batch.load is not None
         models: list[Any] = batch.load(self.records, batch)
+        for model in models:
+            attacking.check_answers(model, self.method)
         several = len(models) > 1
         left = batch.clean
         totals: dict[str, float] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
+
+_PROBED = 32  # images whose answers identify a model
 
 
 class AnsweringModel(nn.Module):
@@ -28,12 +31,14 @@ class AnsweringModel(nn.Module):
         with torch.no_grad():
             found = answer(self.function, images)
         if self.answers == "labels":
-            if found.dim() != 1 or (
-                len(found) and not 0 <= int(found.min()) <= int(found.max()) < self.classes
-            ):
+            if tuple(found.shape) != (len(images),):
                 raise RbError(
-                    f"The model answered with {_shown(found)} for {len(images)} images. Expected one label an"
-                    f" image, from 0 to {self.classes - 1}."
+                    f"The model answered with {_shown(found)} for {len(images)} images. Expected one"
+                    " label for each image."
+                )
+            if (wrong := found[(found < 0) | (found >= self.classes)]).numel():
+                raise RbError(
+                    f"The model answered with the label {int(wrong[0])}. Expected 0 to {self.classes - 1}."
                 )
             found = 2 * torch.nn.functional.one_hot(found.long(), self.classes) - 1
         elif tuple(found.shape) != (len(images), self.classes):
@@ -42,6 +47,15 @@ class AnsweringModel(nn.Module):
                 f" ({len(images)}, {self.classes})."
             )
         return found.to(images.device, torch.float32)
+
+
+def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
+    """A digest of the answers on 32 fixed images (C, H, W). It tells models apart whose code is the same and
+    whose files or services are not."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (_PROBED, *shape), generator=generator).float().div(255)
+    answers = model(images).double().mul(1e4).round().to(torch.int64)
+    return hashlib.sha256(answers.numpy().tobytes()).hexdigest()[:16]
 
 
 def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:

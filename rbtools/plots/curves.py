@@ -190,9 +190,9 @@ class CurvesPlot(Drawing):
         if not found:
             there = [metric_name.parse(name).over for name in names]
             hint = near(self.over, (*_MAKERS, "epoch", *filter(None, there)))
+            of = "" if metric is None else f" of --metric {metric}"
             raise RbError(
-                f"No metric of --metric {metric or _DEFAULT.get(self.over, '*')} runs over {self.over}.{hint}"
-                f" Measure some, for example with {self._maker}."
+                f"No metric{of} runs over {self.over}.{hint} Measure some, for example with {self._maker}."
             )
         return found
 

@@ -3,12 +3,14 @@ finds the classes: those of the package and those of installed packages (group r
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from rbtools.errors import RbError
 from rbtools.registry import Registry
 
 if TYPE_CHECKING:
@@ -78,4 +80,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 @cache
 def forms() -> tuple[NameForm, ...]:
     """The forms of all kinds of results."""
-    return tuple(form for name in (*SPECS, *SPECS.plugins) for form in SPECS.load(name).names)
+    found: list[NameForm] = []
+    for name in (*SPECS, *SPECS.plugins):
+        with contextlib.suppress(*((RbError,) if name in SPECS.plugins else ())):  # it fails where it is used
+            found += SPECS.load(name).names
+    return tuple(found)

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.registry import Registered
+from rbtools.errors import RbError
+from rbtools.registry import Registered, kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +46,7 @@ class Threat(Registered):
     @classmethod
     def settings(cls, word: str, values: Mapping[str, str]) -> dict[str, Any]:
         """The fields of the threat with these values and this word in the metric's name."""
-        kinds = {one.name: str(one.type) for one in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        kinds = {one.name: kind_of(one) for one in dataclasses.fields(cls)}  # type: ignore[arg-type]
         read = {"int": int, "float": float}
         return {name: read.get(kinds[name], str)(value) for name, value in values.items()}
 
@@ -57,9 +58,7 @@ class Threat(Registered):
     @classmethod
     def said(cls, word: str, values: Mapping[str, str]) -> str:
         """The settings in words for headings, such as `30 degrees, 3 pixels`."""
-        units = {name: name.replace("_", " ") for name in values}
-        units |= {name: unit.removesuffix("s") for name, unit in units.items() if values[name] == "1"}
-        return ", ".join(f"{value} {units[name]}" for name, value in values.items())
+        return ", ".join(_quantity(name.replace("_", " "), value) for name, value in values.items())
 
     @classmethod
     def beside(cls, word: str) -> str:
@@ -70,6 +69,17 @@ class Threat(Registered):
         """The images (N, C, H, W) in [0, 1] that the points make of `images`. By default, a point is an
         image."""
         return points
+
+    def made(self, points: Tensor, images: Tensor) -> Tensor:
+        """The images that the points make, after a check. Raises RbError if they are no images."""
+        made = self.images(points, images)
+        inside = made.shape == images.shape and bool(((made >= 0) & (made <= 1)).all())  # false for NaN
+        if not inside:
+            raise RbError(
+                f"The threat {self.name} makes values outside [0, 1], or of the shape {tuple(made.shape)}."
+                f" Expected images of the shape {tuple(images.shape)} in [0, 1]. This is an error in it."
+            )
+        return made
 
     def distances(self, points: Tensor, images: Tensor) -> Tensor:
         """The smallest strength at which each point is allowed: (N,)."""
@@ -82,3 +92,10 @@ class Threat(Registered):
     def contains(self, points: Tensor, images: Tensor) -> Tensor:
         """Whether each point is allowed, up to rounding: bool (N,)."""
         raise NotImplementedError
+
+
+def _quantity(name: str, value: str) -> str:
+    """`2 pixels`, `1 pixel` or `amount 0.1`."""
+    if not name.endswith("s") or name.endswith(("ss", "us")):
+        return f"{name} {value}"
+    return f"{value} {name.removesuffix('s') if value == '1' else name}"

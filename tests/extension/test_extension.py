@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +112,20 @@ def test_an_attack_on_labels_is_one_in_its_ball(attacked: Record) -> None:
 
 
 def test_a_killed_run_goes_on(site: Path) -> None:
-    words = "label-walk --eps 30 --starts 150 --halvings 10 trained.jsonl"
-    process = started(site, "-m", "rbtools.commands.attack", *words.split())
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.communicate("", timeout=4)
+    """Of three strengths, the first is in the store when the run is killed."""
+    words = "shift --pixels 0,1,4 --store killed trained.jsonl".split()
+    shutil.copytree(site / "store", site / "killed")
+    before = len([*(site / "killed").rglob("*")])
+    process = started(site, "-m", "rbtools.commands.attack", *words)
+    deadline = time.monotonic() + 120
+    while len([*(site / "killed").rglob("*")]) < before + 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    again = only(rb(site, "attack", words))
-    anew = only(rb(site, "attack", f"{words} --force"))
-    assert again["metrics"]["label-walk.30"] == anew["metrics"]["label-walk.30"]
+    assert len([*(site / "killed").rglob("*")]) >= before + 2
+    again = only(rb(site, "attack", " ".join(words)))
+    anew = only(rb(site, "attack", "shift --pixels 0,1,4 --force trained.jsonl"))
+    assert again["metrics"] == anew["metrics"]
 
 
 def test_generalisation_error_transfer_and_two_phase(site: Path) -> None:
@@ -155,15 +161,27 @@ def test_verification_judges_it(site: Path, attacked: Record) -> None:
 
 
 def test_saved_images_are_judged_by_their_points(site: Path) -> None:
-    record = rb(site, "attack", f"shift --pixels 1 --n {N} --save-adv adv trained.jsonl")
-    assert only(rb(site, "verify", "--adv adv", record))["verify"]["entries"]["shift.1"]["verdict"] == "match"
-    (path,) = (site / "adv").glob("*.npz")
+    record = rb(site, "attack", f"shift --pixels 0,1 --n {N} --save-adv adv trained.jsonl")
+    verdicts = only(rb(site, "verify", "--adv adv", record))["verify"]["entries"]
+    assert [verdicts[f"shift.{k}"]["verdict"] for k in (0, 1)] == ["match", "match"]
+    (path,) = (site / "adv").glob("*shift.1-*.npz")
     arrays = dict(np.load(path))
-    for name, value in (("points", 2.0), ("images", 0.5)):
-        other = {**arrays, name: arrays[name].copy()}
-        other[name][0] = value
-        np.savez(site / "edited.npz", **other)
-        assert "differs" in rb(site, "verify", "--adv edited.npz", record, status=1)
+    points, claim = arrays["points"], json.loads(str(arrays["claim"]))
+    others: list[dict[str, Any]] = [
+        {"points": np.concatenate([points[:1] * 0 + 2, points[1:]])},
+        {"points": points[:, 0]},
+        {"points": points[:, :0]},
+        {"images": np.concatenate([1 - arrays["images"][:1], arrays["images"][1:]])},
+    ]
+    claims = [{"metric": "shift.0", "pixels": None}, {"threat": "ball"}, {"pixels": 0}, {"metric": "pgd20.8"}]
+    for change in claims:
+        edited = {name: value for name, value in {**claim, **change}.items() if value is not None}
+        others.append({"claim": np.array(json.dumps(edited))})
+    alone = json.dumps({**json.loads(record), "metrics": {}, "evals": [], "checksums": {}})
+    for change in others:
+        np.savez(site / "edited.npz", **{**arrays, **change})
+        messages = rb(site, "verify", "--adv edited.npz", alone, status=1)
+        assert "differs" in messages and "Traceback" not in messages, change
 
 
 def test_tables_figures_and_files_know_it(site: Path, attacked: Record) -> None:
@@ -174,7 +192,8 @@ def test_tables_figures_and_files_know_it(site: Path, attacked: Record) -> None:
     joined = only(rb(site, "rank", "--by union(shift.1,pgd5.8) --format jsonl attacked.jsonl"))
     assert joined["rank"] == 1
     rb(site, "plot", "curves --over pixels -o curve.svg attacked.jsonl")
-    assert "shift [pixels]" in (site / "curve.svg").read_text() or (site / "curve.svg").stat().st_size > 1000
+    refusal = rb(site, "plot", "curves --over pixel -o curve.svg attacked.jsonl", status=2)
+    assert (site / "curve.svg").stat().st_size > 1000 and "Did you mean 'pixels'?" in refusal
     rb(site, "convert", "csv --write table.csv attacked.jsonl")
     back = only(rb(site, "convert", "csv table.csv"))
     assert {name: back["metrics"][name] for name in ("shift.1", "label-walk.8")} == {
@@ -198,3 +217,52 @@ print(*(one.value for one in found))
 """
     values = [record["metrics"][name] for name in ("acc", "shift.1", "label-walk.30")]
     assert list(map(float, python(site, program).split())) == values
+
+
+def test_a_randomised_model_is_refused_or_drawn_once(site: Path) -> None:
+    program = f"""
+import torch, rbtools, shifts
+from rbtools.errors import RbError
+digits = rbtools.datasets.load("digits", "test")
+network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+data, attack = (digits.images[:{N}], digits.labels[:{N}]), shifts.ShiftSearch(pixels=1)
+noisy = lambda images: network(images + 0.3 * torch.randn_like(images))
+try:
+    rbtools.evaluate(noisy, data, attack)
+except RbError as wrong:
+    print(wrong)
+print(rbtools.evaluate(noisy, data, attack, draws=1).metric)
+"""
+    said = python(site, program)
+    assert "the attack shift cannot follow means over samples" in said and said.endswith("shift.1\n")
+
+
+def test_a_threat_that_is_not_complete_is_named(site: Path) -> None:
+    program = """
+import dataclasses, rbtools, shifts
+from rbtools.errors import RbError
+digits = rbtools.datasets.load("digits", "test")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bad(shifts.Shift):
+    name = "bad"
+    def images(self, points, images):
+        return images - 1
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BadSearch(shifts.ShiftSearch):
+    within = Bad
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoField(shifts.LabelWalk):
+    within = shifts.Shift
+
+for attack in (BadSearch(), NoField()):
+    try:
+        rbtools.evaluate(shifts.brightest(10), (digits.images[:8], digits.labels[:8]), attack)
+    except RbError as wrong:
+        print(wrong)
+"""
+    said = python(site, program)
+    assert "The threat bad makes values outside [0, 1]" in said
+    assert "lacks the field 'pixels' of its threat shift" in said
