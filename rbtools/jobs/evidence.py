@@ -116,8 +116,10 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
     `saved`."""
     n, value = saved["n"], claim.get("value")
     fields = {"claimed": value if is_number(value) else None, "n": n}
-    fields |= {name: saved.get(name) for name in (*_limits(saved), *(() if "threat" in saved else ("norm",)))}
     try:
+        fields |= {
+            name: saved.get(name) for name in (*_limits(saved), *(() if "threat" in saved else ("norm",)))
+        }
         _compare(inputs, saved, claim)
         broken, ties = _judged(inputs, path, saved)
         fields["measured"] = measured = 1 - broken / n

@@ -168,7 +168,7 @@ def test_saved_images_are_judged_by_their_points(site: Path) -> None:
     arrays = dict(np.load(path))
     points, claim = arrays["points"], json.loads(str(arrays["claim"]))
     others: list[dict[str, Any]] = [
-        {"points": np.concatenate([points[:1] * 0 + 2, points[1:]])},
+        {"points": np.concatenate([np.full_like(points[:1], 2), points[1:]])},
         {"points": points[:, 0]},
         {"points": points[:, :0]},
         {"images": np.concatenate([1 - arrays["images"][:1], arrays["images"][1:]])},
