@@ -9,12 +9,13 @@ import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from rbtools import __version__, registry
 from rbtools.cli import command_line, config, events, exit_status, option_groups
@@ -30,6 +31,26 @@ CONTEXT: dict[str, Any] = {
     "max_content_width": 100,
     "show_default": True,
 }
+
+
+_JOIN = "\u2011"  # a hyphen at which no line breaks
+
+
+class _Formatter(click.HelpFormatter):
+    """Breaks no name such as --allow-code or rb-store at a hyphen."""
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(_JOIN, "-"))
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _JOIN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(term, text.replace("-", _JOIN)) for term, text in rows], col_max, col_spacing)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
 
 
 class _Main:
@@ -62,6 +83,8 @@ class _Main:
             os._exit(status)
         sys.exit(status)
 
+    context_class: type[click.Context] = _Context
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return legible([*super().get_params(ctx), option_groups.HELP_ALL])  # type: ignore[misc]
 
@@ -77,14 +100,20 @@ class _Main:
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         command = typing.cast(click.Command, self)
         names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
-        title = f"Options of {_chosen(ctx)}"
-        option_groups.write(formatter, option_groups.sections(ctx, command.get_params(ctx), names, title))
+        title, params = f"Options of {_chosen(ctx)}", command.get_params(ctx)
+        if more := self.of_examples(ctx, params):
+            names, title = names | {one.name for one in more}, f"Options of {_chosen(ctx)} and of other names"
+        option_groups.write(formatter, option_groups.sections(ctx, [*params, *more], names, title))
         if isinstance(command, click.Group):
             command.format_commands(ctx, formatter)
         of_packages = list(getattr(getattr(self, "registry", None), "plugins", ()))
         if of_packages:
             with formatter.section("From installed packages"):
                 formatter.write_text(", ".join(of_packages))
+
+    def of_examples(self, ctx: click.Context, params: Sequence[click.Parameter]) -> list[click.Option]:
+        """Further options that the examples of the help use: those of methods that are not chosen."""
+        return []
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Handle `--version -v`, because click's own --version option does not see the -v."""
@@ -285,6 +314,14 @@ class OptionChooser(_Main, click.Command):
             flags = [flag for one in params for flag in [*one.opts, *one.secondary_opts]]
             raise click.UsageError(self.tool.no_such_option(wrong.option_name, classes, flags), ctx) from None
 
+    def of_examples(self, ctx: click.Context, params: Sequence[click.Parameter]) -> list[click.Option]:
+        if ctx.meta.get("rbtools.named"):
+            return []
+        known, used = {one.name for one in params}, option_groups.used(ctx)
+        every = method_options([cls for _, cls in self.registry.loaded()])
+        more = [one for one in every if isinstance(one, click.Option) and one.name not in known]
+        return [one for one in more if option_groups.long_name(one) in used]
+
     def _refuse_choices(self, ctx: click.Context) -> None:
         """Raise an error for `rb-train trades`, where the word is a method and not a file."""
         for word in ctx.params.get("files") or ():
@@ -305,12 +342,22 @@ class OptionChooser(_Main, click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.tool.default(()))]
         beside = {option.name for option in self.tool.options_beside(classes)}
+        names = [*self.registry, *self.registry.plugins]
         own = [
             param
             for param in super().get_params(ctx)
             if param.name in beside or param.name not in {option.name for option in self.tool.options}
         ]
+        for param in own:
+            if self.option in param.opts:
+                param._custom_shell_complete = lambda ctx, param, typed: completed(typed, names)
         return legible([*method_options(classes), *own])
+
+
+def completed(typed: str, names: Sequence[str]) -> list[CompletionItem]:
+    """The names that complete the last word of a list, such as erm,tr."""
+    before, comma, last = typed.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
 
 def _callback(tool: Tool) -> Callable[..., Any]:

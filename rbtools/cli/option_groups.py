@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -114,16 +115,30 @@ def sections(
 ) -> Iterator[HelpSection]:
     """The help's sections: the options in `chosen` (with the heading `title`), other options, groups."""
     options = [param for param in params if isinstance(param, click.Option)]
+    of_examples = used(ctx)
     others = [param for param in options if param.name not in chosen]
-    yield _section(ctx, title, [one for one in options if one.name in chosen], RARE)
-    yield _section(ctx, "Options", [one for one in others if not shared(one)], RARE)
+    yield _section(ctx, title, [one for one in options if one.name in chosen], RARE - of_examples)
+    yield _section(ctx, "Options", [one for one in others if not shared(one)], RARE - of_examples)
     for group in GROUPS:
         names = (*group.shown, *group.more)
         members = [one for one in others if shared(one) and long_name(one) in names]
         members.sort(key=lambda one: names.index(long_name(one)))
         # if a method is chosen, the other options are only listed
         rare = names if ctx.meta.get("rbtools.named") and group is not GROUPS[-1] else group.more
-        yield _section(ctx, group.title, members, rare)
+        yield _section(ctx, group.title, members, {*rare} - of_examples)
+
+
+def used(ctx: click.Context) -> set[str]:
+    """The options that the examples of the help have, which it explains."""
+    examples = (ctx.command.help or "").partition("\nExample")[2]
+    words = shlex.split(examples.replace("\n", " "), posix=False) if examples else []
+    tool, found = str(ctx.find_root().info_name), set[str]()
+    here = False
+    for word in words:
+        here = word == tool if word.startswith("rb-") else here and word != "|"
+        if here and word.startswith("--"):
+            found.add(word[2:].partition("=")[0])
+    return found
 
 
 def _section(

@@ -58,6 +58,24 @@ def test_the_whole_help_explains_every_option(tool: str) -> None:
     }
 
 
+@pytest.mark.parametrize("tool", tools.TOOLS)
+def test_the_help_explains_the_options_of_its_examples(tool: str) -> None:
+    text = run(tool, "--help").stdout
+    examples = re.findall(rf"^ +(rb-{tool} .*|.*\| rb-{tool} .*)$", text, re.M)
+    used = {flag for line in examples for flag in re.findall(r"(?<= )--[a-z][\w-]*", own_part(line, tool))}
+    explained = set(
+        re.findall(r"--[a-z][\w-]*", "\n".join(re.findall(r"^  (--\S+.*|-\w, --.*)$", text, re.M)))
+    )
+    groups = "[OPTIONS] COMMAND" in text or "[OPTIONS] ATTACK" in text
+    assert groups or used <= explained
+    assert not re.search(r"[a-z]-\n", text)
+
+
+def own_part(line: str, tool: str) -> str:
+    """The words of a line that belong to the tool."""
+    return next(part for part in line.split(" | ") if f"rb-{tool} " in f"{part} ")
+
+
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_tab_completes_in_bash() -> None:
     typed = {
@@ -65,6 +83,7 @@ def test_tab_completes_in_bash() -> None:
         "rb-attack pgd --restar": "--restarts",
         "rb-attack pgd --norm li": "linf",
         "rb-store verif": "verify",
+        "rb-train --method erm,trad": "erm,trades",
     }
     script = f"source '{ROOT}/completions/rbtools.bash'\n"
     for words in typed:
