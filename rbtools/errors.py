@@ -24,6 +24,10 @@ class RbError(Exception):
     """The request cannot be carried out. `str(error)` is the complete message."""
 
 
+class NoSplit(RbError):
+    """Raised if a data set lacks the split."""
+
+
 class UsageError(RbError):
     """The command line itself is invalid (exit status 2)."""
 

@@ -107,7 +107,17 @@ def test_what_a_command_refuses_its_function_refuses_with_the_same_sentence(
 
 
 # Options that a call from Python does not have: streams, messages and several processes.
-NOT_IN_PYTHON = {"errors", "allow_empty", "shard", "in_place", "form", "shown", "help", "version"}
+NOT_IN_PYTHON = {
+    "errors",
+    "allow_empty",
+    "shard",
+    "placeholders",
+    "in_place",
+    "form",
+    "shown",
+    "help",
+    "version",
+}
 NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered"}
 # The first arguments of a function, otherwise "record": words or a stream on the command line.

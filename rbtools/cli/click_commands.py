@@ -15,10 +15,9 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from rbtools import __version__, registry
-from rbtools.cli import command_line, config, events, exit_status, option_groups
+from rbtools.cli import command_line, completed_values, config, events, exit_status, option_groups
 from rbtools.cli.calls import ToolCall, under_way
 from rbtools.cli.declare import Tool
 from rbtools.cli.method_options import for_people, legible, method_options
@@ -86,7 +85,10 @@ class _Main:
     context_class: type[click.Context] = _Context
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return legible([*super().get_params(ctx), option_groups.HELP_ALL])  # type: ignore[misc]
+        params = legible([*super().get_params(ctx), option_groups.HELP_ALL])  # type: ignore[misc]
+        if ctx.resilient_parsing:  # a completion
+            completed_values.add_to(params)
+        return params
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first paragraphs of the help and the examples, or with --help-all the whole help."""
@@ -350,14 +352,10 @@ class OptionChooser(_Main, click.Command):
         ]
         for param in own:
             if self.option in param.opts:
-                param._custom_shell_complete = lambda ctx, param, typed: completed(typed, names)
+                param._custom_shell_complete = lambda ctx, param, typed: completed_values.completed(
+                    typed, names
+                )
         return legible([*method_options(classes), *own])
-
-
-def completed(typed: str, names: Sequence[str]) -> list[CompletionItem]:
-    """The names that complete the last word of a list, such as erm,tr."""
-    before, comma, last = typed.rpartition(",")
-    return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
 
 def _callback(tool: Tool) -> Callable[..., Any]:

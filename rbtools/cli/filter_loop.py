@@ -110,7 +110,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
             " Leave out --store none and --force."
         )
     if source.places:
-        raise UsageError("--shard with :places is for records; here shards divide the images of one model.")
+        raise UsageError("--placeholders is for records; here shards divide the images of one model.")
     return run.changed(shard=source.place)
 
 

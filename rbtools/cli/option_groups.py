@@ -52,7 +52,9 @@ GROUPS = (
     OptionGroup(
         "Running",
         ("device", "jobs", "seed"),
-        "batch precision prepare threads shard jobs-per-gpu engine ray-address unordered".split(),
+        (
+            "batch precision prepare threads shard placeholders jobs-per-gpu engine ray-address unordered"
+        ).split(),
     ),
     OptionGroup(
         "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")

@@ -53,7 +53,7 @@ def _file_of_weights(path: str | None) -> str | None:
     return file
 
 
-_STREAM = ("files", "errors", "allow_empty", "shard", "in_place")
+_STREAM = ("files", "errors", "allow_empty", "shard", "placeholders", "in_place")
 _SINK = ("files", "errors", "allow_empty")
 stop_param = param(
     "pass", "What to do with a bad line or a failed record: pass it on, or stop.", metavar="[pass|stop]"

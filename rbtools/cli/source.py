@@ -21,8 +21,6 @@ from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, Line, can_be_retried, lines
 from rbtools.registry import param
 
-_PLACES = ":places"
-
 
 @dataclass(frozen=True)
 class RecordSource:
@@ -51,9 +49,14 @@ class RecordSource:
     shard: str | None = param(
         None,
         "Compute only every N-th result, starting with the I-th (1/4 to 4/4); with --checkpoint, compute a"
-        " share of the batches; auto: the shard of this Slurm task. With I/N:places, each result of another"
-        " shard gets a placeholder line, so that the files of all shards can be joined line by line.",
+        " share of the batches; auto: the shard of this Slurm task.",
         metavar="I/N",
+    )
+    placeholders: bool = param(
+        False,
+        "With --shard, write a placeholder line for each result of another shard, so that the files of all"
+        " shards can be joined line by line.",
+        flags=("--placeholders",),
     )
     checkpoint: str | None = param(
         None,
@@ -97,7 +100,7 @@ class RecordSource:
     @property
     def places(self) -> bool:
         """True if a placeholder line is written for each result of another shard."""
-        return self.shard is not None and self.shard.endswith(_PLACES)
+        return self.shard is not None and self.placeholders
 
     def lines(self, screen: Terminal, output: RecordWriter, *, results: int = 1) -> Iterator[Line]:
         """Check input and output, and then yield the lines of this shard.
@@ -201,7 +204,7 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 
 def shard(text: str) -> tuple[int, int]:
     """Change `2/8` to (2, 8), and `auto` to the task of the Slurm job. Raises UsageError."""
-    if text.removesuffix(_PLACES) == "auto":
+    if text == "auto":
         task = resources.slurm_task()
         if task is None:
             raise UsageError(
@@ -210,7 +213,7 @@ def shard(text: str) -> tuple[int, int]:
                 " --shard I/N."
             )
         return task
-    number, slash, of = text.removesuffix(_PLACES).partition("/")
+    number, slash, of = text.partition("/")
     whole = all(part.isascii() and part.isdigit() and len(part) < 10 for part in (number, of))
     if not (slash and whole and 1 <= int(number) <= int(of)):
         raise UsageError(f"--shard is '{text}'. Expected I/N with I from 1 to N, such as 2/8, or auto.")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from rbtools.errors import RbError, near, shown
+from rbtools.errors import NoSplit, RbError, near, shown
 from rbtools.lazy import np, torch
 from rbtools.plain_files import opened
 from rbtools.registry import Registered
@@ -145,10 +145,10 @@ class DatasetSource(Registered, ABC):
             labels=torch.from_numpy(labels),
         )
 
-    def unknown_split(self, split: str, known: Iterable[str]) -> RbError:
+    def unknown_split(self, split: str, known: Iterable[str]) -> NoSplit:
         known = list(known)
         listed = ", ".join(known)
-        return RbError(
+        return NoSplit(
             f"The data set {self.name} has no split '{split}'.{near(split, known)} It has: {listed}."
         )
 

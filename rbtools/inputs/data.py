@@ -17,7 +17,7 @@ from rbtools.datasets import npy, streaming
 from rbtools.datasets.base import NotHere, channels_of, check_labels
 from rbtools.datasets.given import pair
 from rbtools.datasets.imagefolder import named
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import NoSplit, RbError, UsageError
 from rbtools.execution.run import Run
 from rbtools.inputs import class_order, published_weights
 from rbtools.lazy import nn, np, torch
@@ -183,7 +183,7 @@ def _described(
     size = about.sizes.get(split)
     if size is None:
         known = ", ".join(about.sizes)
-        raise RbError(f"The data set {name} has no split '{split}'. It has: {known}.")
+        raise NoSplit(f"The data set {name} has no split '{split}'. It has: {known}.")
     return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map, None, scaled), chosen)
 
 
@@ -317,7 +317,7 @@ def from_archive(
     """A published data set whose files are missing. Raises RbError for an unknown split."""
     about = datasets.describe(name, data_dir, preprocessing=preprocessing)
     if split not in about.sizes:
-        raise RbError(f"The data set {name} has no split '{split}'. It has: {', '.join(about.sizes)}.")
+        raise NoSplit(f"The data set {name} has no split '{split}'. It has: {', '.join(about.sizes)}.")
     labels = Path(folder) / "labels.npy"
     if not labels.is_file():
         raise RbError(f"The folder {folder} lacks labels.npy. Unpack the archive again.")

@@ -174,6 +174,11 @@ class Inputs:
         return self.data.size if self.run.selection.n is None else min(self.run.selection.n, self.data.size)
 
     @cached_property
+    def noted(self) -> dict[str, Any]:
+        """What was found out about the model, by name. Without a store, it would run again each time."""
+        return {}
+
+    @cached_property
     def checkpoint(self) -> str:
         """The name of the checkpoint; for a function that answers, with its answers on fixed images."""
         name = checkpoint_name(self.record, self.run)

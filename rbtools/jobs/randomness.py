@@ -18,8 +18,7 @@ from rbtools.models import RUNS_CODE
 from rbtools.records import dumps
 from rbtools.store import digest
 
-# The last record's inputs and randomness. Without a store, its model would otherwise be run several times.
-_last: list[tuple[Inputs, Randomness]] = []
+_NOTED = "randomness"
 
 
 def found(inputs: Inputs) -> Randomness:
@@ -32,8 +31,8 @@ def found(inputs: Inputs) -> Randomness:
 
 
 def _found(inputs: Inputs) -> Randomness:
-    if _last and _last[0][0] is inputs:
-        return _last[0][1]
+    if _NOTED in inputs.noted:
+        return inputs.noted[_NOTED]
     key = f"randomness:{digest({'version': LOOKED, **inputs.fields})}"
     stored = inputs.run.store.get(key)
     if stored is None and inputs.run.plan is not None:
@@ -41,8 +40,8 @@ def _found(inputs: Inputs) -> Randomness:
     if stored is None:
         stored = dumps(_looked(inputs)._asdict()).decode()
         inputs.run.store.put(key, stored)
-    _last[:] = [(inputs, Randomness(**orjson.loads(stored)))]
-    return _last[0][1]
+    inputs.noted[_NOTED] = randomness = Randomness(**orjson.loads(stored))
+    return randomness
 
 
 def _looked(inputs: Inputs) -> Randomness:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rbtools.datasets import indices
-from rbtools.errors import RbError
+from rbtools.errors import NoSplit, RbError
 from rbtools.evaluation import robust_loss
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
@@ -44,9 +44,7 @@ class GapJob(PlanJob):
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         try:
             return super().__call__(record, run.changed(split="test"))
-        except RbError as wrong:
-            if "no split" not in str(wrong):
-                raise
+        except NoSplit as wrong:
             advice = " A generalisation error is a difference: give a data set that has train and test."
             raise RbError(f"{wrong}{advice}") from None
 

@@ -103,7 +103,7 @@ class Workers:
                 number, of = shard(self.part)
                 mine = Division((number - 1 + next(turns)) % of + 1, of)
                 if divided == "rb-train":
-                    command += ["--shard", f"{mine.number}/{of}:places"]
+                    command += ["--shard", f"{mine.number}/{of}", "--placeholders"]
                 else:
                     found.append(mine)
         return found

@@ -84,6 +84,10 @@ def test_tab_completes_in_bash() -> None:
         "rb-attack pgd --norm li": "linf",
         "rb-store verif": "verify",
         "rb-train --method erm,trad": "erm,trades",
+        "rb-train --preset pr": "prbench prbench-code",
+        "rb-attack pgd --dataset digits,cinic": "digits,cinic10",
+        "rb-attack pgd --normalize cifar100": "cifar100",
+        "rb-rank --by pg": "pgd20.8",
     }
     script = f"source '{ROOT}/completions/rbtools.bash'\n"
     for words in typed:

@@ -60,7 +60,7 @@ def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:
     whole = trained("")
     assert [len(trained(f"--shard {number}/3")) for number in (1, 2, 3)] == [3, 3, 3] and len(whole) == 9
     for one, *row in zip(
-        whole, *(trained(f"--shard {number}/3:places") for number in (1, 2, 3)), strict=True
+        whole, *(trained(f"--shard {number}/3 --placeholders") for number in (1, 2, 3)), strict=True
     ):
         mine = [other for other in row if other.get("error", {}).get("message") != filter_loop.ELSEWHERE]
         assert len(mine) == 1 and mine[0].get("checkpoint") == one.get("checkpoint")

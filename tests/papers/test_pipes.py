@@ -129,8 +129,8 @@ def test_records_are_divided_once_where_they_are_trained_or_else_listed() -> Non
     loop: Pipe = [tuple([["rb-arch"], ["rb-train", "--noise", noise]] for noise in "abc"), ["rb-pr"]]
     shards = [told(loop, pipes.Workers(part=f"{number}/3")) for number in (1, 2, 3)]
     for noise in "abc":  # each shard is another one of the command's three
-        of = [line.split()[-1] for shard in shards for line in shard if f"--noise {noise} " in line]
-        assert sorted(of) == ["1/3:places", "2/3:places", "3/3:places"]
+        of = [line.split()[-2] for shard in shards for line in shard if f"--noise {noise} " in line]
+        assert sorted(of) == ["1/3", "2/3", "3/3"]
     listed = [told([["rb-arch"], ["rb-pr"]], pipes.Workers(part=f"{number}/3"))[2:] for number in (1, 2, 3)]
     rows = list(zip(*listed, strict=True))
     assert [min(row, key=len) for row in rows] == list("123456")
