@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
 from rbtools.attacks import lattice
-from rbtools.attacks.search_options import SearchOptions
+from rbtools.attacks.search_options import AttackSearch
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import Registered, config, kind_of, param
@@ -60,7 +60,7 @@ def backend_param() -> Any:
     )
 
 
-class Attack(SearchOptions, Registered):
+class Attack(AttackSearch, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. An attack in
@@ -225,7 +225,7 @@ class Attack(SearchOptions, Registered):
         for name in undone:
             if getattr(self.within, name) is getattr(Threat, name):
                 raise RbError(f"The threat {self.within.name} has no method {name}. Define it.")
-        for one in dataclasses.fields(SearchOptions):
+        for one in dataclasses.fields(AttackSearch):
             if own[one.name].metadata != one.metadata:
                 raise RbError(
                     f"The attack {self.name} has a field '{one.name}', which is an option of every attack."

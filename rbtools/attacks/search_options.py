@@ -9,7 +9,7 @@ from rbtools.attacks.mean_over_draws import eot_param
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class AttackSearch:
     """The options of every attack. The oracle follows them: an attack does not know the grid of the images
     or the samples of a randomised model."""
 
