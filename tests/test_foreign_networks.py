@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import rbtools
 from rbtools.attacks.pgd import PGD
 from rbtools.errors import RbError
+from rbtools.spaces.own_code import code_digest
 from tests.runner import run
 
 CODE = """
@@ -201,3 +202,10 @@ def test_within_inference_mode() -> None:
     with torch.inference_mode():
         assert rbtools.evaluate(model, digits(), task).value == expected
         assert rbtools.fit(model, digits(), epochs=1, val=0, batch_size=20).epochs == 1
+
+
+def test_a_dry_run_counts_a_network_that_is_not_trained_yet(code: dict[str, Any]) -> None:
+    arch = {"space": "python", "name": "foreign:Linear", "code": code_digest("foreign:Linear")}
+    record = {"schema": 1, "arch": arch, "dataset": "digits"}
+    told = run("attack", "fgsm --n 20 --dry-run --allow-code", [record])
+    assert told.exit_code == 0 and "1 record would first be trained" in told.stderr

@@ -321,6 +321,12 @@ _SUMMARIES = {
 }
 
 
+class _CorruptionName(NameForm):
+    def settings(self, parts: metric_name.MetricName) -> Entry:
+        known = parts.of in CORRUPTIONS and parts.over
+        return {"corruption": parts.of, "severity": int(parts.number)} if known else {}
+
+
 def _corruption(parts: metric_name.MetricName) -> str:
     words = f"{parts.of} {parts.suffix}".replace("_", " ").replace(".", " ").strip()
     return words or parts.build()
@@ -331,7 +337,7 @@ class Corrupted(Accuracy):
     """Accuracy under one corruption at one severity."""
 
     names = (
-        NameForm(
+        _CorruptionName(
             r"(?P<stem>corrupt)(?:\.(?P<of>[^.]+)(?=\.))?(?:\.(?P<number>[1-5])(?=\.|$))?(?:\.(?P<suffix>.+))?",
             "images",
             {"severity": "severity"},

@@ -25,7 +25,7 @@ class NoiseName(NameForm):
     """The name of a result with its noise, radius and, for ProbAcc, tolerated failure rate."""
 
     def settings(self, parts: MetricName) -> dict[str, Any]:
-        if parts.of not in NOISES:
+        if parts.of not in NOISES or parts.stem == "pfail":  # its samples are not those of PR
             return {}
         value = float(parts.number) * 255  # names round to six digits
         whole = len(parts.number) > 6 and abs(value - round(value)) < 1e-3

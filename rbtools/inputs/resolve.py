@@ -36,10 +36,10 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     """The name ("sha256:...") of the record's checkpoint, whose file may be missing. Raises RbError if the
     record has no checkpoint, or if the content of a user's file has changed."""
     name = record.get("checkpoint")
-    if not name and (code := record["arch"].get("code")) and run.selection.allow_code:
-        return f"{_CODE}{code}"
     if not name and run.plan is not None:
         return str(run.plan.untrained())
+    if not name and (code := record["arch"].get("code")) and run.selection.allow_code:
+        return f"{_CODE}{code}"
     if not name:
         raise no_checkpoint()
     if not isinstance(name, str) or not re.fullmatch("sha256:[0-9a-f]{64}", name):

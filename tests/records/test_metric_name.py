@@ -85,6 +85,17 @@ def test_a_name_that_no_kind_of_result_claims_is_an_unknown_metric(name: str) ->
     assert not names.is_share(name)
 
 
+def test_a_name_contains_settings() -> None:
+    parts = [
+        names.parse(name)
+        for name in ("corrupt.fog.3", "pr.uniform.0.08", "pgd20.l2.0.5", "pfail.uniform.0.1")
+    ]
+    fog, pr, pgd, pfail = (one.form.settings(one) for one in parts)
+    assert fog == {"corruption": "fog", "severity": 3} and pfail == {}
+    assert pr == {"noise": "uniform", "gamma": 0.08, "denominator": "correct"}
+    assert pgd == {"attack": "pgd", "steps": 20, "eps": 0.5, "norm": "l2"}
+
+
 def test_a_decimal_point_is_no_separator() -> None:
     assert names.parse("cert.smooth.1.0.5")[1:4] == ("1", "", "0.5")
     assert names.parse("pr.uniform.l2.0.08")[:4] == ("pr", "uniform", "l2", "0.08")
