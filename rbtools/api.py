@@ -29,8 +29,8 @@ from rbtools.cli.declare import Tool
 from rbtools.cli.python_calls import as_typed
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError, UsageError
+from rbtools.execution.report import progress_of
 from rbtools.records.lines import check_shape
-from rbtools.report import progress_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtools import parse_units, units
+from rbtools import units
+from rbtools.cli import parse_units
 from rbtools.errors import UsageError
 
 

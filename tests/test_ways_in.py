@@ -220,7 +220,7 @@ RUNS = {
         "rbtools/jobs/tile_calls.py",
     },
     "pickle.load": set(),
-    "torch.load": {"rbtools/unpickle.py"},  # with an unpickler that runs nothing
+    "torch.load": {"rbtools/models/unpickle.py"},  # with an unpickler that runs nothing
     "torch.jit.load": {"rbtools/models/programs.py"},  # only with --allow-code
     "torch.export.load": {"rbtools/models/programs.py"},
     "yaml.load": set(),

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rbtools.report import clock_time
+from rbtools.execution.report import clock_time
 
 Event = dict[str, Any]
 

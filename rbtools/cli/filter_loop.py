@@ -25,9 +25,9 @@ from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL, resources
 from rbtools.execution.engine import Call, Engine, Job, JobFunction, JobReport, engine_for, run_job
+from rbtools.execution.report import clock_time
 from rbtools.inputs.data import check_here
 from rbtools.records import Line, dumps, parse_again
-from rbtools.report import clock_time
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run

@@ -13,11 +13,11 @@ from rbtools.cli import calls, streams
 from rbtools.cli.build_context import CommandContext
 from rbtools.cli.declare import command, group, takes
 from rbtools.cli.output import DONE, FAILED
+from rbtools.cli.parse_units import build
 from rbtools.cli.source import RecordSource, bad_line_record, file_path, read_all
 from rbtools.cli.streams import opened_output
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.parse_units import build
 
 if TYPE_CHECKING:
     from rbtools.evaluation.spec import Evaluation

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rbtools import parse_units
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.lattice import grid_param
-from rbtools.cli import options, shared, streams
+from rbtools.cli import options, parse_units, shared, streams
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened

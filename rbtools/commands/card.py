@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbtools import parse_units
-from rbtools.cli import options, shared, streams
+from rbtools.cli import options, parse_units, shared, streams
 from rbtools.cli.source import RecordSource, file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened

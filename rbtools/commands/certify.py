@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rbtools import parse_units
 from rbtools.certification import CERTIFIERS
-from rbtools.cli import options, shared
+from rbtools.cli import options, parse_units, shared
 from rbtools.registry import param
 
 

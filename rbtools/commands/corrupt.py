@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rbtools import parse_units, units
-from rbtools.cli import options, shared, streams
+from rbtools import units
+from rbtools.cli import options, parse_units, shared, streams
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
 from rbtools.registry import param

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from rbtools import parse_units
 from rbtools.attacks import ATTACKS
-from rbtools.cli import options, shared
+from rbtools.cli import options, parse_units, shared
 from rbtools.commands.corrupt import severity_param
 from rbtools.commands.pr import PROptions, pr_options
 from rbtools.corruptions import CORRUPTIONS

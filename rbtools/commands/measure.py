@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools import parse_units
-from rbtools.cli import options, shared
+from rbtools.cli import options, parse_units, shared
 from rbtools.measures import MEASURES
 from rbtools.registry import gathered, param
 

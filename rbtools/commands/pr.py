@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools import parse_units
-from rbtools.cli import options, shared
+from rbtools.cli import options, parse_units, shared
 from rbtools.errors import UsageError
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import Estimator

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rbtools import parse_units, registry
-from rbtools.cli import calls, options, shared
+from rbtools import registry
+from rbtools.cli import calls, options, parse_units, shared
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
 from rbtools.registry import param

@@ -29,9 +29,9 @@ from rbtools.evaluation.tile_state import TileState
 from rbtools.evaluation.tiles import Tile, complete
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
+from rbtools.execution.report import SILENT, Pace, Report, progress_of
+from rbtools.execution.settings import Settings
 from rbtools.lazy import nn, np, torch
-from rbtools.report import SILENT, Pace, Report, progress_of
-from rbtools.settings import Settings
 from rbtools.store import Store
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import named
+from rbtools.execution.settings import Settings
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
 from rbtools.probabilistic.distributions import Noise
 from rbtools.rng import seed_fields
-from rbtools.settings import Settings
 from rbtools.store import Store, digest
 from rbtools.training.base import mode
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import check_input, datasets
 from rbtools.errors import optional
+from rbtools.execution.report import discard
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import normalizations
 from rbtools.lazy import torch
-from rbtools.report import discard
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

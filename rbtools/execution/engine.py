@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from rbtools.errors import Pending, RbError, is_foreign, of_network, of_own_code
 from rbtools.execution import ENGINES, LOCAL
+from rbtools.execution.report import Report, discard
 from rbtools.execution.run import Run
-from rbtools.report import Report, discard
 
 _POLL_SECONDS = 0.5
 _AHEAD = 4  # calls for each worker that are submitted before the first is done

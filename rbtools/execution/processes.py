@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from rbtools.execution import device
 from rbtools.execution.engine import Call, Engine, JobReport, run_job
+from rbtools.execution.report import Report
 from rbtools.execution.run import Run
-from rbtools.report import Report
 
 TRIES = 2
 _SECONDS_TO_END = 1.5  # for the workers to end before they are killed

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rbtools.execution import LOCAL
-from rbtools.report import Report
-from rbtools.settings import Settings
+from rbtools.execution.report import Report
+from rbtools.execution.settings import Settings
 from rbtools.store import Store
 
 

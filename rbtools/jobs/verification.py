@@ -12,12 +12,12 @@ from typing import Any
 from rbtools.datasets import indices
 from rbtools.errors import RbError
 from rbtools.execution.engine import JobFunction
+from rbtools.execution.report import discard
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.jobs.questions import Question, Unsayable, joined, question_of
 from rbtools.records import consistency, expr, metric_name
-from rbtools.report import discard
 from rbtools.scoring import composite, published_difference, remeasured
 from rbtools.scoring.terms import Term
 from rbtools.store import Store

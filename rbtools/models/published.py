@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rbtools import unpickle
 from rbtools.errors import RbError, near, shown
+from rbtools.models import unpickle
 from rbtools.plain_files import plain
 
 # The longest training first: 200 epochs, which NAS-Bench-201 calls full.

@@ -13,8 +13,8 @@ from torch import Tensor
 from rbtools.errors import RbError, shown
 from rbtools.models import published, tensor_names, unpack, weights_file
 from rbtools.models.families import Ambiguous, Inferred, infer
+from rbtools.models.unpickle import SHARED, SMALL, Stub, UnusualTensor
 from rbtools.registry import hooks
-from rbtools.unpickle import SHARED, SMALL, Stub, UnusualTensor
 
 _PRUNED, _MASK = "_orig", "_mask"  # suffixes of names from torch.nn.utils.prune
 LONGEST_NAME = 1000  # characters in a tensor's name; names in networks have less than 100

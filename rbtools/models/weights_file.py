@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from rbtools import unpickle
 from rbtools.errors import WITHOUT_A_NETWORK, RbError, shown
-from rbtools.models import programs, published
+from rbtools.models import programs, published, unpickle
 from rbtools.plain_files import opened, plain, shards_of
 
 WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"

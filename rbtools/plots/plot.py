@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from rbtools import parse_units
-from rbtools.cli import options, shared, streams
+from rbtools.cli import options, parse_units, shared, streams
 from rbtools.cli.sink import Sink
 from rbtools.cli.sink import names as names_of
 from rbtools.plots import PLOTS, Plot, details, words

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools import parse_units, registry
-from rbtools.cli import shared
+from rbtools import registry
+from rbtools.cli import parse_units, shared
 from rbtools.errors import UsageError, unknown
 from rbtools.execution.engine import Job, engine_for
 from rbtools.execution.run import Run

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from rbtools.datasets.base import Description
     from rbtools.datasets.streaming import Streamed
+    from rbtools.execution.report import Report
     from rbtools.execution.run import Run
-    from rbtools.report import Report
-    from rbtools.settings import Settings
+    from rbtools.execution.settings import Settings
     from rbtools.trainer.train_model import TrainingTask
     from rbtools.training.base import Method
 

@@ -13,9 +13,9 @@ from rbtools.datasets import given, preprocessing
 from rbtools.errors import RbError, as_arguments, in_words_of_python, shown, unknown
 from rbtools.execution import device as devices
 from rbtools.execution import precision as precisions
+from rbtools.execution.report import discard, progress_of
 from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
-from rbtools.report import discard, progress_of
 from rbtools.trainer import begin, distributed, loop, presets
 from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method, held_out

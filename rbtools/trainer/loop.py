@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution.device import environment, mps_runs, out_of_memory
+from rbtools.execution.report import Pace
 from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint
-from rbtools.report import Pace
 from rbtools.spaces.identity import identity
 from rbtools.store import object_name
 from rbtools.trainer import begin, distributed, init, tracking, validation

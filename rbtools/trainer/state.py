@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rbtools import unpickle
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.lazy import torch
+from rbtools.models import unpickle
 from rbtools.trainer import distributed
 
 if TYPE_CHECKING:

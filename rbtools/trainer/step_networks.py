@@ -15,7 +15,7 @@ from rbtools.trainer.metrics import Passes
 from rbtools.training.base import mode
 
 if TYPE_CHECKING:
-    from rbtools.report import Report
+    from rbtools.execution.report import Report
     from rbtools.trainer.train_model import TrainingTask
     from rbtools.training.base import Method
 

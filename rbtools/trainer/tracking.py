@@ -25,8 +25,8 @@ from rbtools.training.base import Method, cross_entropy, mode
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.execution.report import Report
     from rbtools.measures.base import Measure
-    from rbtools.report import Report
     from rbtools.trainer.begin import TrainExamples
     from rbtools.trainer.state import TrainState
 

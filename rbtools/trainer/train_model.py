@@ -14,12 +14,12 @@ from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.once import once
+from rbtools.execution.report import discard
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, data_of, of_data
 from rbtools.lazy import torch
 from rbtools.records import results, trained
-from rbtools.report import discard
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import Store, digest

@@ -11,8 +11,8 @@ import pytest
 
 from rbtools.cli import tables
 from rbtools.cli.terminal import Terminal
+from rbtools.execution.report import Clock
 from rbtools.jobs import tile_calls
-from rbtools.report import Clock
 from tests.conftest import SMALL_ARCH
 from tests.runner import lines, model, one, run
 
@@ -89,7 +89,7 @@ def test_a_log_has_an_event_a_line(jobs: str) -> None:
 
 def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 1.0, 4.0, 10.0])
-    monkeypatch.setattr("rbtools.report.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("rbtools.execution.report.time.perf_counter", lambda: next(ticks))
     clock = Clock()
     with clock.stage("outer"), clock.stage("inner"):
         pass

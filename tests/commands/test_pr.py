@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rbtools.cli.parse_units import radii, tolerances
 from rbtools.errors import UsageError
-from rbtools.parse_units import radii, tolerances
 from tests import runner
 from tests.runner import Record, entry, one
 

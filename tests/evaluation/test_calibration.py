@@ -19,8 +19,8 @@ from rbtools.evaluation.attacking import run_attack
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import is_float32, make_fast_model
 from rbtools.execution import precision
+from rbtools.execution.settings import Settings
 from rbtools.rng.draws import of_images
-from rbtools.settings import Settings
 
 MEAN, MOST = 0.005, 0.015  # the largest accuracy above float32: mean over the networks, and in one
 SHORT: dict[str, dict[str, Any]] = {

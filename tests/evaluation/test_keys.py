@@ -35,6 +35,7 @@ from rbtools.evaluation.robust_loss import PARTS, RobustLoss
 from rbtools.evaluation.spec import Spec
 from rbtools.execution import precision
 from rbtools.execution.run import Selection
+from rbtools.execution.settings import Settings
 from rbtools.inputs import checkpoints
 from rbtools.inputs.data import Data
 from rbtools.inputs.resolve import Inputs
@@ -52,7 +53,6 @@ from rbtools.records.name_forms import SPECS
 from rbtools.registry import imported
 from rbtools.rng.draws import Draws
 from rbtools.search import SEARCHES
-from rbtools.settings import Settings
 from rbtools.store import Store, digest
 from rbtools.trainer import supernet_search, train_model, validation
 from rbtools.trainer.recipe import Recipe

@@ -20,7 +20,7 @@ from rbtools.evaluation.distances import Nearest
 from rbtools.evaluation.evaluate import StatusLine
 from rbtools.evaluation.tile_state import TileState
 from rbtools.execution.device import environment
-from rbtools.report import Report
+from rbtools.execution.report import Report
 from rbtools.store import Store, digest
 from tests import networks
 

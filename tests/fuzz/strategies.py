@@ -17,7 +17,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rbtools import unpickle
+from rbtools.models import unpickle
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Bytes = st.SearchStrategy[bytes]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbtools import unpickle
+from rbtools.models import unpickle
 from tests.unpickle import opcodes
 from tests.unpickle.opcodes import Raw, built, call, name, pickled, value
 

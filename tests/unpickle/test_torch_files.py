@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from rbtools import unpickle
+from rbtools.models import unpickle
 from tests.unpickle import opcodes
 from tests.unpickle.opcodes import Raw, pickled, storage, tensor, zipped
 

@@ -450,7 +450,7 @@ def _load(stream: Any, room: _Room) -> Any:
     reader = _reader(room)
     # Passed to torch.load in place of Python's module.
     module: Any = types.SimpleNamespace(
-        __name__="rbtools.unpickle", Unpickler=reader, load=partial(_part, reader)
+        __name__="rbtools.models.unpickle", Unpickler=reader, load=partial(_part, reader)
     )
     return torch.load(stream, "cpu", module, weights_only=False)
 
