@@ -27,6 +27,10 @@ ATTACKS = Registry(
         "square": "rbtools.attacks.square:Square",
         "aa": "rbtools.attacks.aa:AutoAttack",
         "noise": "rbtools.attacks.noise:NoiseAttack",
+        "spatial": "rbtools.attacks.spatial:SpatialAttack",
+        "color": "rbtools.attacks.color:ColorAttack",
+        "blur": "rbtools.attacks.blur:BlurAttack",
+        "zoom": "rbtools.attacks.zoom:ZoomAttack",
     },
     group="attacks",
 )

@@ -93,7 +93,8 @@ class AttackBatch:
 
     `images` is float32 (N, C, H, W) in [0, 1], `labels` is int64 (N,), and `draws` holds the random numbers.
     `logits` (N, K) are the logits of the unchanged images, or None without a clean pass. `decides` is the
-    model itself, if the search uses a fast copy whose decisions are not checked at once.
+    model itself, if the search uses a fast copy whose decisions are not checked at once. `unchanged` (N, ...)
+    are the points of the threat that change nothing; without them, the points are images.
     """
 
     images: Tensor
@@ -101,9 +102,15 @@ class AttackBatch:
     draws: Draws
     logits: Tensor | None = None
     decides: Oracle | None = None
+    unchanged: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def points(self) -> Tensor:
+        """The points before the first step."""
+        return self.images if self.unchanged is None else self.unchanged
 
     @property
     def schedule(self) -> CheckSchedule:
@@ -112,7 +119,8 @@ class AttackBatch:
     def take(self, index: Tensor) -> AttackBatch:
         logits = None if self.logits is None else self.logits[index]
         images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
-        return AttackBatch(images, labels, draws, logits, self.decides)
+        unchanged = None if self.unchanged is None else self.unchanged[index]
+        return AttackBatch(images, labels, draws, logits, self.decides, unchanged)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
@@ -150,19 +158,18 @@ def size_for(active: int, size: int) -> int | None:
 class ActiveExamples:
     """The examples in a loop. The result of a broken example is the first point that fooled the model.
 
-    `schedule` replaces the schedule of the batch. `result` (N, C, H, W) initially contains the images.
+    `schedule` replaces the schedule of the batch. `result` (N, ...) initially contains the unchanged points.
     `broken` is bool (N,). `row` contains the indices of the examples in the loop, which on a GPU include
     broken examples.
     """
 
     def __init__(self, batch: AttackBatch, schedule: CheckSchedule | None = None) -> None:
         self.batch, self.schedule = batch, schedule or batch.schedule
-        images = batch.images
-        self.result = images.clone()
-        self.broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-        self.row = torch.arange(len(images), device=images.device)
+        self.result = batch.points.clone()
+        self.broken = torch.zeros(len(batch), dtype=torch.bool, device=self.result.device)
+        self.row = torch.arange(len(batch), device=self.result.device)
         if not self.schedule.each_step:  # used between checks
-            self._first = images.clone()  # the points that fooled the model
+            self._first = self.result.clone()  # the points that fooled the model
             self._done = self.broken.clone()  # which rows are broken
             self._confirmed = self.broken.clone()  # which rows the model itself misclassified
             self._refuted = self.broken.clone()  # the copy was wrong before, so the latest point counts

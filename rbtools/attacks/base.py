@@ -308,14 +308,18 @@ class SequentialAttack(Attack):
         self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the stages one after another on the examples that are still classified correctly."""
-        if self.eps == 0 or len(images) == 0:
-            return images.clone(), {}
+        threat = self.threat
+        points = threat.unchanged(images)
+        if threat.empty or len(images) == 0:
+            return points, {}
         # --help does not need these imports
         from rbtools.attacks.active_examples import CLEAN, STILL_CORRECT, AttackBatch
         from rbtools.attacks.oracle import oracle_of
 
-        oracle, batch, classes = oracle_of(model), AttackBatch(images, labels, draws), 0
-        perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
+        unchanged = None if self.in_ball else points.clone()
+        oracle, classes = oracle_of(model), 0
+        batch = AttackBatch(images, labels, draws, unchanged=unchanged)
+        by = torch.full_like(labels, STILL_CORRECT)
         left = torch.arange(len(batch), device=labels.device)
         with torch.no_grad():
             if self.clean_pass:
@@ -323,7 +327,7 @@ class SequentialAttack(Attack):
                 classes, correct = logits.shape[1], oracle.still_correct(images, labels, logits)
                 by[~correct] = CLEAN
                 left = correct.nonzero()[:, 0]
-                batch = AttackBatch(images, labels, draws, logits).take(left)
+                batch = replace(batch, logits=logits).take(left)
             stages = self.stages(classes)
             for number, stage in enumerate(stages):
                 if not len(batch):
@@ -339,16 +343,16 @@ class SequentialAttack(Attack):
                 # Of examples that are not broken, the next stage finds other points.
                 found = some.partial.open(some)
                 if found is None:
-                    points, broken = stage(some, batch, more)
-                    points = points[broken] if more else points
-                    found = some.partial.close({"broken": broken, "points": points})
+                    ends, broken = stage(some, batch, more)
+                    ends = ends[broken] if more else ends
+                    found = some.partial.close({"broken": broken, "points": ends})
                 broken = found["broken"]
-                perturbed[left[broken] if more else left] = found["points"]
+                points[left[broken] if more else left] = found["points"]
                 by[left] = torch.where(broken, number, STILL_CORRECT)
                 on = (~broken).nonzero()[:, 0]
                 if len(on) < len(left):
                     left, batch = left[on], batch.take(on)
-        return perturbed, self.findings(by, classes)
+        return points, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """The further results of `run`. `by` (N,) is the number of the stage that broke each example."""

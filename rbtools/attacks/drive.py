@@ -125,6 +125,7 @@ class SteppedAttack(SequentialAttack):
             keep(model, state, active, step + 1)
         last = self.unseen(state, more) if len(active) else None
         if last is not None:
-            fooled = ~state.model.still_correct(last, state.goal.labels)
+            images = self.threat.images(last, state.images)
+            fooled = ~state.model.still_correct(images, state.goal.labels)
             (state,) = active.update(-1, fooled, last, state)
         return active.finish(getattr(state, self.unbroken))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -124,19 +125,19 @@ def distance(
     return pixels
 
 
-def radii(text: str, norm: str = "linf") -> tuple[float, ...]:
-    """Parse `--gamma` into radii in (0, 1], or above 0 for L2; a range may begin at 0. Raises UsageError."""
+def radii(text: str, largest: float = 1.0) -> tuple[float, ...]:
+    """Parse `--gamma` into radii in (0, largest]; a range may begin at 0. Raises UsageError."""
     numbers: list[float] = []
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
         curve = piece.count(":") == 2
         one = "/" in piece and not curve
         for value in [units.number(piece, "--gamma")] if one else units.number_list(piece, "--gamma"):
-            if (value == 0 and curve) or 0 < value <= 1 or (value > 1 and norm == "l2"):
+            if (value == 0 and curve) or 0 < value <= largest:
                 numbers.append(value)
                 continue
-            hint = f" Did you mean {value:g}/255?" if 1 < value <= 255 else ""
-            scale = "radii are on the [0, 1] scale." if norm == "linf" else "a radius is above 0."
-            wanted = "(0, 1]" if norm == "linf" else "(0, inf)"
+            hint = f" Did you mean {value:g}/255?" if largest == 1 < value <= 255 else ""
+            scale = "radii are on the [0, 1] scale." if largest == 1 else "a radius is above 0."
+            wanted = "(0, inf)" if largest == math.inf else f"(0, {largest:g}]"
             raise UsageError(f"--gamma {value:g} is not in {wanted}: {scale}{hint}")
     if not numbers:
         raise UsageError("--gamma is empty. Expected radii such as 8/255,0.08,0.1,0.12.")

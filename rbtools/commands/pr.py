@@ -28,10 +28,11 @@ class PROptions:
         " PRBench); all (pr-all.NOISE.GAMMA, as in advbench); or both.",
         choices=("correct", "all", "both"),
     )
-    gamma: str = param(
-        "8/255,0.08,0.1,0.12",
-        "Radii of the noise, for pixels in [0, 1]; start:stop:count for a curve, such as 0:0.15:31. PRBench's"
-        " first radius is 8/255 (text) or 0.03 (code).",
+    gamma: str | None = param(
+        None,
+        "Radii of the noise, for pixels in [0, 1], or strengths of a transformation (rotation: degrees);"
+        " start:stop:count for a curve, such as 0:0.15:31. PRBench's first radius is 8/255 (text) or 0.03"
+        " (code).  [default: 8/255,0.08,0.1,0.12; of a transformation, its own]",
         metavar="LIST",
     )
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
@@ -89,7 +90,7 @@ class PROptions:
         from rbtools.evaluation.probabilistic import noisy
 
         estimator = self.estimator()
-        gammas = parse_units.radii(self.gamma, noise.norm)
+        gammas = parse_units.radii(self.gamma or noise.radii, noise.largest)
         if self.passes == "above" and 0 in estimator.rho:
             raise UsageError("--rho 0 with --passes above: no PR is above 1. Use --passes at-least.")
         short = sequential.too_few(estimator.rho, self.samples, estimator.confidence)
@@ -137,7 +138,7 @@ class RareOptions(PROptions):
         if not self.rare:
             return super()._task(noise)
         estimator = self.estimator()
-        gammas = parse_units.radii(self.gamma, noise.norm)
+        gammas = parse_units.radii(self.gamma or noise.radii, noise.largest)
         for option, given in (
             ("--require-decided", self.require_decided),
             ("--only probacc", self.only != "both"),

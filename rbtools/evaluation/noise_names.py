@@ -16,7 +16,7 @@ _TITLES = {
     "probacc-all": "ProbAcc (all images)",
     "pfail": "P(fail)",
 }
-_NOISE = rf"(?P<of>[a-z]+)(?:\.(?P<norm>l2))?\.(?P<number>{NUMBER})"
+_NOISE = rf"(?P<of>[a-z]+(?:-[a-z_]+)?)(?:\.(?P<norm>l2))?\.(?P<number>{NUMBER})"
 _GAMMA = {"gamma": "noise radius γ, on pixels in [0, 1]"}
 _RHO = {"rho": "tolerated failure rate ρ"}
 
@@ -34,6 +34,10 @@ class NoiseName(NameForm):
         norm = {"norm": parts.norm} if parts.norm else {}
         counted = "all" if parts.stem.endswith("-all") else "correct"
         return {"noise": parts.of, "gamma": gamma, "denominator": counted, **norm, **rate}
+
+    def axes_of(self, parts: MetricName) -> Mapping[str, str]:
+        noise = NOISES.of_name(parts.of)
+        return self.axes if noise is None else {**self.axes, "gamma": noise.axis}
 
     def quantities(self, parts: MetricName) -> Mapping[str, str]:
         rate = {"rho": f"ρ = {parts.rho}"} if parts.rho else {}

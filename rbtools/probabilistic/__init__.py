@@ -13,5 +13,12 @@ NOISES = Registry(
         "uniform": "rbtools.probabilistic.distributions:Uniform",
         "gaussian": "rbtools.probabilistic.distributions:Gaussian",
         "laplace": "rbtools.probabilistic.distributions:Laplace",
+        "rotation": "rbtools.attacks.spatial:Rotation",
+        "translation": "rbtools.attacks.spatial:Translation",
+        "affine": "rbtools.attacks.zoom:AffineNoise",
+        "brightness": "rbtools.attacks.color:BrightnessNoise",
+        "contrast": "rbtools.attacks.color:ContrastNoise",
+        "hue": "rbtools.attacks.color:HueNoise",
+        "blur": "rbtools.attacks.blur:BlurNoise",
     },
 )

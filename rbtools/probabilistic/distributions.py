@@ -20,32 +20,33 @@ from rbtools.rng.draws import Draws, of_images
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Registered):
-    """Base class of the noise distributions, with the norm and the clipping.
-
-    PRBench does not specify whether x + delta is clipped to [0, 1]. advbench clips in training and in
-    evaluation. Without clipping, the model receives pixel values that no image has.
-    """
+    """Base class of the noise distributions."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    laws: ClassVar[dict[str, str]]
-
-    norm: str = param("linf", "The norm of the ball of radius --gamma.", choices=("linf", "l2"))
-    clip: bool = param(True, "Clip noisy images to [0, 1].")
+    # What --gamma means: the radius of a ball, or the quantity that bounds a transformation.
+    axis: ClassVar[str] = "noise radius γ, on pixels in [0, 1]"
+    # The default of --gamma.
+    radii: ClassVar[str] = "8/255,0.08,0.1,0.12"
 
     @property
     def stem(self) -> str:
         """The name of the noise in metrics, such as `uniform` or `uniform.l2`."""
-        return self.name if self.norm == "linf" else f"{self.name}.{self.norm}"
+        return self.name
+
+    @property
+    def largest(self) -> float:
+        """The largest radius."""
+        return 1.0
 
     @property
     def definition(self) -> str:
-        """One line that describes scale, projection and clipping in the record."""
-        return f"{self.laws[self.norm]}; the model sees {'clip(x+delta,0,1)' if self.clip else 'x+delta'}"
+        """One line that describes the distribution in the record."""
+        raise NotImplementedError
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
+        return {"noise": self.name, "definition": self.definition}
 
     def __call__(
         self,
@@ -98,13 +99,47 @@ class Noise(Registered):
         raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
-        """Noisy images at radius `gamma` (in pixel units of [0, 1]), in the higher of both precisions."""
+        """Noisy images at radius `gamma`, in the higher of both precisions."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BallNoise(Noise):
+    """Base class of noise in a ball, with the norm and the clipping.
+
+    PRBench does not specify whether x + delta is clipped to [0, 1]. advbench clips in training and in
+    evaluation. Without clipping, the model receives pixel values that no image has.
+    """
+
+    laws: ClassVar[dict[str, str]]
+
+    norm: str = param("linf", "The norm of the ball of radius --gamma.", choices=("linf", "l2"))
+    clip: bool = param(True, "Clip noisy images to [0, 1].")
+
+    @property
+    def stem(self) -> str:
+        return self.name if self.norm == "linf" else f"{self.name}.{self.norm}"
+
+    @property
+    def largest(self) -> float:
+        return 1.0 if self.norm == "linf" else math.inf
+
+    @property
+    def definition(self) -> str:
+        """One line that describes scale, projection and clipping in the record."""
+        return f"{self.laws[self.norm]}; the model sees {'clip(x+delta,0,1)' if self.clip else 'x+delta'}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
+
+    def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
         noisy = images.add(unit, alpha=gamma)
         return noisy.clamp_(0, 1) if self.clip else noisy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uniform(Noise):
+class Uniform(BallNoise):
     """Uniform noise in the ball. In L-infinity, each pixel and channel is independently U(-gamma, gamma).
 
     PRBench section 3 and advbench sample from the L-infinity ball. In the L2 ball the direction is uniform
@@ -176,7 +211,7 @@ class Uniform(Noise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Noise):
+class Gaussian(BallNoise):
     """Normal noise projected onto the ball. In L-infinity, sigma is gamma and values are clamped to [-gamma,
     gamma].
 
@@ -196,7 +231,7 @@ class Gaussian(Noise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace(Noise):
+class Laplace(BallNoise):
     """Laplace noise projected onto the ball. In L-infinity, the scale is gamma and values are clamped to
     [-gamma, gamma].
 

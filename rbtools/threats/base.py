@@ -65,6 +65,10 @@ class Threat(Registered):
         """What follows the attack in headings, such as ` (L2)`."""
         return f" ({word})" if word else ""
 
+    def unchanged(self, images: Tensor) -> Tensor:
+        """The points (N, ...) that change nothing. By default, these are copies of the images."""
+        return images.clone()
+
     def images(self, points: Tensor, images: Tensor) -> Tensor:
         """The images (N, C, H, W) in [0, 1] that the points make of `images`. By default, a point is an
         image."""

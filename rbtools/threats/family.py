@@ -1,0 +1,109 @@
+"""Threats that are families of transformations with a few numbers, such as an angle and a shift."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.lazy import F, torch
+from rbtools.threats.base import Threat
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ROUNDING = 1e-6  # the share by which float32 may round a number up
+
+
+class Family(Threat):
+    """The base of threats whose points are vectors of P numbers, at which 0 changes nothing.
+
+    `bounds` names for each number the field that bounds its absolute value; if `one_sided` is true, numbers
+    are not negative. A subclass defines `transformed`. Attacks (`attacks.family_search`) and noise
+    (`probabilistic.family_noise`) need no more.
+    """
+
+    bounds: ClassVar[tuple[str, ...]]
+    one_sided: ClassVar[bool] = False
+
+    @property
+    def most(self) -> tuple[float, ...]:
+        """The largest value of each number."""
+        return tuple(float(getattr(self, name)) for name in self.bounds)
+
+    @property
+    def least(self) -> tuple[float, ...]:
+        """The smallest value of each number."""
+        return tuple(0.0 if self.one_sided else -one for one in self.most)
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.most)
+
+    def transformed(self, points: Tensor, images: Tensor) -> Tensor:
+        """The images (N, C, H, W) that the points make of `images` in [0, 1]; values outside are clipped.
+
+        Shape: points are float32 (N, P), or (1, P) for the same transformation of all images.
+        """
+        raise NotImplementedError
+
+    def images(self, points: Tensor, images: Tensor) -> Tensor:
+        if len(points) > 1 and points.stride(0) == 0:
+            points = points[:1]
+        made = self.transformed(points, images).clamp(0, 1)
+        return torch.where((points == 0).all(1).view(-1, 1, 1, 1), images, made)
+
+    def unchanged(self, images: Tensor) -> Tensor:
+        return images.new_zeros(len(images), len(self.bounds))
+
+    def distances(self, points: Tensor, images: Tensor) -> Tensor:
+        bounded = [place for place, name in enumerate(self.bounds) if name == self.strength]
+        farthest: Tensor = points[:, bounded].abs().amax(1)
+        return farthest
+
+    def at(self, shares: Tensor) -> Tensor:
+        """The points at these shares (..., P) of the way from the smallest values to the largest."""
+        least, most = shares.new_tensor(self.least), shares.new_tensor(self.most)
+        return least + shares * (most - least)
+
+    def project(self, points: Tensor, images: Tensor) -> Tensor:
+        least, most = points.new_tensor(self.least), points.new_tensor(self.most)
+        return torch.minimum(torch.maximum(points, least), most)
+
+    def contains(self, points: Tensor, images: Tensor) -> Tensor:
+        least, most = points.new_tensor(self.least), points.new_tensor(self.most)
+        slack = _ROUNDING * most
+        return ((points >= least - slack) & (points <= most + slack)).all(1)
+
+    def grid(self, counts: Sequence[int]) -> Tensor:
+        """All combinations (G, P) of evenly spaced values of each number, the least strength first. With
+        an odd count, or if numbers are not negative, the values contain 0."""
+        axes = [
+            torch.linspace(least, most, count, dtype=torch.float64).tolist() if most and count > 1 else [0.0]
+            for least, most, count in zip(self.least, self.most, counts, strict=True)
+        ]
+        points = torch.tensor([*itertools.product(*axes)], dtype=torch.float32)
+        shares = points.abs() / torch.tensor([most or 1.0 for most in self.most])
+        order = sorted(
+            range(len(points)), key=lambda row: (self._strength(points[row]), float(shares[row].sum()))
+        )
+        return points[order]
+
+    def _strength(self, point: Tensor) -> float:
+        return float(self.distances(point[None], point[None]))
+
+
+def warped(images: Tensor, matrix: Tensor) -> Tensor:
+    """Move the pixels of images, interpolated bilinearly; what comes into an image is black.
+
+    `matrix` (N, 2, 3), or (1, 2, 3) for all images, maps each place (x, y, 1) of the new image to its place
+    in the old image. Places are in pixels from the centre, to the right and down.
+    """
+    height, width = images.shape[2:]
+    size = matrix.new_tensor([width / 2, height / 2])
+    matrix = torch.cat([matrix[..., :2] * size, matrix[..., 2:]], 2) / size[:, None]
+    shape = images.shape
+    if len(matrix) == 1:  # the weights of the interpolation are computed once for all images
+        images = images.flatten(0, 1)[None]
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False).view(shape)
