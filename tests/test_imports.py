@@ -40,7 +40,7 @@ TABLE: dict[str, set[str]] = {
     "threats": {"rng"},
     "probabilistic": {"rng", "threats"},
     "attacks": {"probabilistic", "rng", "threats"},
-    "corruptions": {"rng"},
+    "corruptions": {"probabilistic", "rng"},
     "defences": {"corruptions"},
     "certification": {"probabilistic", "rng"},
     "training": {"attacks", "corruptions", "rng", "threats"},

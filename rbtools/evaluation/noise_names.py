@@ -25,7 +25,8 @@ class NoiseName(NameForm):
     """The name of a result with its noise, radius and, for ProbAcc, tolerated failure rate."""
 
     def settings(self, parts: MetricName) -> dict[str, Any]:
-        if parts.of not in NOISES or parts.stem == "pfail":  # its samples are not those of PR
+        noise, _, kind = parts.of.partition("-")
+        if noise not in NOISES or parts.stem == "pfail":  # its samples are not those of PR
             return {}
         value = float(parts.number) * 255  # names round to six digits
         whole = len(parts.number) > 6 and abs(value - round(value)) < 1e-3
@@ -33,10 +34,11 @@ class NoiseName(NameForm):
         rate = {"rho": float(parts.rho)} if parts.rho else {}
         norm = {"norm": parts.norm} if parts.norm else {}
         counted = "all" if parts.stem.endswith("-all") else "correct"
-        return {"noise": parts.of, "gamma": gamma, "denominator": counted, **norm, **rate}
+        kinds = {noise: kind} if kind else {}
+        return {"noise": noise, "gamma": gamma, "denominator": counted, **kinds, **norm, **rate}
 
     def axes_of(self, parts: MetricName) -> Mapping[str, str]:
-        noise = NOISES.of_name(parts.of)
+        noise = NOISES.of_name(parts.of.partition("-")[0])
         return self.axes if noise is None else {**self.axes, "gamma": noise.axis}
 
     def quantities(self, parts: MetricName) -> Mapping[str, str]:

@@ -20,5 +20,6 @@ NOISES = Registry(
         "contrast": "rbtools.attacks.color:ContrastNoise",
         "hue": "rbtools.attacks.color:HueNoise",
         "blur": "rbtools.attacks.blur:BlurNoise",
+        "corruption": "rbtools.corruptions.corruption_noise:CorruptionNoise",
     },
 )
