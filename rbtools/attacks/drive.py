@@ -56,6 +56,10 @@ class SteppedAttack(SequentialAttack):
         """The number of steps in a run."""
         return self.steps
 
+    def length_for(self, state: Any) -> int:
+        """The number of steps of a run from this state."""
+        return self.length
+
     @property
     def any_counts(self) -> bool:
         """True if the first point that fools the model is the result of an example, which is then dropped. If
@@ -106,7 +110,7 @@ class SteppedAttack(SequentialAttack):
         state.model, active = model, ActiveExamples(batch, batch.schedule.seldom(self.waits))
         everyone = active.everyone or not self.any_counts
         done, replays = continued(model, state, active), Replays(state, active, self.replayed)
-        for step in range(done, self.length):
+        for step in range(done, self.length_for(state)):
             case = self.prepare(state, step, active.schedule.due(step - 2))  # not next to a check
             if case is None:
                 continue

@@ -86,7 +86,8 @@ class Nearest(OfAttack):
         points = result.images if self.method.in_ball else result.points
         rows = torch.zeros_like(batch.images[:, 0, 0, 0])
         if points is not None:
-            rows = self.method.threat.distances(points, batch.images).nan_to_num(0.0)
+            attacked = ~points.flatten(1).isnan().any(1)
+            rows[attacked] = self.method.threat.distances(points[attacked], batch.images[attacked])
         if self.method.grid != "none":
             rows = rows * (1 - _SLACK)
         return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)

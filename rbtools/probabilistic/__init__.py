@@ -20,6 +20,7 @@ NOISES = Registry(
         "contrast": "rbtools.attacks.color:ContrastNoise",
         "hue": "rbtools.attacks.color:HueNoise",
         "blur": "rbtools.attacks.blur:BlurNoise",
+        "patch": "rbtools.attacks.patch:PatchNoise",
         "corruption": "rbtools.corruptions.corruption_noise:CorruptionNoise",
     },
 )
