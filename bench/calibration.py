@@ -25,6 +25,7 @@ from rbtools.attacks.base import Attack
 from rbtools.evaluation.attacking import AttackResult, run_attack
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import make_fast_model
+from rbtools.threats.ball import Ball
 
 SHORT = {"square": {"queries": 500}, "noise": {"samples": 50}}
 EPS = {"linf": (0.008, 16 / 255), "l2": (0.05, 0.5)}  # on random images, and on digits
@@ -86,7 +87,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--n", type=int, default=100)
-    parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument(
+        "--attacks", default=",".join(name for name, cls in ATTACKS.loaded() if cls.within is Ball)
+    )
     parser.add_argument("--checkpoint", help="a checkpoint for the images of --data, attacked at eps 8/255")
     parser.add_argument("--data")
     parser.add_argument("--arch", help="the checkpoint's architecture, if several fit")

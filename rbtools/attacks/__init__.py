@@ -7,7 +7,13 @@ of an attack cannot count as a success.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rbtools.errors import RbError
 from rbtools.registry import Registry
+
+if TYPE_CHECKING:
+    from rbtools.attacks.base import Attack
 
 ATTACKS = Registry(
     "attack",
@@ -37,3 +43,16 @@ ATTACKS = Registry(
     },
     group="attacks",
 )
+
+
+def named(text: str) -> Attack:
+    """The attack with the name that metrics have, such as `spatial.30.3`. Raises RbError for other texts."""
+    name, _, settings = text.partition(".")
+    cls = ATTACKS.load(name)
+    match = cls.within.pattern().fullmatch(settings)
+    if match is None:
+        form = ".".join(name.upper() for name in cls.within.fields_in_names())
+        raise RbError(f"'{text}' lacks the settings of its threat. Write {name}.{form}.")
+    values = {field: match[field] for field in cls.within.fields_in_names()}
+    attack: Attack = cls(**cls.within.settings(match["word"] or "", values))
+    return attack

@@ -179,6 +179,13 @@ class Attack(AttackSearch, Registered):
         """The length of the first step of an attack with an option `step_size`, in pixel units of [0, 1]."""
         return float(getattr(self, "step_size"))  # noqa: B009  # other attacks have none
 
+    def shortened(self, steps: int) -> Self:
+        """The attack with this number of steps, for adversarial training. Raises RbError if it has none."""
+        if not any(one.name == "steps" for one in dataclasses.fields(self)):
+            raise RbError(f"The attack {self.name} makes no steps, so it is no inner attack of a training.")
+        changed: dict[str, Any] = {"steps": steps}
+        return replace(self, **changed)
+
     def said(self) -> dict[str, Any]:
         """The attack's settings in an entry: the configuration with the norm and step size that are used."""
         settings = config(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import losses
@@ -15,6 +15,7 @@ from rbtools.threats.family import Family
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
     from rbtools.attacks.active_examples import AttackBatch
     from rbtools.attacks.losses import AttackObjective
@@ -29,9 +30,9 @@ class FamilySearch(SteppedAttack):
     With `mode="grid"`, every point of a grid is tried, and the result is exact for these points. With
     "random", the result is the worst of `samples` random points. With "gradient", `steps` steps follow the
     sign of the gradient of the margin, from `restarts` random points. The results of "random" and "gradient"
-    are upper bounds of the accuracy. An example is dropped at the first point that fools the model; in a
-    grid and among random points this is the one of the least strength. If no point fools the model, the
-    result is the point with the smallest margin.
+    are upper bounds of the accuracy. In a grid and along gradients, an example is dropped at the first point
+    that fools the model, which in a grid is the one of the least strength. If no point fools the model, and
+    always among random points, the result is the point with the smallest margin.
     """
 
     version: ClassVar[int] = 1
@@ -70,6 +71,14 @@ class FamilySearch(SteppedAttack):
         return self.mode != "grid"
 
     @property
+    def any_counts(self) -> bool:
+        return self.mode != "random"
+
+    def shortened(self, steps: int) -> Self:
+        """The worst of `steps` random points, with which Engstrom et al. train."""
+        return replace(self, mode="random", samples=steps)
+
+    @property
     def most_passes(self) -> int:
         return self.length * (2 * self.restarts if self.mode == "gradient" else 1)
 
@@ -95,8 +104,6 @@ class FamilySearch(SteppedAttack):
             draws = batch.draws if self.mode == "random" else batch.draws.child(f"start{restart}")
             shape = (self.samples if self.mode == "random" else 1, len(family.most))
             tried = family.at(draws.uniform(shape).to(batch.images))
-            strengths = family.distances(tried.flatten(0, 1), batch.images).view(tried.shape[:2])
-            tried = tried.gather(1, strengths.argsort(1)[..., None].expand_as(tried))
         start = tried[:, 0]
         return Searched(batch.images, start, batch.goal(losses.margin), tried, start, lowest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import losses
@@ -16,6 +16,7 @@ from rbtools.threats.base import Threat
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
     from rbtools.attacks.active_examples import AttackBatch
     from rbtools.attacks.oracle import Losses
@@ -87,6 +88,9 @@ class SparseRS(SteppedAttack):
     @property
     def length(self) -> int:
         return self.queries
+
+    def shortened(self, steps: int) -> Self:
+        return replace(self, queries=steps)
 
     def said(self) -> dict[str, Any]:
         return {**super().said(), "bound": "upper"}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.records.metric_name import MetricName
-from rbtools.records.name_forms import NUMBER, NameForm
-from rbtools.registry import kind_of
+from rbtools.records.name_forms import NameForm
 from rbtools.threats.ball import Ball
 
 # Attacks that are in published numbers and not in this package, and ensembles of attacks.
@@ -67,7 +64,7 @@ class AttackName(NameForm):
         for place in range(len(words) - 1):
             stem = _STEM.fullmatch(words[place])
             attack = stem and attack_of(stem["stem"])
-            match = attack and _settings(attack.threat).fullmatch(".".join(words[place + 1 :]))
+            match = attack and attack.threat.pattern().fullmatch(".".join(words[place + 1 :]))
             if stem and attack and match:
                 threat = ".".join(filter(None, (match["word"], match["before"].rstrip("."))))
                 return MetricName(
@@ -92,8 +89,8 @@ class AttackName(NameForm):
         words = parts.norm.split(".") if parts.norm else []
         word = words.pop(0) if words and words[0] in attack.threat.words else attack.implied
         settings = ".".join(filter(None, (*words, parts.number, parts.fixed)))
-        match = _settings(attack.threat).fullmatch(settings)
-        values = {} if match is None else {name: match[name] for name in _fields(attack.threat)}
+        match = attack.threat.pattern().fullmatch(settings)
+        values = {} if match is None else {name: match[name] for name in attack.threat.fields_in_names()}
         return attack, word, values
 
     def settings(self, parts: MetricName) -> dict[str, Any]:
@@ -121,31 +118,6 @@ class AttackName(NameForm):
         title = f"{attack.title}{f'-{attack.steps}' if attack.steps else ''}{means}{beside}"
         title += f" {parts.suffix}".replace("_", " ").rstrip()
         return ", ".join([title, *(text for name, text in self.quantities(parts).items() if name != without)])
-
-
-@cache
-def _settings(threat: Any) -> re.Pattern[str]:
-    """The pattern of a threat's settings in names, with the groups word, before, number and after."""
-    names = _fields(threat)
-    place = names.index(threat.strength)
-    parts = [f"(?P<{name}>{_values(threat, name)})" for name in names]
-    before, after = r"\.".join(parts[:place]), "".join(rf"\.{part}" for part in parts[place + 1 :])
-    words = "|".join(map(re.escape, threat.words))
-    before = rf"(?P<before>{before}\.)" if before else "(?P<before>)"
-    number = f"(?P<number>{parts[place]})(?P<after>{after})"
-    return re.compile(rf"(?:(?P<word>{words})\.)?{before}{number}(?:\.(?P<suffix>[a-z_]+))?")
-
-
-def _fields(threat: Any) -> list[str]:
-    """The settings in names: all fields but the norm of a ball, which is a word."""
-    return [one.name for one in dataclasses.fields(threat) if one.name != "norm"]
-
-
-def _values(threat: Any, name: str) -> str:
-    field = next(one for one in dataclasses.fields(threat) if one.name == name)
-    if choices := field.metadata.get("choices"):
-        return "|".join(map(re.escape, choices))
-    return {"int": r"(?:0|[1-9]\d*)", "float": NUMBER}.get(kind_of(field), r"[^.]+")
 
 
 ATTACKED = AttackName("", "images")

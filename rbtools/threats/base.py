@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.records.name_forms import NUMBER
 from rbtools.registry import Registered, kind_of
 
 if TYPE_CHECKING:
@@ -42,6 +45,25 @@ class Threat(Registered):
         """The settings of the threat at the end of a metric's name: `30.3` in `spatial.30.3`."""
         values = (getattr(self, one.name) for one in dataclasses.fields(self))  # type: ignore[arg-type]
         return ".".join(value if isinstance(value, str) else f"{value:g}" for value in values)
+
+    @classmethod
+    def fields_in_names(cls) -> list[str]:
+        """The settings in names: all fields but the norm of a ball, which is a word."""
+        return [one.name for one in dataclasses.fields(cls) if one.name != "norm"]  # type: ignore[arg-type]
+
+    @classmethod
+    @functools.cache
+    def pattern(cls) -> re.Pattern[str]:
+        """The pattern of the settings in names, with the groups word, before, number (the strength), after
+        and suffix, and one for each field."""
+        names = cls.fields_in_names()
+        place = names.index(cls.strength)
+        parts = [f"(?P<{name}>{_values(cls, name)})" for name in names]
+        before, after = r"\.".join(parts[:place]), "".join(rf"\.{part}" for part in parts[place + 1 :])
+        words = "|".join(map(re.escape, cls.words))
+        before = rf"(?P<before>{before}\.)" if before else "(?P<before>)"
+        number = f"(?P<number>{parts[place]})(?P<after>{after})"
+        return re.compile(rf"(?:(?P<word>{words})\.)?{before}{number}(?:\.(?P<suffix>[a-z_]+))?")
 
     @classmethod
     def settings(cls, word: str, values: Mapping[str, str]) -> dict[str, Any]:
@@ -103,3 +125,11 @@ def _quantity(name: str, value: str) -> str:
     if not name.endswith("s") or name.endswith(("ss", "us")):
         return f"{name} {value}"
     return f"{value} {name.removesuffix('s') if value == '1' else name}"
+
+
+def _values(threat: Any, name: str) -> str:
+    """The pattern of the values of a field in names."""
+    field = next(one for one in dataclasses.fields(threat) if one.name == name)
+    if choices := field.metadata.get("choices"):
+        return "|".join(map(re.escape, choices))
+    return {"int": r"(?:0|[1-9]\d*)", "float": NUMBER}.get(kind_of(field), r"[^.]+")

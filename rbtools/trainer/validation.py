@@ -70,13 +70,18 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
 
 
 def attack_of(method: Method) -> Any:
-    """PGD in L-infinity with ten steps of a quarter of the radius, which is the method's or 8/255."""
+    """The method's attack in another threat; or PGD in L-infinity with ten steps of a quarter of the radius,
+    which is the method's or 8/255."""
+    if other := getattr(method, "attack", ""):
+        return METHODS.build("pgd", attack=other, attack_steps=STEPS)
     eps = min(getattr(method, "eps", 8 / 255), 1.0)  # on the sphere it may be larger
     return METHODS.build("pgd", eps=eps, step_size=2.5 * eps / STEPS, attack_steps=STEPS)
 
 
 def settings(method: Method) -> dict[str, Any]:
     attack = attack_of(method)
+    if attack.attack:
+        return {"attack": attack.attack, "steps": STEPS}
     return {"attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 
 

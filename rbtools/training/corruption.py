@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rbtools import probabilistic
+from rbtools.errors import RbError
 from rbtools.lazy import Tensor, nn
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
 from rbtools.training.base import NOISES, Method, noisy
+
+TRANSFORMATIONS = tuple(name for name in probabilistic.NOISES if name not in (*NOISES, "corruption"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +26,22 @@ class CorruptionTraining(Method[Tensor]):
     With `sigma`, the method is the training for randomised smoothing (Cohen, Rosenfeld and Kolter, ICML 2019,
     section 3.3). The loss is CE(x + sigma * z), with z ~ N(0, 1) for each pixel and channel; the noise is not
     clamped to a ball, and the images are not clipped.
+
+    With a transformation as noise (rotation, hue, patch ...), its numbers are uniform up to the strength
+    `gamma`, as in rb-pr.
     """
 
     name = "corruption"
     inner = "noise"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
-    noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
+    noise: str = param("uniform", "Distribution of the noise.", choices=(*NOISES, *TRANSFORMATIONS))
+    gamma: float | None = param(
+        None,
+        "Strength of a transformation as noise, such as 30 degrees of --noise rotation.",
+        check="non-negative",
+        optional=True,
+    )
     scale: str = param(
         "eps",
         "Scale of gaussian and laplace noise before it is clamped: eps (PRBench's text), or 1 with unit"
@@ -44,8 +57,21 @@ class CorruptionTraining(Method[Tensor]):
         optional=True,
     )
 
+    def __post_init__(self) -> None:
+        if self.noise in TRANSFORMATIONS and self.gamma is None:
+            raise RbError(f"The noise {self.noise} needs gamma, its strength: write for example --gamma 10.")
+
     @property
     def unused(self) -> dict[str, str]:
+        if self.noise in TRANSFORMATIONS:
+            return dict.fromkeys(
+                ("eps", "scale", "sigma"), f"--noise {self.noise}, whose strength is --gamma"
+            )
+        idle = {"gamma": f"--noise {self.noise}, whose radius is --eps"}
+        return idle | self._unused_in_ball
+
+    @property
+    def _unused_in_ball(self) -> dict[str, str]:
         if self.noise == "gaussian":
             return dict.fromkeys(("eps", "scale"), "--sigma: its noise has no bound") if self.sigma else {}
         idle = {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
@@ -55,4 +81,9 @@ class CorruptionTraining(Method[Tensor]):
         if self.sigma and self.noise == "gaussian":
             normal = draws.child("noise").normal(tuple(images.shape[1:]))
             return images.add(normal.to(images), alpha=self.sigma)
+        if self.gamma is not None and self.noise in TRANSFORMATIONS:
+            noise = probabilistic.NOISES.build(self.noise)
+            unit = noise.unit(draws.child("noise"), tuple(images.shape[1:]), 0)
+            made: Tensor = noise.apply(images, unit, self.gamma)
+            return made
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)

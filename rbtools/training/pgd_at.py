@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from rbtools import attacks
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
-from rbtools.training.base import Adversarial
+from rbtools.rng.draws import Draws
+from rbtools.training.base import Adversarial, mode, truth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +21,11 @@ class PGDTraining(Adversarial):
     `step_size` eps or more) is the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss), x +
     eps * sign g. A step of twice the radius from the starting point ends at that point too, except for pixels
     where g is 0, which keep the values of the starting point.
+
+    With `attack`, the inner attack searches in another threat than the ball, with `attack_steps` steps: the
+    worst of so many random points in a family of transformations (Engstrom et al. 2019, arXiv:1712.02779),
+    or so many steps or queries of another attack. An example whose attack succeeds early is not attacked
+    further.
     """
 
     name = "pgd"
@@ -29,6 +38,40 @@ class PGDTraining(Adversarial):
         choices=("iterate", "image"),
         optional=True,
     )
+    attack: str = param(
+        "",
+        "Attack in another threat, with its settings as in the names of metrics: spatial.30.3, patch.0.05,"
+        " color.hue.0.1 ...",
+        metavar="NAME",
+        optional=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.attack:
+            attacks.named(self.attack).shortened(self.attack_steps)
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return dict.fromkeys(("eps", "step_size", "origin"), f"--attack {self.attack}") if self.attack else {}
+
+    @property
+    def reach(self) -> float:
+        return math.inf if self.attack else super().reach
+
+    @property
+    def single_step(self) -> bool:
+        return super().single_step and not self.attack
+
+    def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+        if not self.attack:
+            return super().perturb(model, images, labels, draws)
+        from rbtools.attacks.oracle import Oracle  # --help does not need it
+
+        attack = attacks.named(self.attack).shortened(self.attack_steps)
+        with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
+            points, _ = attack.run(Oracle(model), images, truth(labels), draws)
+            return attack.threat.made(attack.threat.project(points, images), images)
 
     @property
     def from_image(self) -> bool:
