@@ -212,7 +212,7 @@ def _named(
     text: str, sizes: dict[str, int | None], about: dict[str, Any], extra: dict[str, Any], allow_code: bool
 ) -> Iterator[dict[str, Any]]:
     from rbtools import spaces
-    from rbtools.inputs.checkpoints import named_arch
+    from rbtools.inputs.named_networks import named_arch
 
     given = {key: value for key, value in sizes.items() if value is not None}
     for word in filter(None, (part.strip() for part in text.split(","))):

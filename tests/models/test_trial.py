@@ -14,7 +14,7 @@ from torch import nn
 
 from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
 from rbtools.errors import RbError
-from rbtools.inputs.checkpoints import named_arch
+from rbtools.inputs.named_networks import named_arch
 from rbtools.models import build, checkpoint, weights_file
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.families import Ambiguous

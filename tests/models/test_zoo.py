@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.inputs.checkpoints import named_arch
+from rbtools.inputs.named_networks import named_arch
 from rbtools.models import checkpoint, families
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
