@@ -159,7 +159,7 @@ OPENS = set(
 MAY = {
     "a file of the system": "cli/exit_status cli/output cli/terminal datasets/streaming execution/device"
     " execution/precision execution/ray_engine measures/jacobian",
-    "a file of a package": "cli/docs/pages corruptions/frost datasets/digits datasets/imagenet"
+    "a file of a package": "cli/docs/pages corruptions/frost datasets/digits datasets/photographs"
     " datasets/published_files records/schema pages/templates papers/packaged papers/printed"
     " papers/formats/robustbench registry zoo/external zoo/leaderboard_names",
     "a file that a recipe wrote": "papers/__main__ papers/pipes papers/figures_of_papers",

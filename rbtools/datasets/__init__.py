@@ -41,7 +41,7 @@ DATASETS = Registry(
         "cifar100": "rbtools.datasets.cifar:Cifar100",
         "cinic10": "rbtools.datasets.photographs:Cinic10",
         "tinyimagenet": "rbtools.datasets.photographs:TinyImageNet",
-        "imagenet": "rbtools.datasets.imagenet:ImageNet",
+        "imagenet": "rbtools.datasets.photographs:ImageNet",
         "imagenet50": "rbtools.datasets.photographs:ImageNet50",
         "imagenet16-120": "rbtools.datasets.cifar:ImageNet16",
         "cifar10-c": "rbtools.datasets.corrupted:Cifar10C",

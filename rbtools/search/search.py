@@ -209,7 +209,7 @@ class SearchCommand:
 
     def derive(self) -> int:
         """Derive cells by a differentiable search, and look up their results."""
-        from rbtools.trainer import supernet_search
+        from rbtools.search import supernet_search
 
         for option in ("live", "measure", "time_limit"):
             if getattr(self.options, option) is not None:

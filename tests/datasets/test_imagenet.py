@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from rbtools import datasets
-from rbtools.datasets.imagenet import facts
+from rbtools.datasets.photographs import facts
 from rbtools.datasets.streaming import Streamed
 from tests.datasets.archives import error_of
 

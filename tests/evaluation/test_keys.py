@@ -52,9 +52,9 @@ from rbtools.records import dumps, metric_name
 from rbtools.records.name_forms import SPECS
 from rbtools.registry import imported
 from rbtools.rng.draws import Draws
-from rbtools.search import SEARCHES
+from rbtools.search import SEARCHES, supernet_search
 from rbtools.store import Store, digest
-from rbtools.trainer import supernet_search, train_model, validation
+from rbtools.trainer import train_model, validation
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 from tests.conftest import SMALL_ARCH

@@ -76,7 +76,7 @@ class _Work:
         self, method: Any, run: Run, data: Data, device: torch.device, channels: int, cells: int
     ) -> None:
         from rbtools.models.normalize import Normalized
-        from rbtools.models.supernet import Supernet
+        from rbtools.search.supernet import Supernet
 
         self.method, self.run, self.data, self.device = method, run, data, device
         dataset, about = data.load(), data.about
