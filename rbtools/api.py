@@ -327,14 +327,14 @@ def load(record: Given, **options: object) -> nn.Module:
 @tool_options.run_options
 def _load(work: CommandContext) -> None:
     from rbtools.execution import device
-    from rbtools.inputs import checkpoints, recognition, resolve
+    from rbtools.inputs import checkpoints, resolve
 
     memory, run = streams.of_command(), work.run
     assert isinstance(memory, MemoryStreams)
     (record,) = memory.records
     place = device.choose(run)
     if "checkpoint_file" in record and "dataset" not in record and run.selection.dataset is None:
-        left = recognition.left_open(record)
+        left = checkpoints.left_open(record)
         if left:
             work.screen.warn(
                 f"The record leaves open its {left}. Name the data set (dataset=), whose images decide it."

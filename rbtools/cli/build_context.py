@@ -81,7 +81,7 @@ def scaling(screen: Terminal, **options: Any) -> dict[str, Any]:
     if not any(options.values()):
         return {}
     from rbtools.datasets import preprocessing
-    from rbtools.inputs.recognition import numbers
+    from rbtools.inputs.named_networks import numbers
 
     try:
         made, name = preprocessing.of_options(**options), options["transform"]

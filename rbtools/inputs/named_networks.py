@@ -8,7 +8,6 @@ from typing import Any
 
 from rbtools import datasets, spaces
 from rbtools.errors import RbError, UsageError, shown, unknown
-from rbtools.inputs.recognition import numbers
 from rbtools.registry import Registry
 from rbtools.spaces import own_code
 from rbtools.spaces.zoo import form as zoo_form
@@ -153,3 +152,7 @@ def normalization(text: str) -> str | list[list[float]]:
             f"--normalize {numbers(mean)} {numbers(std)} is not for pixels in [0, 1]. Did you mean {small}?"
         )
     return pair
+
+
+def numbers(values: list[float]) -> str:
+    return ",".join(f"{value:.4g}" for value in values)

@@ -84,17 +84,15 @@ def load(
         _check_own(path, network, classes, shape)
     named = facts["arch_from"] == "given"
     choices = normalising.choices(checkpoint, arch, network, classes, shape[0], hints, named)
-    first = _normalize_of(checkpoint, {**arch, **next(iter(choices.fields.values()))})
+    normalize_of = partial(_normalize_of, checkpoint)
+    first = normalize_of({**arch, **next(iter(choices.fields.values()))})
     if isinstance(first, list) and len(first[0]) not in (1, shape[0]):
         raise RbError(
             f"The normalisation has {len(first[0])} means and the images of the checkpoint {path} have"
             f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
         )
-    arch, model, more = _decided(
-        path, candidates, choices, hints, partial(_normalize_of, checkpoint), named=named
-    )
-    normalize = _normalize_of(checkpoint, arch)
-    facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize}
+    arch, model, more = _decided(path, candidates, choices, hints, normalize_of, named=named)
+    facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize_of(arch)}
     warnings = normalising.warnings_of(network, arch)
     if "left_out" in checkpoint.origin:
         warnings.append(f"{checkpoint.origin['left_out']} are in the file beside the network: left out")

@@ -294,8 +294,15 @@ class Recipe:
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
     """Raise RbError for an invalid value. The batch size is checked only if `training_images` is given."""
-    _check_fields(recipe)
-    if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
+    for field in options(Recipe):
+        value, label, known = getattr(recipe, field.name), option_name(field), field.metadata["choices"]
+        names = value if isinstance(value, tuple) else (value,)
+        wrong = None if known is None or value is None else next((n for n in names if n not in known), None)
+        if wrong is not None:
+            raise RbError(f"{label} is '{wrong}'. Choose from: {', '.join(known)}.")
+        if value is not None or field.default is not None:
+            check_number(field, plain(field, value, label), label)
+    if recipe.micro_batch is not None and recipe.micro_batch > recipe.batch_size:
         raise RbError(
             f"The micro-batch is {recipe.micro_batch}. It is a piece of the batch: expected 1 to"
             f" {recipe.batch_size} (--batch-size)."
@@ -321,26 +328,6 @@ def held_out(recipe: Recipe, training_images: int) -> int:
     return round(recipe.val * training_images)
 
 
-_CALLED = {
-    "augment": "augmentation",
-    "regularize": "regularizer",
-    "track": "measure to track",
-    "stop_on": "measure of --stop-on",
-}
-
-
-def _check_fields(recipe: Recipe) -> None:
-    for field in options(Recipe):
-        value = getattr(recipe, field.name)
-        known = field.metadata["choices"]
-        for name in () if known is None or value is None else value if isinstance(value, tuple) else (value,):
-            if name not in known:
-                what = _CALLED.get(field.name, field.name.replace("_", " "))
-                raise RbError(f"The {what} is '{name}'. Choose from: {', '.join(known)}.")
-        if value is not None or field.default is not None:
-            check_number(field, plain(field, value, option_name(field)), option_name(field))
-
-
 def _check_together(recipe: Recipe) -> None:
     """Raise RbError if options contradict each other; the message names the contradicting options."""
     if recipe.patience is not None and recipe.val == 0:
@@ -358,40 +345,36 @@ def _check_together(recipe: Recipe) -> None:
             f"--stop-on {recipe.stop_on} waits for a rise of what --track measures, and --track has no"
             f" {recipe.stop_on}. Add it: --track {','.join((*recipe.track, recipe.stop_on))}."
         )
-    if recipe.output == "random":
-        for option, given in (
-            ("--select best", recipe.select == "best"),
-            ("--patience", recipe.patience is not None),
-            ("--ema", recipe.ema is not None),
-            ("--stop-on", recipe.stop_on is not None),
-        ):
-            if given:
-                raise RbError(
-                    f"--output random keeps the weights before a random step, and {option} chooses weights in"
-                    f" another way. Leave out one of the two."
-                )
+    other_choices = {
+        "--select best": recipe.select == "best",
+        "--patience": recipe.patience is not None,
+        "--ema": recipe.ema is not None,
+        "--stop-on": recipe.stop_on is not None,
+    }
+    if recipe.output == "random" and any(other_choices.values()):
+        option = next(option for option, given in other_choices.items() if given)
+        raise RbError(
+            f"--output random keeps the weights before a random step, and {option} chooses weights in another"
+            " way. Leave out one of the two."
+        )
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
             f"--regularize awp perturbs the weights for a whole batch, and --micro-batch"
             f" {recipe.micro_batch} cuts it into pieces. Leave out one of the two."
         )
-    both = {"crop", "crop-reflect"}
-    if both <= set(recipe.augment or ()):
+    if {"crop", "crop-reflect"} <= set(recipe.augment or ()):
         raise RbError("--augment has both crop and crop-reflect, which pad in two ways. Choose one.")
 
 
 def check_method(recipe: Recipe, method: Method) -> None:
     """Raise RbError if a method cannot be used with the recipe."""
-    if method.weight_radius is not None:
-        for option, given in (
-            ("--regularize awp", "awp" in recipe.regularize),
-            ("--micro-batch", recipe.micro_batch is not None),
-        ):
-            if given:
-                raise RbError(
-                    f"--method {method.name} perturbs the weights for a whole batch, and {option} does not go"
-                    " with it. Leave out one of the two."
-                )
+    awp = "awp" in recipe.regularize
+    if method.weight_radius is not None and (awp or recipe.micro_batch is not None):
+        raise RbError(
+            f"--method {method.name} perturbs the weights for a whole batch, and"
+            f" {'--regularize awp' if awp else '--micro-batch'} does not go with it. Leave out one of the"
+            " two."
+        )
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
             f"--lr-rule theorem1 needs a share beta of adversarial loss, and --method {method.name} has none."
