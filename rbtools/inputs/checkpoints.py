@@ -87,6 +87,7 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
     if hints.normalize is not None and facts["normalize_from"] == "given":
         facts["normalize_from"] = "--normalize"
     _say(path, arch, facts, run)
+    _warn(path, facts, run)
     shape = facts["shape"] if data is None else data.about.shape
     return {
         "schema": SCHEMA,
@@ -182,7 +183,9 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
     facts["arch_from"] = recognised.get("arch_from", "given")
     if "normalize" in given and "normalize_from" in recognised:
         facts["normalize_from"] = recognised["normalize_from"]
-    (_say if "tried" in facts else _warn)(path, arch, facts, run)
+    if "tried" in facts:
+        _say(path, arch, facts, run)
+    _warn(path, facts, run)
     return {
         **record,
         "arch": spaces.describe(arch, data.about.classes, data.about.shape),
@@ -304,10 +307,9 @@ def _say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run)
             f"{file} contains several sets of weights: {facts['nesting'][-1]} is used; the others are"
             f" {', '.join(facts['others'])}. Choose with --member."
         )
-    _warn(path, arch, facts, run)
 
 
-def _warn(path: str, _: Mapping[str, Any], facts: Mapping[str, Any], run: Run) -> None:
+def _warn(path: str, facts: Mapping[str, Any], run: Run) -> None:
     """Report the problems of the file."""
     for text in facts.get("warnings", ()):
         run.report.notify(f"warning: {os.path.basename(path)}: {text}.")
