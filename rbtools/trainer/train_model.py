@@ -25,6 +25,7 @@ from rbtools.spaces.identity import identity
 from rbtools.store import Store, digest
 from rbtools.trainer import distributed, presets, tracking
 from rbtools.trainer.recipe import Recipe, check, check_method
+from rbtools.trainer.state import threads as stored_threads
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
@@ -261,11 +262,9 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """The number of CPU threads of each training process on this machine: the user's number, otherwise the
     number with which the training began (because another number rounds differently), otherwise a default."""
-    from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
-
     here = distributed.here()
     if run.placement.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
-        began = threads_of(state)
+        began = stored_threads(state)
         if began is not None:
             return max(min(began, cores.count() // here), 1)
     return max(resources.training_threads(run, task.arch) // here, 1)
