@@ -25,6 +25,7 @@ from rbtools.jobs import evidence
 from rbtools.models import published, read_checkpoint
 from rbtools.records.lines import read
 from rbtools.store import checksum
+from tests.fingerprints import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = {"schema": 1, "arch": {"name": "x"}, "metrics": {"acc": 0.5}}
@@ -52,7 +53,7 @@ def guarded() -> Iterator[None]:
 # Functions that read a path from a record, an untrusted folder or an option.
 READERS: dict[str, Callable[[str], Any]] = {
     "npz": lambda path: datasets.load(f"npz:{path}", "test"),
-    "the hash of npz": lambda path: datasets.fingerprint(f"npz:{path}", "test"),
+    "the hash of npz": lambda path: fingerprint(f"npz:{path}", "test"),
     "parquet": lambda path: datasets.load(f"parquet:{path}", "test"),
     "a checkpoint": lambda path: read_checkpoint.read(path),
     "NATS-Bench's": lambda path: published.read_pickle(Path(path)),
