@@ -45,8 +45,8 @@ class Data:
     about: datasets.Description
     fingerprint: str
     size: int
-    data_dir: str | None
-    class_map: str | None
+    data_dir: str | None = None
+    class_map: str | None = None
     indices: datasets.indices.Indices | None = None
     preprocessing: str | None = None
 
@@ -183,7 +183,8 @@ def _described(
     if split not in about.sizes:
         raise source.unknown_split(split, about.sizes)
     size = about.sizes[split]
-    return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map, None, scaled), chosen)
+    data = Data(name, split, about, fingerprint, size, data_dir, class_map, preprocessing=scaled)
+    return _selected(data, chosen)
 
 
 # Data sets that this process has downloaded or found.
@@ -304,7 +305,7 @@ def _from_archive(name: str, split: str, preprocessing: str | None, folder: str,
     size = about.sizes[split]
     content = {"archive": run.store.file_hash(labels), "shape": about.shape, "size": size}
     data = ArchiveDataset(
-        name, split, about, digest(content), size, data_dir, None, None, preprocessing, folder
+        name, split, about, digest(content), size, data_dir, preprocessing=preprocessing, folder=folder
     )
     return _selected(data, run.selection.indices, content)
 
@@ -342,7 +343,7 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
     fingerprint = images_hash(images, labels)
     arch = {"space": "memory", "name": weights["class"].rpartition(".")[2]}
     fields = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
-    split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, None, None, None, None, dataset)
+    split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, dataset=dataset)
     return InMemory(fields, model, split)
 
 
