@@ -154,7 +154,7 @@ class Clean(Accuracy):
         return Outcome(self.judged(batch, logits))
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         return cls(**kept_of(entry)) if entry["metric"] == "acc" else None
 
 
@@ -234,19 +234,10 @@ class Attacked(Accuracy):
         return None if real else replace(self, method=replace(self.method, grid="none"))
 
     def column(self) -> Entry:
-        # earlier versions computed the mean over passes differently
-        mean = {"eot_version": 2} if self.method.draws_each > 1 else {}
-        key = method_key("attack", "attack", self.method)
-        return {**key, **self._ladder(), **self.kept(), **mean}
+        return {**method_key("attack", "attack", self.method), **self._ladder(), **self.kept()}
 
     def _ladder(self) -> Entry:
         return {"ladder": list(self.ladder)} if self.ladder else {}
-
-    @classmethod
-    def reading(cls, specs: Sequence[Self]) -> Entry:
-        # earlier versions named every ensemble of attacks aa: such entries are computed again
-        named = getattr(specs[0].method, "attacks", "") and not specs[0].draws
-        return {"metric": specs[0].name()} if named else {}
 
     def about(self) -> Entry:
         mean = {"eot_mean": self.method.mean_of} if self.method.draws_each > 1 else {}
@@ -282,10 +273,10 @@ class Attacked(Accuracy):
         return [found[spec] for spec in specs]
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         if "attack" not in entry or metric_name.of_other_network(entry["metric"]):
             return None
-        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        method = rebuilt(ATTACKS, entry.get("attack"), entry)
         ladder = entry.get("ladder", [])
         if method is None or not isinstance(ladder, list) or not all(map(is_number, ladder)):
             return None
@@ -375,10 +366,10 @@ class Corrupted(Accuracy):
         return partial(corruption_means, None)
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         if type(entry.get("severity")) is not int or "archive" in entry:
             return None
-        corruption = rebuilt(CORRUPTIONS, entry.get("corruption"), entry, lenient=lenient)
+        corruption = rebuilt(CORRUPTIONS, entry.get("corruption"), entry)
         if corruption is None:
             return None
         return cls(corruption=corruption.resolved(), severity=entry["severity"], **kept_of(entry))

@@ -138,12 +138,12 @@ class Noisy(Spec):
         return [found[spec] for spec in specs]
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         if "gamma" not in entry or "particles" in entry or ("stopping" in entry) != issubclass(cls, Decided):
             return None
-        noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
+        noise = rebuilt(NOISES, entry.get("noise"), entry)
         named: Entry = {name: entry[name] for name in ("samples", "denominator") if name in entry}
-        if noise is None or (len(named) < 2 and not lenient):
+        if noise is None or len(named) < 2:
             return None
         above = str(entry.get("criterion", "")).startswith("PR > ")
         named |= {"rho": entry.get("rho"), "passes": "above" if above else "at-least"}

@@ -100,7 +100,7 @@ class Archived(Accuracy):
         return tensor.float().div(255).contiguous(), {}
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         if type(entry.get("severity")) is not int or "archive" not in entry:
             return None
         named = {name: entry[name] for name in ("corruption", "severity")}

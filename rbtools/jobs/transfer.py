@@ -110,13 +110,13 @@ class Transferred(Attacked):
         return Outcome(left, totals)
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
         if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None
         if not all(isinstance(source, str) for source in sources):
             return None
-        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        method = rebuilt(ATTACKS, entry.get("attack"), entry)
         if method is None or not metric_name.of_other_network(entry["metric"]):
             return None
         named = zip(sources, models, strict=True)
@@ -135,7 +135,7 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
 
 
 def _one_or_all(items: Sequence[Any]) -> Any:
-    """A field of an entry or key. Earlier versions allowed only one source, without a list."""
+    """A field of an entry or key. One source stands there without a list."""
     return items[0] if len(items) == 1 else list(items)
 
 
