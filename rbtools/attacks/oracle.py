@@ -192,10 +192,22 @@ class Oracle:
         inputs.register_hook(self.passes.gradient)
         try:
             return widen(self.model(inputs))
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            if "requires grad" in str(error):
+            if self._refuses_gradients(images[:1].detach()):
                 raise not_differentiable() from error
             raise
+
+    def _refuses_gradients(self, image: Tensor) -> bool:
+        """Whether the model accepts an image (1, C, H, W), but not one that requires a gradient."""
+        for needed in (False, True):
+            try:
+                with torch.set_grad_enabled(needed):
+                    self.model(image.requires_grad_(needed).view_as(image))
+            except RuntimeError:
+                return needed
+        return False
 
     def loss(self, points: Tensor, objective: AttackObjective) -> Losses:
         """The objective at the points, without a gradient."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # the fields that are needed to load a model, besides the checkpoint
 DESCRIBES = ("arch", "dataset", "preprocessing", "checkpoint_file")
 ENSEMBLE = "ensemble"  # a key of broken_by_source, beside the sources' checkpoints
+_SOURCES = "sources of transfer"  # the key of the loaded models in `Run.kept`
 _COUNT = "broken_by_source."  # followed by the number of the attacked model: a sum over images
 
 
@@ -153,14 +154,10 @@ def _mean_logits(models: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
     return lambda images: torch.stack([model(images).float() for model in models]).mean(0)
 
 
-# The last source models and their key: they are loaded once for all records and batches.
-_last: list[tuple[Any, list[nn.Module]]] = []
-
-
 def loaded(run: Run, sources: Sequence[str], batch: Batch) -> list[nn.Module]:
-    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. `run`
-    evaluates the other model. Raises RbError if a model cannot be loaded, or if images or classes differ from
-    the evaluated model's."""
+    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. They
+    are loaded once for all records and batches of the run, which evaluates the other models. Raises RbError
+    if a model cannot be loaded, or if images or classes differ from the evaluated model's."""
     from rbtools.evaluation.randomised import controlled, randomness_of
 
     classes, where = batch.clean_logits.shape[1], batch.images.device
@@ -168,7 +165,8 @@ def loaded(run: Run, sources: Sequence[str], batch: Batch) -> list[nn.Module]:
     images = (chosen.dataset, chosen.split, chosen.data_dir, chosen.class_map, chosen.preprocessing)
     named = (tuple(sources), *images, run.store.folder)
     key = (*named, where, batch.images.shape[1:], classes)
-    if not _last or _last[0][0] != key:
+    last, models = run.kept.get(_SOURCES, (None, []))
+    if last != key:
         models = []
         bare = run.changed(defend=None, indices=None)  # defences and indices are the evaluated model's
         for name, record in _by_name(sources, bare):
@@ -180,8 +178,8 @@ def loaded(run: Run, sources: Sequence[str], batch: Batch) -> list[nn.Module]:
                 which = f" {name[:19]}..." if len(sources) > 1 else ""
                 raise RbError(f"The model{which} of --from cannot be attacked. {wrong}") from None
             models.append(model)
-        _last[:] = [(key, models)]
-    return _last[0][1]
+        run.kept[_SOURCES] = key, models
+    return models
 
 
 def _check_fits(model: nn.Module, image: Tensor, classes: int) -> None:
