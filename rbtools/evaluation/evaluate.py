@@ -15,6 +15,7 @@ from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError, in_words_of_python
+from rbtools.evaluation import randomised
 from rbtools.evaluation.base import (
     REFERENCE_BATCH,
     Batch,
@@ -94,7 +95,6 @@ def evaluate(
     Raises RbError if an argument has another form; the message contains what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
-    from rbtools.evaluation.by_draws import by_draws, eot_of
 
     counts = (("draws", draws, 1), ("n", n, 1), ("batch", batch, 1))
     for name, count, least in (*counts, ("seed", seed, 0)):
@@ -111,14 +111,13 @@ def evaluate(
     with progress_of(progress) as line, float32(place), in_memory.in_eval_mode(model):
         report = SILENT if line is None else Report(progress=line)
         look = in_memory.looked_at(network, given, order, place, cache)
-        network = in_memory.randomised.controlled(network, look)
+        network = randomised.controlled(network, look)
         examples, results = Examples(given.images, given.labels, order), list[in_memory.Result]()
         where: Any = {"settings": settings, "device": place, "report": report, "store": cache.store}
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
-            if look.randomised:
-                asked, todo = todo, by_draws(todo, draws) if draws > 1 else todo
-                if asked is not todo or eot_of(todo) is not None:
-                    warnings.warn(f"The model {look.sentence(draws, eot_of(todo))}", stacklevel=4)
+            todo, said = randomised.judged(todo, look, draws)
+            if said is not None:
+                warnings.warn(f"The model {said}", stacklevel=4)
             columns = by_column(todo.every)
             specs = [column[0] for column in columns]
             outcomes = [cache.outcomes(spec, settings, len(order), anew=keep_images) for spec in specs]
@@ -159,8 +158,6 @@ class Evaluator:
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
         load: Any = None,
     ) -> None:
-        from rbtools.evaluation.randomised import RandomisedModel
-
         # Partial results in a store have no images.
         self.store, self.save = store if store is not None and save is None else Store(None), save
         self.watch: Callable[[str, int], None] | None = None
@@ -169,7 +166,7 @@ class Evaluator:
         self.model, self.examples, self.title, self.specs = model, examples, title, specs
         self.settings, self.device, self.report = settings, device, report
         self.shape = tuple(examples.images.shape[1:])
-        self.randomised = isinstance(model, RandomisedModel)
+        self.randomised = getattr(model, "randomised", False)
         self.pixels = streaming.batchwise(examples.images, device)
         self.labels = examples.labels.to(device)
         self.size = together(specs, device, self.shape)

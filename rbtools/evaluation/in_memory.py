@@ -20,9 +20,9 @@ from rbtools.datasets import preprocessing
 from rbtools.datasets.given import pair
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError, as_arguments
-from rbtools.evaluation import accuracy, model_checks, randomised
+from rbtools.evaluation import accuracy, model_checks
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
-from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look
+from rbtools.evaluation.randomised import LOOKED, Randomness, batch_of_look, look
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import named
@@ -157,9 +157,7 @@ def looked_at(
     """The randomness of a network, determined on the first images. Warns if the outputs or the normalisation
     look wrong. Raises RbError for the same models as `Randomness.checked`."""
     first = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
-    found = cache.found(
-        "randomness", {}, lambda: randomised.look(network, check_input.floats(first))._asdict()
-    )
+    found = cache.found("randomness", {}, lambda: look(network, check_input.floats(first))._asdict())
     randomness = Randomness(**found).checked()
     ids = order[: model_checks.FIRST]
 

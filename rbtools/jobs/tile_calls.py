@@ -18,8 +18,8 @@ from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
 from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import Outcomes
-from rbtools.evaluation.by_draws import Randomness
 from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, together
+from rbtools.evaluation.randomised import Randomness, controlled
 from rbtools.evaluation.spec import Spec
 from rbtools.evaluation.tiles import Tile, complete, stored_parts
 from rbtools.execution import device, precision, resources
@@ -43,8 +43,6 @@ class RecordEvaluation:
     @contextlib.contextmanager
     def opened(self, save: Any = None) -> Iterator[Evaluator]:
         """Yields the evaluator, with the network on this process's device. `save` is that of `Evaluator`."""
-        from rbtools.evaluation.randomised import controlled
-
         inputs, run = self.inputs, self.inputs.run
         with device.taken(run, inputs.threads()) as place:
             with run.report.clock.stage("model"):

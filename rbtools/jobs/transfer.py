@@ -13,7 +13,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Attacked, Clean, kept_of
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.by_draws import IMAGES
+from rbtools.evaluation.randomised import IMAGES, controlled, look
 from rbtools.evaluation.spec import Entry, Evaluation, rebuilt
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -158,8 +158,6 @@ def loaded(run: Run, sources: Sequence[str], batch: Batch) -> list[nn.Module]:
     """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. They
     are loaded once for all records and batches of the run, which evaluates the other models. Raises RbError
     if a model cannot be loaded, or if images or classes differ from the evaluated model's."""
-    from rbtools.evaluation.randomised import controlled, randomness_of
-
     classes, where = batch.clean_logits.shape[1], batch.images.device
     chosen = run.selection
     images = (chosen.dataset, chosen.split, chosen.data_dir, chosen.class_map, chosen.preprocessing)
@@ -173,7 +171,7 @@ def loaded(run: Run, sources: Sequence[str], batch: Batch) -> list[nn.Module]:
             try:
                 model = resolve.load_model(record, data_of(record, bare), bare, where)
                 _check_fits(model, batch.images[:1], classes)
-                model = controlled(model, randomness_of(model, batch.images[:IMAGES]))
+                model = controlled(model, look(model, batch.images[:IMAGES]))
             except RbError as wrong:
                 which = f" {name[:19]}..." if len(sources) > 1 else ""
                 raise RbError(f"The model{which} of --from cannot be attacked. {wrong}") from None
