@@ -26,8 +26,7 @@ from rbtools.evaluation.base import (
     default_chunk_size,
 )
 from rbtools.evaluation.spec import Spec, by_column
-from rbtools.evaluation.tile_state import TileState
-from rbtools.evaluation.tiles import Tile, complete
+from rbtools.evaluation.tiles import Tile, TileState, complete
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.execution.report import SILENT, Pace, Report, progress_of

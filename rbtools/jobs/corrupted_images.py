@@ -22,7 +22,8 @@ from rbtools import registry
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import Accuracy, Clean, corruption_means, kept_of
+from rbtools.evaluation.accuracy import Accuracy, Clean, kept_of
+from rbtools.evaluation.corrupted import corruption_means
 from rbtools.evaluation.spec import Entry, Evaluation
 from rbtools.execution import device, resources
 from rbtools.execution.run import Run

@@ -22,7 +22,7 @@ from rbtools.errors import Pending, RbError
 from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.probabilistic import margin
+from rbtools.evaluation.noisy_copies import margin
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.jobs import randomness, stored_results
 from rbtools.jobs.evaluate_record import Ask, Entries, Entry, Plan, PlanJob

@@ -24,9 +24,10 @@ from rbtools.defences import stages
 from rbtools.defences.stages import Stages
 from rbtools.errors import RbError
 from rbtools.evaluation import in_memory, tiles
-from rbtools.evaluation.accuracy import Attacked, Clean, Corrupted
+from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.certified import Smoothed
+from rbtools.evaluation.corrupted import Corrupted
 from rbtools.evaluation.distances import Nearest
 from rbtools.evaluation.in_memory import Cache, GivenData
 from rbtools.evaluation.probabilistic import Decided, Noisy
