@@ -34,7 +34,7 @@ from rbtools.evaluation.robust_loss import robust_loss
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.run import Run
 from rbtools.jobs.attack_tasks import MaskingChecklist
-from rbtools.jobs.corrupted_images import ArchiveJob
+from rbtools.jobs.corruption_archive import ArchiveJob
 from rbtools.jobs.measurement import MeasureJob, perturbing
 from rbtools.jobs.screened_attack import TwoPhaseJob, screen_of
 from rbtools.jobs.transfer import transferred

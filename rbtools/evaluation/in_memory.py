@@ -6,7 +6,7 @@ import contextlib
 import html
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -274,7 +274,27 @@ class Result:
         return f"<table>{''.join(lines)}</table>"
 
 
-def result_of(
+def results_of(
+    evaluation: Evaluation,
+    columns: Sequence[Sequence[Spec]],
+    outcomes: Sequence[Outcomes],
+    order: Tensor,
+    settings: Settings,
+    images: KeptImages | None,
+) -> list[Result]:
+    """The results of the requested specs, of which those in one column have the same outcomes. Warns if an
+    attack left its ball: it is not what it seems to be."""
+    results = []
+    for column, known in zip(columns, outcomes, strict=True):
+        for spec in column:
+            if spec in evaluation.specs:
+                results.append(_result_of(spec, known, order, settings, images))
+                for text in results[-1].entry.get("warnings", ()) if known.totals.get("outside") else ():
+                    warnings.warn(f"{results[-1].metric}: {text}", stacklevel=5)
+    return results
+
+
+def _result_of(
     spec: Spec, known: Outcomes, order: Tensor, settings: Settings, images: KeptImages | None
 ) -> Result:
     """The result of a spec, computed from the outcomes of the examples in `order` (n,)."""

@@ -19,7 +19,7 @@ from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.jobs import attack_tasks, measurement, screened_attack
 from rbtools.jobs.attack_tasks import MaskingChecklist
-from rbtools.jobs.corrupted_images import Archived
+from rbtools.jobs.corruption_archive import Archived
 from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.jobs.measurement import MeasureJob
 from rbtools.jobs.screened_attack import TwoPhaseJob

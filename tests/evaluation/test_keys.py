@@ -41,7 +41,7 @@ from rbtools.inputs import checkpoints
 from rbtools.inputs.data import Data
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import measurement, stored_results
-from rbtools.jobs.corrupted_images import Archived
+from rbtools.jobs.corruption_archive import Archived
 from rbtools.jobs.measure_batches import MeasureItem
 from rbtools.jobs.questions import Unsayable, question_of, spec_of
 from rbtools.jobs.screened_attack import TwoPhaseJob, _Estimate
