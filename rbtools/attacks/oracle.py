@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.attacks import lattice
-from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.losses import logit_margin
 from rbtools.attacks.partial_results import PartialResults
 from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
@@ -327,7 +327,7 @@ class Oracle:
     def _note(self, logits: Tensor, labels: Tensor) -> None:
         if self.least is not None:
             with torch.no_grad():
-                margin = of_class(logits, labels) - best_other(logits, labels)
+                margin = logit_margin(logits, labels)
                 self.least[self.rows] = torch.minimum(self.least[self.rows], margin)
 
 

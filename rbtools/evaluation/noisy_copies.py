@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks.active_examples import check_schedule, uploaded
-from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.losses import logit_margin
 from rbtools.evaluation.base import Batch, batch_size
 from rbtools.lazy import torch
 from rbtools.probabilistic import sequential
@@ -209,10 +209,10 @@ class _Classifier:
         if batch.fast_model is batch.model:
             logits = batch.unchecked_logits(noisy)
             return logits.argmax(1).eq(batch.labels), ~logits.isfinite().all(1)
-        margins = margin(batch.outputs(batch.fast_model, noisy), batch.labels)
+        margins = logit_margin(batch.outputs(batch.fast_model, noisy).float(), batch.labels)
         if self.error is None:  # the largest error of the first copies
             first = batch.take(slice(0, _COMPARED))
-            exact = margin(first.logits(noisy[:_COMPARED]), first.labels)
+            exact = logit_margin(first.logits(noisy[:_COMPARED]), first.labels)
             self.error = (margins[:_COMPARED] - exact).abs().max()
             self.confirmed += len(exact)
         return margins > 0, ~(margins.abs() > _SAFETY * self.error)  # true for NaN, too
@@ -225,8 +225,3 @@ class _Classifier:
     def totals(self) -> dict[str, float]:
         exact = {"confirmed": float(self.confirmed)} if self.error is not None else {}
         return {"forward": float(self.seen + self.confirmed), "backward": 0.0, "copies": self.seen, **exact}
-
-
-def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logit of the label minus the largest other logit, float32 (N,)."""
-    return of_class(logits.float(), labels) - best_other(logits.float(), labels)
