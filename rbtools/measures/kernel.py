@@ -273,16 +273,3 @@ def _groups(weights: Weights, names: list[str], most: int) -> Iterator[Weights]:
             group = {}
         group[name] = weights[name]
     yield group
-
-
-class Difference(nn.Module):
-    """The difference f of a network's two logits, for which the theorems on kernels are stated. The
-    cross-entropy is log(1 + exp(-y f)), where y is 1 for class 1 and -1 for class 0."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images)
-        return logits[:, 1:] - logits[:, :1]

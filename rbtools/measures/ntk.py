@@ -114,7 +114,7 @@ class NTK(Measure):
 
 def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
     """A network that returns the difference of the two logits. Raises RbError for more than two classes."""
-    from rbtools.measures.kernel import Difference
+    from rbtools.measures.scalar import Difference
 
     with torch.no_grad():
         count = model(batch.images).shape[1]
