@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
 from rbtools.attacks import lattice
-from rbtools.attacks.search_options import AttackSearch
+from rbtools.attacks.mean_over_draws import eot_param
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import Registered, config, kind_of, param
@@ -58,6 +58,15 @@ def backend_param() -> Any:
         "The code to run: that of this package, or AutoAttack's own code (pyautoattack).",
         choices=("rbtools", "pyautoattack"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackSearch:
+    """The options of every attack. The oracle follows them: an attack does not know the grid of the images
+    or the samples of a randomised model."""
+
+    grid: str = lattice.grid_param()
+    eot: int | None = eot_param()
 
 
 class Attack(AttackSearch, Registered):

@@ -72,7 +72,8 @@ class Run:
     `pool` is the engine whose workers share the tiles of an evaluation; without it, this process measures the
     tiles. `plan` collects what the store lacks in a dry run (`execution.dry_run.DryRun`). `name_as` is the
     name of a new entry, and `replace` is true if it replaces other entries with this name. `command` is the
-    command line, without paths of this machine.
+    command line, without paths of this machine. `kept` contains what this process keeps from one call to the
+    next, such as loaded networks, which all changed copies of the run share.
     """
 
     tool: str = "rbtools"
@@ -86,10 +87,11 @@ class Run:
     name_as: str | None = None
     replace: bool = False
     command: str | None = None
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the run without the engine, so that a worker measures its tiles itself."""
-        return {**self.__dict__, "pool": None}
+        return {**self.__dict__, "pool": None, "kept": {}}
 
     @property
     def labels(self) -> dict[str, str]:

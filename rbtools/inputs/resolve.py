@@ -138,13 +138,11 @@ def _function(record: dict[str, Any], data: Data | None, run: Run) -> AnsweringM
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
     """Report once for each network (`name` identifies its weights) that it gets copies of its images."""
-    if name not in _told and check_input.gets_copies(network):
-        _told.add(name)
+    told = run.kept.setdefault("networks that get copies", set())
+    if name not in told and check_input.gets_copies(network):
+        told.add(name)
         arch = record["arch"]
         run.report.notify(f"{arch.get('name') or arch.get('str')}: {check_input.COPIES}.")
-
-
-_told: set[str] = set()
 
 
 def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int] | None]:

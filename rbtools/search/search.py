@@ -240,12 +240,12 @@ class SearchCommand:
 
     def _with_jobs(self) -> Run:
         """The run, with one process per core for an expensive algorithm without --jobs."""
-        from rbtools.execution import cores
+        from rbtools.execution import resources
 
         call = calls.current()
         named = "jobs" in call.given or "jobs" in call.in_file
         alone = named or not self.algorithm.heavy
-        return self.run if alone else self.run.changed(jobs=cores.count())
+        return self.run if alone else self.run.changed(jobs=resources.cores())
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
         return {name: self._read((name,), ()) for name in files}

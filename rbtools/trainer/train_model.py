@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
-from rbtools.execution import cores, device, precision, resources
+from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.once import once
 from rbtools.execution.report import discard
@@ -263,10 +263,14 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """The number of CPU threads of each training process on this machine: the user's number, otherwise the
     number with which the training began (because another number rounds differently), otherwise a default."""
     here = distributed.here()
-    if run.placement.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
+    if (
+        run.placement.threads is None
+        and resources.threads_asked() is None
+        and device.choose(run).type == "cpu"
+    ):
         began = stored_threads(state)
         if began is not None:
-            return max(min(began, cores.count() // here), 1)
+            return max(min(began, resources.cores() // here), 1)
     return max(resources.training_threads(run, task.arch) // here, 1)
 
 
