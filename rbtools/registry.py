@@ -41,11 +41,13 @@ def param(
     optional: bool = False,
     elsewhere: str | None = None,
     bounds: str | None = None,
-    typed: object = None,
+    typed: object = REQUIRED,
     flags: tuple[str, ...] = (),
     variable: str | None = None,
     positional: bool = False,
     last: bool = False,
+    group: str | None = None,
+    rare: bool = False,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
@@ -58,7 +60,8 @@ def param(
     differs from the default of the field. `flags` replaces the flags of the option, which are by default
     --NAME and, for a bool, also --no-NAME. `variable` is an environment variable that overrides the default.
     A `positional` field is typed without a flag. Fields with `last` follow all others. A field whose default
-    is REQUIRED must be given.
+    is REQUIRED must be given. `group` is the heading in the help of options that several tools have
+    (`cli.option_groups.GROUPS`). `--help` only names a `rare` option, and `--help-all` explains it.
     """
     metadata = dict(locals())  # all arguments
     return dataclasses.field(default=metadata.pop("default"), metadata=metadata)

@@ -45,11 +45,12 @@ def step_size_param(default: str) -> Any:
         f"Step size in the unit of --eps, or as a multiple of eps: 0.25*eps.  [default: {default}]",
         unit="eps",
         check="non-negative",
+        rare=True,
     )
 
 
 def relative_step_param() -> Any:
-    return param(None, "Step size as a fraction of eps.", check="non-negative")
+    return param(None, "Step size as a fraction of eps.", check="non-negative", rare=True)
 
 
 def backend_param() -> Any:

@@ -59,7 +59,9 @@ class CurveAttack(MinimalNormAttack):
 
     eps: float | None = None  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param("l1")
-    queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
+    queries: int = param(
+        2000, "Maximum number of network passes for each image.", check="positive", rare=True
+    )
 
     @property
     def most_passes(self) -> int:

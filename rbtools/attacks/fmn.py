@@ -45,9 +45,11 @@ class FMN(MinimalNormAttack):
     eps: float | None = 8 / 255  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    step_size: float = param(1.0, "L2 size of the first step.", check="positive")
+    step_size: float = param(1.0, "L2 size of the first step.", check="positive", rare=True)
     last_step_size: float = param(0.01, "L2 size of the last step.", check="positive")
-    gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
+    gamma: float = param(
+        0.05, "Relative change of the radius in the first step.", check="positive", rare=True
+    )
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 
     def search(

@@ -39,6 +39,7 @@ def grid_param() -> Any:
         choices=("none", "8bit"),
         optional=True,
         last=True,
+        rare=True,
     )
 
 

@@ -41,6 +41,7 @@ def eot_param() -> Any:
         metavar="N",
         optional=True,
         last=True,
+        rare=True,
     )
 
 

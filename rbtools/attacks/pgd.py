@@ -55,6 +55,7 @@ class PGD(SteppedAttack):
         "Schedule of the step size: constant, or decreasing to zero linearly or along half a cosine.",
         choices=("constant", "linear", "cosine"),
         flags=("--step-decay",),
+        rare=True,
     )
     start: str = param(
         "uniform", "Start at a random point in the ball or at the image (zero).", choices=("uniform", "zero")
@@ -65,7 +66,9 @@ class PGD(SteppedAttack):
         "Iterates that may count as a success: any iterate, or only the last iterate.",
         choices=("any", "last"),
     )
-    target: str = param("none", "Target class: none (untargeted), least-likely, or a class number.")
+    target: str = param(
+        "none", "Target class: none (untargeted), least-likely, or a class number.", rare=True
+    )
 
     def __post_init__(self) -> None:
         if self.restarts > 1 and self.start == "zero":

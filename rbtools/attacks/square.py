@@ -67,7 +67,7 @@ class Square(ReferenceBackend, SteppedAttack):
 
     eps: float = 8 / 255
     norm: str = norm_param("l1")
-    queries: int = param(5000, "Number of queries of the model.", check="positive")
+    queries: int = param(5000, "Number of queries of the model.", check="positive", rare=True)
     p: float = param(0.8, "Fraction of the pixels that the first squares cover.", check="fraction")
     schedule: str = param(
         "fixed",

@@ -394,9 +394,14 @@ def rendered(tool: Tool) -> click.Command:
         command.tool, command.registry, command.option = tool, tool.registry, tool.by
     if tool.lists:
         flag: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
-        command.params.append(click.Option(["--list"], callback=_listed, help=tool.lists, **flag))
+        command.params.append(
+            option_groups.GroupedOption(["--list"], callback=_listed, help=tool.lists, **flag)
+        )
     shown: click.Command = click.version_option(
         __version__,
+        cls=option_groups.GroupedOption,
+        group=option_groups.MESSAGES,
+        rare=True,
         message="%(prog)s (rbtools) %(version)s",
         help="Show the version and exit; with -v, also those of Python, torch and other packages.",
     )(command)

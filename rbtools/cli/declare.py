@@ -41,15 +41,17 @@ class Option(NamedTuple):
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
         kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
         metadata, kind = field.metadata, kinds[0]
-        number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
-        multiple = typing.get_origin(hint) is tuple and metadata["typed"] is None
+        typed = metadata["typed"]
+        as_field = typed is registry.REQUIRED
+        number = kind in (int, float) and not metadata["unit"] and not isinstance(typed, str)
+        multiple = typing.get_origin(hint) is tuple and as_field
         return cls(field.name, field, kind if number or kind is bool else str, multiple)
 
     @property
     def default(self) -> Any:
         """The value if the user gives none; registry.REQUIRED if the user must give a value."""
         typed = self.field.metadata["typed"]
-        return self.field.default if typed is None else typed
+        return self.field.default if typed is registry.REQUIRED else typed
 
     @property
     def flags(self) -> list[str]:
@@ -117,8 +119,9 @@ def takes(
         field = declared[wanted]
         new = changed.get(wanted, field)
         if not isinstance(new, dataclasses.Field):
-            new = registry.param(new, **{**field.metadata, "typed": None})
+            new = registry.param(new, **{**field.metadata, "typed": registry.REQUIRED})
         new = copy.copy(new)
+        new.metadata = {**new.metadata, "group": field.metadata["group"], "rare": field.metadata["rare"]}
         new.name, new.type = wanted, field.type
         options.append(Option.of(new, type_hints(cls)[wanted]))
     bundle = OptionBundle(name, make or cls, options)

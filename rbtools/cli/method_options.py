@@ -14,6 +14,7 @@ import click
 from rbtools import registry
 from rbtools.cli import declare
 from rbtools.cli.declare import Option
+from rbtools.cli.option_groups import GroupedOption
 
 
 def for_people(cls: type) -> str:
@@ -59,7 +60,8 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
             shown["metavar"] = "LIST"
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}
-    return click.Option([option.name, *flags], multiple=option.multiple, **shown)
+    of_help = {"group": metadata["group"], "rare": metadata["rare"]}
+    return GroupedOption([option.name, *flags], multiple=option.multiple, **of_help, **shown)
 
 
 def _judged(option: Option) -> click.ParamType:

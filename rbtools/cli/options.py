@@ -73,7 +73,7 @@ def eps_param() -> Any:
 
 def detail_param() -> Any:
     text = "Keep confidences and the confusion matrix in the record, and logits in the store"
-    return param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
+    return param(False, f"{text} (with many classes, all of these).", flags=("--detail",), rare=True)
 
 
 _MESSAGES = ("quiet", "verbose", "log", "config")

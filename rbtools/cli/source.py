@@ -36,6 +36,8 @@ class RecordSource:
         "What to do with a bad line or a failed record: pass it on; process a failed record again (retry); or"
         " stop.",
         metavar="[pass|retry|stop]",
+        group="Records and store",
+        rare=True,
     )
     merge: bool = param(
         True,
@@ -43,26 +45,41 @@ class RecordSource:
         " more images.",
     )
     allow_empty: bool = param(
-        False, "Exit with status 0 instead of 3 if there are no input records.", flags=("--allow-empty",)
+        False,
+        "Exit with status 0 instead of 3 if there are no input records.",
+        flags=("--allow-empty",),
+        group="Records and store",
+        rare=True,
     )
-    in_place: bool = param(False, "Replace FILE by the records that the tool writes.", flags=("--in-place",))
+    in_place: bool = param(
+        False,
+        "Replace FILE by the records that the tool writes.",
+        flags=("--in-place",),
+        group="Records and store",
+        rare=True,
+    )
     shard: str | None = param(
         None,
         "Compute only every N-th result, starting with the I-th (1/4 to 4/4); with --checkpoint, compute a"
         " share of the batches; auto: the shard of this Slurm task.",
         metavar="I/N",
+        group="Running",
+        rare=True,
     )
     placeholders: bool = param(
         False,
         "With --shard, write a placeholder line for each result of another shard, so that the files of all"
         " shards can be joined line by line.",
         flags=("--placeholders",),
+        group="Running",
+        rare=True,
     )
     checkpoint: str | None = param(
         None,
         "Evaluate this checkpoint and read no records. FILE may also be the name of published weights, which"
         " --download fetches: hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
         metavar="FILE",
+        group="Model",
     )
     arch: str | None = param(
         None,
@@ -70,6 +87,7 @@ class RecordSource:
         " timm:NAME, repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; options select a variant:"
         " preactresnet18:shortcut=input.  [default: recognised from the file]",
         metavar="NAME",
+        group="Model",
     )
     normalize: str | None = param(
         None,
@@ -77,6 +95,7 @@ class RecordSource:
         " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published"
         " normalisation that fits 256 images clearly best, if any; none for python:]",
         metavar="MEAN STD|none|NAME",
+        group="Model",
     )
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is not a record

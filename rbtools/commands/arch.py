@@ -38,6 +38,7 @@ class ArchOptions:
         " python:MODULE:FUNCTION (counting its parameters needs --allow-code), or fcnn:relu/tanh+skip. With"
         " --from-checkpoint, the name of the network in the files.",
         metavar="LIST",
+        group="Model",
     )
     space: str = param("nasbench201", "Search space of the architectures.", choices=tuple(SPACES))
     unique: bool = param(
@@ -54,8 +55,12 @@ class ArchOptions:
         "Write all architectures that differ from ARCH (an index, a name or a cell string) in one edge.",
         metavar="ARCH",
     )
-    dataset: str | None = param(None, "Count parameters and operations for this data set.", metavar="NAME")
-    data_dir: str | None = param(None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA")
+    dataset: str | None = param(
+        None, "Count parameters and operations for this data set.", metavar="NAME", group="Data"
+    )
+    data_dir: str | None = param(
+        None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA", group="Data", rare=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +83,7 @@ class ArchChoice:
         metavar="EXPR",
     )
     sample: int | None = param(None, "Write N random architectures.", bounds="[1, inf)", metavar="N")
-    seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")
+    seed: int = param(0, "Seed of --sample.", bounds="[0, inf)", group="Running")
 
 
 @shared.command()

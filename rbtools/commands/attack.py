@@ -30,6 +30,7 @@ class AttackOptions:
         False,
         "Count an image that is fooled at one distance as fooled at all larger distances.",
         flags=("--ladder",),
+        rare=True,
     )
     detail: bool = options.detail_param()
     save_adv: str | None = param(
@@ -37,9 +38,13 @@ class AttackOptions:
         "Write the adversarial images to DIR, one .npz file for each model and distance. rb-verify --adv"
         " checks these files.",
         metavar="DIR",
+        rare=True,
     )
     save_png: bool = param(
-        False, "With --save-adv and --grid 8bit, also write each image as a PNG file.", flags=("--save-png",)
+        False,
+        "With --save-adv and --grid 8bit, also write each image as a PNG file.",
+        flags=("--save-png",),
+        rare=True,
     )
     two_phase: str | None = param(
         None,
@@ -52,11 +57,13 @@ class AttackOptions:
         "Like --two-phase, but enlarge the sample until the interval of the accuracy is at most +- X, such as"
         " 0.01.",
         bounds="(0, 0.5]",
+        rare=True,
     )
     screen_steps: int | None = param(
         None,
         "Number of gradient steps of the two PGD attacks (in L1: APGD) on all images.  [default: 20]",
         bounds="[1, inf)",
+        rare=True,
     )
 
 
@@ -221,7 +228,7 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
 class ChecklistOptions:
     eps: str = param("8", "Distance of the tests, in 1/255.", metavar="DISTANCE")
     steps: int = param(20, "Number of gradient steps of PGD.", bounds="[1, inf)")
-    queries: int = param(1000, "Queries of Square.", bounds="[1, inf)")
+    queries: int = param(1000, "Queries of Square.", bounds="[1, inf)", rare=True)
     samples: int = param(100, "Number of random points in the ball around each image.", bounds="[1, inf)")
 
 
@@ -263,6 +270,7 @@ class CurveOptions:
         2000,
         "Number of forward and backward passes of each search, per image. Checks in float32 are not counted.",
         bounds="[20, inf)",
+        rare=True,
     )
     attacks: str = param(
         "curve",

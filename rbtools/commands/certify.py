@@ -15,7 +15,9 @@ class CertificateOptions:
     eps: str | None = param(
         None, "L2 radii to certify, for pixels in [0, 1].  [default: 0,0.25,0.5,0.75,1]", metavar="LIST"
     )
-    detail: bool = param(False, "Keep the certified radius of each image in the record.", flags=("--detail",))
+    detail: bool = param(
+        False, "Keep the certified radius of each image in the record.", flags=("--detail",), rare=True
+    )
 
 
 @shared.command(choose=CERTIFIERS)

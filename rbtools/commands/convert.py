@@ -37,7 +37,11 @@ class ConversionOptions:
         flags=("--write",),
     )
     errors: str = param(
-        "pass", "If a row or record cannot be converted: pass it on, or stop.", choices=("pass", "stop")
+        "pass",
+        "If a row or record cannot be converted: pass it on, or stop.",
+        choices=("pass", "stop"),
+        group="Records and store",
+        rare=True,
     )
 
 

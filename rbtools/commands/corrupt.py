@@ -34,6 +34,7 @@ class CorruptionOptions:
         "File with a record of rb-corrupt all; adds corrupt.mce and corrupt.relative_mce, relative to the"
         " errors in this record.",
         metavar="FILE",
+        rare=True,
     )
     write: str | None = param(
         None,

@@ -23,13 +23,14 @@ class MeasureOptions:
     attack: str = param("pgd", "Attacks that perturb the images: pgd, fgsm, or both.", metavar="LIST")
     attack_steps: int = param(10, "Number of gradient steps of PGD.", bounds="[1, inf)")
     step_size: str | None = param(
-        None, "Step size of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE"
+        None, "Step size of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE", rare=True
     )
     attack_norm: str = param(
         "linf",
         "Norm of PGD: linf, or sphere (L2 over all points with the norm of the image). With sphere, --eps and"
         " --step-size are fractions of that norm.",
         choices=("linf", "sphere"),
+        rare=True,
     )
     on: str = param(
         "auto",
@@ -38,16 +39,22 @@ class MeasureOptions:
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(
-        None, "Split: train, test or train,test.  [default: depends on the measure]", metavar="LIST"
+        None,
+        "Split: train, test or train,test.  [default: depends on the measure]",
+        metavar="LIST",
+        group="Data",
     )
     batches: int | None = param(
         None, "Number of batches.  [default: depends on the measure]", bounds="[1, inf)"
     )
     batch_size: int | None = param(
-        None, "Images per batch.  [default: depends on the measure]", bounds="[1, inf)"
+        None, "Images per batch.  [default: depends on the measure]", bounds="[1, inf)", group="Optimisation"
     )
     init_seed: int = param(
-        0, "Seed of the fresh weights, which are the initial weights of rb-train --seed.", bounds="[0, inf)"
+        0,
+        "Seed of the fresh weights, which are the initial weights of rb-train --seed.",
+        bounds="[0, inf)",
+        rare=True,
     )
     batchnorm: str | None = param(
         None,
@@ -55,6 +62,7 @@ class MeasureOptions:
         " statistics of each image separately (as in the code of KNAS), or running statistics.  [default:"
         " batch with fresh weights, running with trained weights and in jacobian]",
         choices=("batch", "image", "running"),
+        rare=True,
     )
 
 

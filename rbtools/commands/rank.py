@@ -54,7 +54,7 @@ class RankingOptions:
         flags=("--ci",),
     )
     bootstrap: int = param(1000, "Number of resamples for --ci.", bounds="[20, inf)", metavar="N")
-    seed: int = param(0, "Seed of --ci.", bounds="[0, inf)")
+    seed: int = param(0, "Seed of --ci.", bounds="[0, inf)", group="Running")
     pivot: str | None = param(
         None,
         "Write a table with these fields as rows and the columns of --metric; the best values are bold.",
@@ -246,10 +246,7 @@ def _last_accepted(
 
 
 def _warn_of_versions(
-    result: Ranking,
-    choice: RankOptions,
-    conditions: Sequence[assertions.Assertion],
-    screen: shared.Terminal,
+    result: Ranking, choice: RankOptions, conditions: Sequence[assertions.Assertion], screen: shared.Terminal
 ) -> None:
     """Warn if compared values come from versions of rbtools whose results differ."""
     ranked = [entry.record for group in result.groups for entry in group]

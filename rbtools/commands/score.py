@@ -59,9 +59,18 @@ class ScoreOptions:
         flags=("--explain",),
     )
     dry_run: bool = param(
-        False, "Report the metrics that the score would have, and compute no score.", flags=("--dry-run",)
+        False,
+        "Report the metrics that the score would have, and compute no score.",
+        flags=("--dry-run",),
+        group="Records and store",
     )
-    force: bool = param(False, "Let --add overwrite metrics of another source.", flags=("--force",))
+    force: bool = param(
+        False,
+        "Let --add overwrite metrics of another source.",
+        flags=("--force",),
+        group="Records and store",
+        rare=True,
+    )
 
 
 @shared.command()

@@ -35,7 +35,9 @@ class UpkeepOptions:
     keep_metrics: bool = param(
         False, "Keep only results; also remove checkpoints and unfinished runs.", flags=("--keep-metrics",)
     )
-    dry_run: bool = param(False, "Only report the files that would be removed.", flags=("--dry-run",))
+    dry_run: bool = param(
+        False, "Only report the files that would be removed.", flags=("--dry-run",), group="Records and store"
+    )
 
 
 class SelectedResults:

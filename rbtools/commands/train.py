@@ -37,9 +37,18 @@ class TrainingOptions:
         None, "Training methods: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
     )
     tensorboard: str | None = param(
-        None, "Write training curves to DIR (needs pip install 'rbtools[tensorboard]').", metavar="DIR"
+        None,
+        "Write training curves to DIR (needs pip install 'rbtools[tensorboard]').",
+        metavar="DIR",
+        group="Validation, tracking and initial weights",
+        rare=True,
     )
-    seed: str = param("0", "Seeds, separated by commas; each seed yields one trained record.", metavar="LIST")
+    seed: str = param(
+        "0",
+        "Seeds, separated by commas; each seed yields one trained record.",
+        metavar="LIST",
+        group="Running",
+    )
 
 
 @shared.command(choose=METHODS, by="--method", default=_default_method, covers="--preset")

@@ -77,60 +77,76 @@ class BoundMeasure(Measure):
         None,
         "For robbench2: the first activation.  [default: the network's in fcnn and rescnn, else relu]",
         choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
+        rare=True,
     )
     rho: float | None = param(
         None,
         "For robbench2: L2 radius for images of norm 1.  [default: the largest L2 distance of an"
         " attacked image]",
         check="non-negative",
+        rare=True,
     )
     lipschitz: float | None = param(
-        None, "Lipschitz constant L of the loss as a function of the image.  [default: estimated]"
+        None, "Lipschitz constant L of the loss as a function of the image.  [default: estimated]", rare=True
     )
     lipschitz_theta: float | None = param(
-        None, "Lipschitz constant L_theta of the loss as a function of the weights.  [default: estimated]"
+        None,
+        "Lipschitz constant L_theta of the loss as a function of the weights.  [default: estimated]",
+        rare=True,
     )
     smooth: float | None = param(
         None,
         "Lipschitz constant beta of the weights' gradient, as a function of the image.  [default: estimated]",
+        rare=True,
     )
     smooth_theta: float | None = param(
         None,
         "Lipschitz constant beta_theta of the weights' gradient, as a function of the weights.  [default:"
         " estimated]",
+        rare=True,
     )
     gamma: float | None = param(
         None,
         "For prbench: L2 radius.  [default: the largest L2 distance of an attacked image]",
         check="non-negative",
+        rare=True,
     )
     softmax: float | None = param(
         None,
         "Largest distance nu of softmax outputs in the ball.  [default: estimated]",
         check="non-negative",
+        rare=True,
     )
     examples: int | None = param(
-        None, "Number n of training images.  [default: read from the record]", check="positive"
+        None, "Number n of training images.  [default: read from the record]", check="positive", rare=True
     )
     updates: int | None = param(
-        None, "Number T of training updates.  [default: read from the record]", check="non-negative"
+        None,
+        "Number T of training updates.  [default: read from the record]",
+        check="non-negative",
+        rare=True,
     )
     weight: float | None = param(
         None,
         "The lambda of prbench2 and of the theorem of wci.  [default: the weight in the training run;"
         " for wci, the number of training images]",
         check="positive",
+        rare=True,
     )
-    c: float | None = param(None, "Replace T by T^(c psi), as in PRBench's appendix.")
+    c: float | None = param(None, "Replace T by T^(c psi), as in PRBench's appendix.", rare=True)
     form: str = param(
         "text",
         "Formula of PRBench's theorem 2: as in the text or as in the appendix.",
         choices=("text", "appendix"),
+        rare=True,
     )
     probes: int = param(20, "For wci: number of random vectors for the trace.", check="positive")
-    largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
+    largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive", rare=True)
     failure: float = param(
-        0.05, "For wci's lemma 1: the probability epsilon that the bound does not hold.", check="share"
+        0.05,
+        "For wci's lemma 1: the probability epsilon that the bound does not hold.",
+        check="share",
+        rare=True,
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1
     kappa: int = 0  # the largest filter of networks of the space rescnn

@@ -38,10 +38,10 @@ class Hessian(Measure):
     solver: str = param("lanczos", "Method for the eigenvalues.", choices=("lanczos", "power", "both"))
     top: int = param(1, "Number of largest eigenvalues, with Lanczos.", check="positive")
     iterations: int = param(
-        100, "Maximal number of Hessian-vector products per eigenvalue.", check="positive"
+        100, "Maximal number of Hessian-vector products per eigenvalue.", check="positive", rare=True
     )
     tolerance: float = param(
-        1e-3, "Error tolerance of eigenvalues, relative to the largest.", check="positive"
+        1e-3, "Error tolerance of eigenvalues, relative to the largest.", check="positive", rare=True
     )
     probes: int = param(20, "Number of random vectors for a trace.", check="positive")
 

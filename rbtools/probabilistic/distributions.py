@@ -31,7 +31,7 @@ class Noise(Registered):
     laws: ClassVar[dict[str, str]]
 
     norm: str = param("linf", "The norm of the ball of radius --gamma.", choices=("linf", "l2"))
-    clip: bool = param(True, "Clip noisy images to [0, 1].")
+    clip: bool = param(True, "Clip noisy images to [0, 1].", rare=True)
 
     @property
     def stem(self) -> str:
@@ -126,6 +126,7 @@ class Uniform(Noise):
         "Sample uniformly from the part of the ball inside [0, 1] instead of clipping: off (not in"
         " PRBench's text), on (PRBench's code).",
         optional=True,
+        rare=True,
     )
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ class SearchOptions:
     )
     budget: int = param(150, "Number of queries in each run.", bounds="[1, inf)")
     runs: int | None = param(
-        None, "Number of independent runs.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
+        None, "Number of independent runs.  [default: 100 in a table, 1 live]", bounds="[1, inf)", rare=True
     )
     charge_repeats: bool = param(
         False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,10 @@ STOPPING = ("wci", "sharpness")
 """Measures on the training images that can stop a training run when they rise."""
 VALIDATED = 0.02
 """The default share of the training images that rb-train holds out."""
+
+_optimisation = functools.partial(param, group="Optimisation")
+_regularisation = functools.partial(param, group="Regularisation", rare=True)
+_tracking = functools.partial(param, group="Validation, tracking and initial weights", rare=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,57 +51,68 @@ class Recipe:
         " in its code), fgsm-pgi, or rice2020 (also called wci). Single options override it.",
         metavar="NAME",
     )
-    epochs: int = param(10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)")
-    batch_size: int = param(
+    epochs: int = _optimisation(
+        10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)"
+    )
+    batch_size: int = _optimisation(
         128, "Number of images per step. PRBench: 128 (not in the text), 256 (code).", bounds="[1, inf)"
     )
-    lr: float = param(
+    lr: float = _optimisation(
         0.1,
         "Learning rate; with onecycle, the maximum. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
         " 0.05 (text), 0.1 (code).",
         metavar="X",
     )
-    lr_rule: str = param(
+    lr_rule: str = _optimisation(
         "fixed",
         "The meaning of --lr: the learning rate, or, with theorem1 (for fcnn and rescnn), the constant C in"
         " NAS-RobBench-201's rate C sqrt(min y'K^-1 y) / (width sqrt(N)), with kernels at initialisation."
         " For rescnn, corollary 1 leaves out the first root and also divides by sqrt(pixels * filter).",
         choices=("fixed", "theorem1"),
         optional=True,
+        rare=True,
     )
-    micro_batch: int | None = param(
-        None, "Split each batch into parts of this size, to save memory.", bounds="[1, inf)", optional=True
+    micro_batch: int | None = _optimisation(
+        None,
+        "Split each batch into parts of this size, to save memory.",
+        bounds="[1, inf)",
+        optional=True,
+        rare=True,
     )
-    optimizer: str = param("sgd", "Optimiser: sgd or adam.", choices=("sgd", "adam"), optional=True)
-    momentum: float = param(
-        0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)"
+    optimizer: str = _optimisation("sgd", "Optimiser: sgd or adam.", choices=("sgd", "adam"), optional=True)
+    momentum: float = _optimisation(
+        0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)", rare=True
     )
-    nesterov: bool = param(False, "Use Nesterov momentum in SGD.")
-    weight_decay: float = param(
+    nesterov: bool = _optimisation(False, "Use Nesterov momentum in SGD.", rare=True)
+    weight_decay: float = _optimisation(
         5e-4,
         "Weight of the L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001"
         " (text), 0.0005 (code).",
         bounds="[0, inf)",
     )
-    schedule: str = param(
+    schedule: str = _optimisation(
         "onecycle",
         "Schedule of the learning rate. piecewise is like step, but one batch earlier (Rice et al.).",
         choices=("onecycle", "step", "piecewise", "cosine", "constant"),
     )
-    milestones: tuple[int, ...] = param(
+    milestones: tuple[int, ...] = _optimisation(
         (),
         "Epochs at which step and piecewise reduce the learning rate, such as 75,90.",
         metavar="LIST",
         typed="",
+        rare=True,
     )
-    decay: float = param(0.1, "Factor by which the learning rate is multiplied at each milestone.")
-    augment: tuple[str, ...] | None = param(
+    decay: float = _optimisation(
+        0.1, "Factor by which the learning rate is multiplied at each milestone.", rare=True
+    )
+    augment: tuple[str, ...] | None = _regularisation(
         None,
         "crop or crop-reflect, flip, a list of both, none, or auto (usual for the data set). PRBench: auto"
         " (not in the text), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
         choices=("crop", "crop-reflect", "flip"),
         metavar="LIST",
         typed="auto",
+        rare=False,
     )
     normalize: str | tuple[tuple[float, ...], tuple[float, ...]] | None = param(
         None,
@@ -104,8 +120,9 @@ class Recipe:
         " data set).",
         metavar="MEAN STD|none|NAME",
         typed="auto",
+        group="Model",
     )
-    regularize: tuple[str, ...] = param(
+    regularize: tuple[str, ...] = _regularisation(
         (),
         "Regularisation: cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights"
         " only), or wci (the Weight-Curvature Index as a term of the loss).",
@@ -113,118 +130,124 @@ class Recipe:
         metavar="LIST",
         typed="",
         optional=True,
+        rare=False,
     )
-    cutout_length: int | None = param(
+    cutout_length: int | None = _regularisation(
         None, "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]", check="count"
     )
-    mixup_alpha: float = param(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
-    awp_gamma: float | None = param(
+    mixup_alpha: float = _regularisation(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
+    awp_gamma: float | None = _regularisation(
         None,
         "Size of awp's perturbation, as a fraction of the norm of each weight tensor.  [default: 0.005 with"
         " trades, else 0.01]",
         check="non-negative",
     )
-    awp_warmup: int = param(0, "Number of epochs before awp starts.", check="non-negative")
-    l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
-    wci_weight: float = param(0.001, "Weight of wci in the loss.", check="non-negative")
-    label_smoothing: float = param(
+    awp_warmup: int = _regularisation(0, "Number of epochs before awp starts.", check="non-negative")
+    l2: float = _regularisation(5e-3, "Weight decay of --regularize l2.", check="non-negative")
+    wci_weight: float = _regularisation(0.001, "Weight of wci in the loss.", check="non-negative")
+    label_smoothing: float = _regularisation(
         0.0, "Fraction of each label that is spread over all classes.", check="below one", optional=True
     )
-    filter: str | None = param(
+    filter: str | None = _regularisation(
         None,
         "chen-lee: train on clean images if the first steps of the attack lower the loss.",
         choices=("chen-lee",),
         metavar="NAME",
         optional=True,
     )
-    filter_rule: str = param(
+    filter_rule: str = _regularisation(
         "batch",
         "Filter whole batches by their mean loss (PRBench's code), or each example by its loss.",
         choices=("batch", "example"),
     )
-    warm_steps: int = param(
+    warm_steps: int = _regularisation(
         1,
         "Number of attack steps before the filter decides (1 corresponds to m = 0 in PRBench's code).",
         check="non-negative",
     )
-    ema: float | None = param(
+    ema: float | None = _optimisation(
         None,
         "Average the weights with this decay per step, such as 0.995. The averaged network is validated"
         " and stored.",
         check="below one",
         metavar="DECAY",
         optional=True,
+        rare=True,
     )
-    val: float = param(
+    val: float = _tracking(
         0.0,
         "Fraction of the training images that are held out to find the best epoch by accuracy under PGD;"
         " 0 holds out none.",
         check="share",
         metavar="SHARE",
         typed=VALIDATED,
+        rare=False,
     )
-    patience: int | None = param(
+    patience: int | None = _tracking(
         None,
         "Stop after this number of epochs without a better validation result.",
         check="count",
         optional=True,
     )
-    select: str = param(
+    select: str = _tracking(
         "last",
         "Weights in the record's checkpoint: those of the last epoch, or of the epoch that is best on the"
         " validation images. The record contains the names of both checkpoints.",
         choices=("last", "best"),
+        rare=False,
     )
-    output: str = param(
+    output: str = _tracking(
         "last",
         "The weights that a training run returns: those after the last step, or (random) those before a"
         " random step.",
         choices=("last", "random"),
         optional=True,
     )
-    keep: str = param(
+    keep: str = _tracking(
         "all",
         "The weights to store: all (the last and the best), or selected (only those of the record).",
         choices=("all", "selected"),
     )
-    track: tuple[str, ...] = param(
+    track: tuple[str, ...] = _tracking(
         (),
         "Measure during the training run, and write to train.history: robust (losses and errors on train and"
         " test, and their gaps), wci, or another measure of rb-measure.",
         choices=("robust", *MEASURES.all),
         metavar="LIST",
         typed="",
+        rare=False,
     )
-    every: int = param(
+    every: int = _tracking(
         5, "Number of epochs between measurements. The last epoch is always measured.", check="count"
     )
-    track_n: int = param(1000, "Maximal number of images per split for --track robust.", check="count")
-    stop_on: str | None = param(
+    track_n: int = _tracking(1000, "Maximal number of images per split for --track robust.", check="count")
+    stop_on: str | None = _tracking(
         None,
         "Stop when this measure of --track has risen: wci or sharpness.",
         choices=STOPPING,
         metavar="MEASURE",
         optional=True,
     )
-    stop_patience: int = param(3, "Stop after this number of rises in a row.", check="count")
-    clean_pass: bool = param(
+    stop_patience: int = _tracking(3, "Stop after this number of rises in a row.", check="count")
+    clean_pass: bool = _regularisation(
         False,
         "After each step, pass the clean images through the network once more, for BatchNorm (Rice et al.).",
         optional=True,
     )
-    init: str = param(
+    init: str = _tracking(
         "random",
         "Start from random weights, the record's checkpoint (fine-tuning), or timm's published weights.",
         choices=("random", "checkpoint", "timm"),
         optional=True,
+        rare=False,
     )
-    init_file: str | None = param(
+    init_file: str | None = _tracking(
         None,
         "A file of weights with timm's tensor names.  [default: the published weights, from the cache of the"
         " Hub or with --download]",
         metavar="FILE",
     )
-    resample: str = param(
+    resample: str = _tracking(
         "timm",
         "How timm's weights are adapted to other sizes of images and patches: timm (not in PRBench's"
         " text), as that library does, or prbench (PRBench's code), with kernels summed over blocks and"
@@ -232,11 +255,12 @@ class Recipe:
         choices=("timm", "prbench"),
         optional=True,
     )
-    deterministic: bool = param(
+    deterministic: bool = _optimisation(
         False,
         "Use only deterministic algorithms on a GPU, as on the CPU.",
         flags=("--deterministic",),
         optional=True,
+        rare=True,
     )
     given: frozenset[str] = frozenset()
 

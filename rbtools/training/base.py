@@ -150,6 +150,7 @@ class Adversarial(Method[Tensor]):
         " --eps, else 2.5*eps/steps]",
         unit="eps",
         check="non-negative",
+        rare=True,
     )
     attack_steps: int = param(10, "Number of steps of the inner attack.", check="positive")
     inner_mode: str = param(

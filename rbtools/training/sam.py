@@ -20,7 +20,7 @@ class SAM(ERM):
 
     name = "sam"
 
-    rho: float = param(0.05, "L2 norm of the perturbation of all weights.", check="non-negative")
+    rho: float = param(0.05, "L2 norm of the perturbation of all weights.", check="non-negative", rare=True)
 
     @property
     def weight_radius(self) -> float | None:
