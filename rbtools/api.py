@@ -324,7 +324,7 @@ def load(record: Given, **options: object) -> nn.Module:
     return network
 
 
-@tool_options.run_options
+@tool_options.takes_run(without=("precision", "prepare"))
 def _load(work: CommandContext) -> None:
     from rbtools.execution import device
     from rbtools.inputs import checkpoints, recognition, resolve

@@ -48,6 +48,7 @@ def param(
     last: bool = False,
     group: str | None = None,
     rare: bool = False,
+    factory: Callable[[], object] | Any = REQUIRED,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
@@ -57,14 +58,16 @@ def param(
     field has its default value, the field is left out of records and keys, so that earlier results without
     the option remain valid. `elsewhere` is the name of the option in other programs, for a hint. `bounds` are
     the limits of a number, such as "[1, inf)" or "(0, 1)". `typed` is the default on the command line, if it
-    differs from the default of the field. `flags` replaces the flags of the option, which are by default
-    --NAME and, for a bool, also --no-NAME. `variable` is an environment variable that overrides the default.
-    A `positional` field is typed without a flag. Fields with `last` follow all others. A field whose default
-    is REQUIRED must be given. `group` is the heading in the help of options that several tools have
-    (`cli.option_groups.GROUPS`). `--help` only names a `rare` option, and `--help-all` explains it.
+    differs from the default of the field, which `factory` makes if it can change. `flags` replaces the flags
+    of the option, which are by default --NAME and, for a bool, also --no-NAME. `variable` is an environment
+    variable that overrides the default. A `positional` field is typed without a flag. Fields with `last`
+    follow all others. A field whose default is REQUIRED must be given. `group` is the heading in the help of
+    options that several tools have (GROUPS in cli/option_groups.py). `--help` only names a `rare` option, and
+    `--help-all` explains it.
     """
     metadata = dict(locals())  # all arguments
-    return dataclasses.field(default=metadata.pop("default"), metadata=metadata)
+    default, factory = metadata.pop("default"), metadata.pop("factory")
+    return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
 def public_name(field: dataclasses.Field[Any]) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from rbtools import registry
 from rbtools.cli import calls, command_line, events, streams
-from rbtools.cli.run_options import RunOptions
-from rbtools.cli.terminal import Terminal
+from rbtools.cli.terminal import Messages, Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
+from rbtools.execution.run import Placement, Run, Scaling, Selection, Settings
 
-if TYPE_CHECKING:
-    from rbtools.execution.run import Run
+# The options of a run stand at the fields of these classes.
+PARTS = (Placement, Selection, Scaling, Settings, Run, Messages)
 
 
 class CommandContext(NamedTuple):
@@ -23,61 +24,64 @@ class CommandContext(NamedTuple):
         return CommandContext(self.run.changed(**options), self.screen)
 
 
-def terminal(quiet: bool, verbose: bool, log: str | None, config: str | None = None) -> Terminal:
+def terminal(
+    quiet: bool = False, verbose: bool = False, log: str | None = None, config: str | None = None
+) -> Terminal:
     """The terminal of the running tool. `config` is unused: the configuration file was read before."""
     tool = calls.current().tool
     return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
-def build_context(**values: object) -> CommandContext:
+def build_context(**typed: Any) -> CommandContext:
     """Make the run, and check the options before the first record is read.
 
-    `values` contains the options of RunOptions that the tool has. Raises UsageError if options contradict
-    each other, or if a data set, a file of weights, a store or another file is not available.
+    `typed` contains the values of the tool's options, named like the fields of `PARTS`, as the user typed
+    them. Raises UsageError if options contradict each other, or if a data set, a file of weights, a store or
+    another file is not available.
     """
-    from rbtools.execution import resources
-    from rbtools.execution.run import OPTIONS, Run
     from rbtools.store import Store
 
-    given = RunOptions(**values)  # type: ignore[arg-type]
-    screen = terminal(given.quiet, given.verbose, given.log)
-    resources.check(given.threads, given.device)
-    if given.address is not None and given.engine != "ray":
-        raise UsageError("--ray-address is for a Ray cluster. Add --engine ray.")
-    processes = resources.jobs(given.jobs, given.threads, given.jobs_per_gpu, given.device, given.engine)
-    store = Store(None if given.store == "none" else given.store, force=given.force)
-    resolved = {
-        "jobs": processes,
-        "jobs_per_gpu": given.jobs_per_gpu or 1,
-        "prepare": given.prepare != "none",
-        "replace": given.force,
-        "defend": _stages(given),
-        "command": command_line.label(),
-        "progress": screen.status,
-        "notify": screen.once,
-        "event": screen.tell,
-    }
-    typed = {name: value for name, value in values.items() if name in OPTIONS}
-    resolved |= scaling(screen, **{name: getattr(given, name) for name in SCALING})
-    run = Run.of(tool=screen.tool, **{**typed, **resolved, "store": store})
-    if given.dry_run:
+    screen = terminal(**_popped(typed, Messages))
+    made = scaling(screen, **_popped(typed, Scaling))
+    folder, dry = typed.pop("store", "none"), typed.pop("plan", False)
+    store = Store(None if folder == "none" else folder, force=typed.get("replace", False))
+    made |= _placement(**_popped(typed, Placement)) | {"defend": _stages(**typed)}
+    if "prepare" in typed:
+        made["prepare"] = typed["prepare"] != "none"
+    made |= {"progress": screen.status, "notify": screen.once, "event": screen.tell}
+    run = Run.of(screen.tool, store, **{**typed, **made, "command": command_line.label()})
+    if dry:
         from rbtools.execution.dry_run import DryRun
 
         run = run.changed(plan=DryRun(store), engine=LOCAL, jobs=1)
     try:
         store.check()
-        _check_files(given)
+        _check_files(run.selection)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
     return CommandContext(run, screen)
 
 
-SCALING = ("resize", "crop", "interpolation", "squash", "transform")
+def _popped(typed: dict[str, Any], part: type) -> dict[str, Any]:
+    return {field.name: typed.pop(field.name) for field in registry.options(part) if field.name in typed}
+
+
+def _placement(**typed: Any) -> dict[str, Any]:
+    """The place of a run, whose `jobs` becomes a number."""
+    from rbtools.execution import resources
+
+    here = Placement(**typed)
+    resources.check(here.threads, here.device)
+    if here.address is not None and here.engine != "ray":
+        raise UsageError("--ray-address is for a Ray cluster. Add --engine ray.")
+    per_gpu = typed.get("jobs_per_gpu")
+    jobs = resources.jobs(typed.get("jobs"), here.threads, per_gpu, here.device, here.engine)
+    return {**typed, "jobs": jobs, "jobs_per_gpu": per_gpu or 1}
 
 
 def scaling(screen: Terminal, **options: Any) -> dict[str, Any]:
-    """The options of a run that `--resize`, `--crop`, `--interpolation`, `--squash` and `--transform`
-    determine. Raises UsageError if these contradict each other or name no transform."""
+    """The fields of a run that the options of `Scaling` determine. Raises UsageError if these contradict each
+    other or name no transform."""
     if not any(options.values()):
         return {}
     from rbtools.datasets import preprocessing
@@ -94,7 +98,7 @@ def scaling(screen: Terminal, **options: Any) -> dict[str, Any]:
     return {"preprocessing": str(made), "normalize": normalize}
 
 
-def _check_files(given: RunOptions) -> None:
+def _check_files(given: Selection) -> None:
     if given.dataset is not None:
         from rbtools import datasets
 
@@ -111,16 +115,17 @@ def _check_files(given: RunOptions) -> None:
         raise UsageError(f"The class map {given.class_map} does not exist. Expected a file.")
 
 
-def _stages(given: RunOptions) -> Any:
-    if given.defend is None:
-        if given.backward is not None:
+def _stages(
+    defend: str | None = None, backward: Any = None, allow_code: bool = False, **others: object
+) -> Any:
+    if defend is None:
+        if backward is not None:
             raise UsageError("--backward is for stages. Add some: --defend jpeg:75.")
         return None
     from rbtools.defences import stages
 
     try:
-        named = stages.parse(given.defend, allow_code=given.allow_code)
-        return stages.Stages(named, given.backward)  # type: ignore[arg-type]
+        return stages.Stages(stages.parse(defend, allow_code=allow_code), backward)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 

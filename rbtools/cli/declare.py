@@ -15,6 +15,7 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from rbtools import registry
@@ -41,10 +42,12 @@ class Option(NamedTuple):
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
         kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
         metadata, kind = field.metadata, kinds[0]
-        typed = metadata["typed"]
-        as_field = typed is registry.REQUIRED
-        number = kind in (int, float) and not metadata["unit"] and not isinstance(typed, str)
-        multiple = typing.get_origin(hint) is tuple and as_field
+        typed, words = metadata["typed"], "|" in (metadata["metavar"] or "")  # such as N|auto
+        default = field.default if typed is registry.REQUIRED else typed
+        if isinstance(default, (str, bool)):
+            kind = type(default)
+        number = kind in (int, float) and not metadata["unit"] and not words
+        multiple = typing.get_origin(hint) is tuple and typed is registry.REQUIRED
         return cls(field.name, field, kind if number or kind is bool else str, multiple)
 
     @property
@@ -113,18 +116,27 @@ def takes(
     The function receives an object of the class, or the object that `make` returns for the values. `changed`
     contains other declarations of some fields (made by `registry.param`), or other defaults.
     """
-    declared = {field.name: field for field in dataclasses.fields(cls)}
-    options = []
-    for wanted in fields or [field.name for field in registry.options(cls)]:
-        field = declared[wanted]
-        new = changed.get(wanted, field)
+    options = declared(cls, changed)
+    chosen = [options[field] for field in fields] if fields else list(options.values())
+    return adding(OptionBundle(name, make or cls, chosen))
+
+
+def declared(cls: type, changed: Mapping[str, object] = MappingProxyType({})) -> dict[str, Option]:
+    """The options of a dataclass, some of them with another declaration or default (`changed`)."""
+    options = {}
+    for field in registry.options(cls):
+        new = changed.get(field.name, field)
         if not isinstance(new, dataclasses.Field):
             new = registry.param(new, **{**field.metadata, "typed": registry.REQUIRED})
         new = copy.copy(new)
+        new.name, new.type = field.name, field.type
         new.metadata = {**new.metadata, "group": field.metadata["group"], "rare": field.metadata["rare"]}
-        new.name, new.type = wanted, field.type
-        options.append(Option.of(new, type_hints(cls)[wanted]))
-    bundle = OptionBundle(name, make or cls, options)
+        options[field.name] = Option.of(new, type_hints(cls)[field.name])
+    return options
+
+
+def adding(bundle: OptionBundle) -> Callable[[F], F]:
+    """A decorator that adds a bundle of options to a function."""
 
     def decorate(function: F) -> F:
         vars(function)["bundles"] = [bundle, *bundles_of(function)]

@@ -56,8 +56,8 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
     else:
         shown["type"] = _judged(option)
         shown["metavar"] = "DISTANCE" if metadata["unit"] else shown["metavar"]
-        if option.kind is str and registry.kind_of(option.field) in ("int", "float") and not metadata["unit"]:
-            shown["metavar"] = "LIST"
+        if option.kind is str and registry.kind_of(option.field) in ("int", "float"):
+            shown["metavar"] = shown["metavar"] or "LIST"
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}
     of_help = {"group": metadata["group"], "rare": metadata["rare"]}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rbtools.cli import calls, streams
-from rbtools.cli.build_context import SCALING, CommandContext, alone, build_context, terminal
-from rbtools.cli.declare import takes
-from rbtools.cli.run_options import RunOptions
+from rbtools.cli.build_context import PARTS, CommandContext, alone, build_context, terminal
+from rbtools.cli.declare import F, OptionBundle, adding, declared, takes
 from rbtools.cli.source import RecordSource
+from rbtools.cli.terminal import Messages
 from rbtools.errors import UsageError
+from rbtools.execution.run import Run, Scaling, Selection, Settings
 from rbtools.registry import param
 
 
@@ -76,16 +77,6 @@ def detail_param() -> Any:
     return param(False, f"{text} (with many classes, all of these).", flags=("--detail",), rare=True)
 
 
-_MESSAGES = ("quiet", "verbose", "log", "config")
-_STORE = ("store", "force", "dry_run")
-_DATA = ("dataset", "data_dir", "download", "class_map", "classes", *SCALING)
-_MACHINE = (
-    *("device", "jobs", "jobs_per_gpu", "engine", "address", "unordered", "threads"),
-    *(*_DATA, "allow_code"),
-)
-_STAGES, _SEARCH = ("defend", "backward"), ("precision", "prepare")
-_EVALUATION = (*("seed", "weights", "member", "n", "indices", "batch", "name_as"), *(*_STORE, *_MESSAGES))
-_VERDICT = ("draws", *_STAGES)
 _OF_TRAINING = {
     "precision": param(
         "auto",
@@ -104,27 +95,27 @@ store_param = param(
 )
 
 
-def _work(*names: str, make: Callable[..., CommandContext] = build_context, **changed: object) -> Any:
-    """A decorator that passes a run to a command, made from the named options and the machine's options."""
-    return takes("work", RunOptions, *_MACHINE, *names, make=make, **changed)
+def takes_run(
+    *parts: type,
+    without: Sequence[str] = (),
+    make: Callable[..., CommandContext] = build_context,
+    **changed: object,
+) -> Callable[[F], F]:
+    """A decorator that passes a run to a command, made from the options of these parts (default: all), except
+    those in `without`."""
+    options = {name: one for part in parts or PARTS for name, one in declared(part, changed).items()}
+    for name in without:
+        del options[name]
+    return adding(OptionBundle("work", make, list(options.values())))
 
 
-screen_options = takes("screen", RunOptions, *_MESSAGES, make=terminal)
-store_option = takes("store", RunOptions, "store", make=lambda store: store, store=store_param)
-seeking_options = _work("seed", "precision", *_STORE, *_MESSAGES, precision=_OF_TRAINING["precision"])
-train_options = _work(*_SEARCH, *_STORE, *_MESSAGES, **_OF_TRAINING)
-bare_run_options = _work("draws", "split", *_EVALUATION)
-run_options = _work(*_VERDICT, "split", *_EVALUATION)
-search_options = _work(*_VERDICT, "split", *_SEARCH, *_EVALUATION)
-searched_splits_options = _work(*_VERDICT, *_SEARCH, *_EVALUATION)
-both_splits_options = _work(*_VERDICT, *_EVALUATION)
-measuring_options = _work(*_EVALUATION)
-# The parts of a card have fixed names, so there is no --as; --precision belongs to the intervals.
-card_options = _work(*_VERDICT, "prepare", *(name for name in _EVALUATION if name != "name_as"))
-# Entries that are measured again contain their split and images; results never come from the store.
-verify_options = _work(
-    *("seed", "weights", "member", "n", "batch", "store", *_MESSAGES),
-    n=param(None, "Use N random images of each entry.", bounds="[1, inf)", metavar="N"),
-    store=store_param,
+screen_options = takes("screen", Messages, make=terminal)
+store_option = takes("store", Run, "store", make=lambda store: store, store=store_param)
+_OF_EVALUATION = "split n indices weights member defend backward batch draws name_as".split()
+seeking_options = takes_run(without=[*_OF_EVALUATION, "prepare"], precision=_OF_TRAINING["precision"])
+train_options = takes_run(without=[*_OF_EVALUATION, "seed"], **_OF_TRAINING)
+image_options = takes_run(
+    *(Selection, Scaling, Settings, Messages),
+    without="n indices weights member allow_code defend backward batch precision prepare draws".split(),
+    make=alone,
 )
-image_options = takes("work", RunOptions, "seed", *_DATA, "split", *_MESSAGES, make=alone)

@@ -20,8 +20,8 @@ from rbtools.errors import UsageError, near
 Record = dict[str, Any]
 # Options that are only for streams, terminals, output files or several processes.
 _NOT_IN_PYTHON = frozenset(
-    "files errors allow_empty shard placeholders in_place form shown quiet verbose log config dry_run help"
-    " help_all version".split()
+    "files errors allow_empty shard placeholders in_place form shown quiet verbose log config dry_run plan"
+    " help help_all version".split()
 )
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
 _OF_CHECKPOINT = frozenset({"arch", "normalize"})

@@ -70,7 +70,7 @@ class AttackOptions:
 @shared.command(choose=ATTACKS)
 @shared.takes("typed", AttackOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def main(
     attack: str,
     params: dict[str, Any],
@@ -168,7 +168,7 @@ def _two_phase(
 @shared.command()
 @shared.takes("typed", AttackOptions, "detail")
 @options.source_options
-@options.search_options
+@options.takes_run()
 def none(typed: AttackOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure clean accuracy, without an attack.
 
@@ -195,7 +195,7 @@ class PresetOptions:
 @shared.command()
 @shared.takes("typed", PresetOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
@@ -235,7 +235,7 @@ class ChecklistOptions:
 @shared.command()
 @shared.takes("typed", ChecklistOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Check that a model's robustness is not due to gradient masking.
 
@@ -287,7 +287,7 @@ class CurveOptions:
 @shared.command()
 @shared.takes("typed", CurveOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure robust accuracy at every distance with one search for the nearest adversarial examples.
 
@@ -366,7 +366,7 @@ class TransferOptions:
 @shared.command(choose=ATTACKS, by="--attack", default="pgd")
 @shared.takes("typed", TransferOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def transfer(
     params: dict[str, Any], typed: TransferOptions, source: shared.RecordSource, work: shared.CommandContext
 ) -> shared.Status:

@@ -49,7 +49,7 @@ class CorruptionOptions:
 @shared.command(choose=CORRUPTIONS, many=True)
 @shared.takes("typed", CorruptionOptions)
 @options.source_options
-@options.run_options
+@options.takes_run(without=("precision", "prepare"))
 def main(
     corruptions: list[str],
     params: dict[str, Any],

@@ -69,7 +69,7 @@ class MeasureOptions:
 @shared.command(choose=MEASURES, many=True)
 @shared.takes("options", MeasureOptions)
 @options.source_options
-@options.measuring_options
+@options.takes_run(without=("defend", "backward", "draws", "split", "precision", "prepare"))
 def main(
     measures: list[str],
     params: dict[str, Any],

@@ -10,9 +10,9 @@ from typing import Any
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.run_options import RunOptions
 from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
+from rbtools.execution.run import Run
 from rbtools.records import SCHEMA, dumps, expr
 from rbtools.registry import param
 from rbtools.store import Store, listing, upkeep
@@ -78,9 +78,7 @@ class SelectedResults:
         return shared.FAILED if self.damaged else shared.DONE
 
 
-store_option = shared.takes(
-    "store", RunOptions, "store", make=lambda store: Store(store), store=options.store_param
-)
+store_option = shared.takes("store", Run, "store", make=lambda store: Store(store), store=options.store_param)
 
 
 @shared.command()

@@ -62,8 +62,8 @@ def test_auto_means_the_cores_or_the_gpus(
     monkeypatch.setattr(cores, "count", lambda: 4)
     monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
     terminal = types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None)
-    monkeypatch.setattr(build_context, "terminal", lambda *_: terminal)
-    shared = {"store": "st", "force": False, "dry_run": False, "engine": "local"}
+    monkeypatch.setattr(build_context, "terminal", lambda **_: terminal)
+    shared = {"store": "st", "replace": False, "plan": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
     run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
     assert run.placement.jobs == jobs
