@@ -6,7 +6,7 @@ import os
 from typing import Any, NamedTuple
 
 from rbtools import registry
-from rbtools.cli import calls, command_line, events, streams
+from rbtools.cli import calls, events, streams
 from rbtools.cli.terminal import Messages, Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
@@ -42,14 +42,15 @@ def build_context(**typed: Any) -> CommandContext:
     from rbtools.store import Store
 
     screen = terminal(**_popped(typed, Messages))
-    made = scaling(screen, **_popped(typed, Scaling))
+    made = _placement(**_popped(typed, Placement))
     folder, dry = typed.pop("store", "none"), typed.pop("plan", False)
     store = Store(None if folder == "none" else folder, force=typed.get("replace", False))
-    made |= _placement(**_popped(typed, Placement)) | {"defend": _stages(**typed)}
+    scaled = _popped(typed, Scaling)
+    made |= {"defend": _stages(**typed), **scaling(screen, **scaled)}
     if "prepare" in typed:
         made["prepare"] = typed["prepare"] != "none"
     made |= {"progress": screen.status, "notify": screen.once, "event": screen.tell}
-    run = Run.of(screen.tool, store, **{**typed, **made, "command": command_line.label()})
+    run = Run.of(screen.tool, store, **{**typed, **made, "command": calls.current().label})
     if dry:
         from rbtools.execution.dry_run import DryRun
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from rbtools import __version__, registry
-from rbtools.cli import command_line, completed_values, config, events, exit_status, option_groups
+from rbtools.cli import completed_values, config, events, exit_status, option_groups
 from rbtools.cli.calls import ToolCall, under_way
 from rbtools.cli.declare import Tool
 from rbtools.cli.method_options import for_people, legible, method_options
@@ -30,26 +30,7 @@ CONTEXT: dict[str, Any] = {
     "max_content_width": 100,
     "show_default": True,
 }
-
-
-_JOIN = "\u2011"  # a hyphen at which no line breaks
-
-
-class _Formatter(click.HelpFormatter):
-    """Breaks no name such as --allow-code or rb-store at a hyphen."""
-
-    def write(self, string: str) -> None:
-        super().write(string.replace(_JOIN, "-"))
-
-    def write_text(self, text: str) -> None:
-        super().write_text(text.replace("-", _JOIN))
-
-    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        super().write_dl([(term, text.replace("-", _JOIN)) for term, text in rows], col_max, col_spacing)
-
-
-class _Context(click.Context):
-    formatter_class = _Formatter
+_WORDS = "rbtools.words"  # of the command line
 
 
 class _Main:
@@ -66,10 +47,10 @@ class _Main:
         command = typing.cast(click.Command, self)
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
-        command_line.note(str(command.name), arguments if args is None else None)
         command._main_shell_completion(extra, name, complete_var or "_RB_COMPLETE")
         with exit_status.caught(command, name) as result:
-            with command.make_context(name, arguments, **extra) as context:  # type: ignore[arg-type]
+            with command.make_context(name, list(arguments), **extra) as context:  # type: ignore[arg-type]
+                context.meta[_WORDS] = [str(command.name), *arguments] if args is None else None
                 outcome = command.invoke(context)
             result.status = int(outcome() if callable(outcome) else outcome or exit_status.DONE)
         status = result.status
@@ -82,7 +63,7 @@ class _Main:
             os._exit(status)
         sys.exit(status)
 
-    context_class: type[click.Context] = _Context
+    context_class: type[click.Context] = option_groups.HelpContext
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         params = legible([*super().get_params(ctx), option_groups.HELP_ALL])  # type: ignore[misc]
@@ -136,6 +117,7 @@ class _Main:
             {name: flags[name] for name, source in sources.items() if source is ParameterSource.COMMANDLINE},
             [name for name, source in sources.items() if source is ParameterSource.DEFAULT_MAP],
             root.find_object(Streams),
+            root.meta.get(_WORDS),
         )
         with under_way(call):
             return super().invoke(ctx)  # type: ignore[misc]

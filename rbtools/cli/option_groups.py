@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import click
 
 _ALL = "rbtools.help-all"
+_JOIN = "\u2011"  # a hyphen at which no line breaks
 _TERMS = 30  # the widest column of flags
 
 
@@ -34,6 +35,23 @@ class GroupedOption(click.Option):
     def __init__(self, *args: Any, group: str | None = None, rare: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.group, self.rare = group, rare
+
+
+class _Formatter(click.HelpFormatter):
+    """Breaks no name such as --allow-code or rb-store at a hyphen."""
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(_JOIN, "-"))
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _JOIN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(term, text.replace("-", _JOIN)) for term, text in rows], col_max, col_spacing)
+
+
+class HelpContext(click.Context):
+    formatter_class = _Formatter
 
 
 class HelpSection(NamedTuple):
