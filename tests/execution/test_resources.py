@@ -53,7 +53,7 @@ def test_the_variables_of_openmp_and_mkl_say_how_many(
         (2, {"jobs": "auto", "device": "cuda:1"}, 1),
         (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6),
         (2, {"jobs": None}, 1),
-        (2, {"jobs": "auto", "dry_run": True}, 1),
+        (2, {"jobs": "auto", "plan": True}, 1),
     ],
 )
 def test_auto_means_the_cores_or_the_gpus(
