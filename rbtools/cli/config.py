@@ -18,8 +18,8 @@ from typing import Any
 
 import click
 
-from rbtools.cli.build_context import PARTS
 from rbtools.cli.declare import TOOLS, declared
+from rbtools.cli.options import PARTS
 from rbtools.cli.source import RecordSource
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown

@@ -9,7 +9,6 @@ from typing import Any
 
 from rbtools import units
 from rbtools.cli import calls, options, shared, streams
-from rbtools.cli.build_context import scaling
 from rbtools.cli.source import RecordSource
 from rbtools.errors import RbError, UsageError, of_network
 from rbtools.execution.run import Run, Scaling, Selection
@@ -116,7 +115,7 @@ def main(
       rb-arch --space fcnn --depth 3 --width 256 --where 'skips == 1' --sample 20 --dataset digits
       rb-arch --from-checkpoint model.pt --normalize cifar10 | rb-attack fgsm --dataset imagefolder:photos
     """
-    scaled = scaling(screen, **typed_scaling)
+    scaled = options.scaling(screen, **typed_scaling)
     if scaled and typed.dataset is None:
         raise UsageError(f"{_given(typed_scaling)} describes the images of a data set. Add --dataset NAME.")
     if typed.checkpoints:

@@ -1,7 +1,7 @@
 """A run: the options that all tools share, grouped by purpose.
 
 A field made by `param` is also an option of the tools that take it (`takes_run` in cli/options.py). Where the
-typed text differs from the value of the field, `cli/build_context.py` makes the value.
+typed text differs from the value of the field, `build_context` there makes the value.
 """
 
 from __future__ import annotations

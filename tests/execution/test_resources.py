@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rbtools.cli import build_context
+from rbtools.cli import options as tool_options
 from rbtools.cli.source import shard
 from rbtools.errors import UsageError
 from rbtools.execution import cores, device, resources
@@ -62,10 +62,10 @@ def test_auto_means_the_cores_or_the_gpus(
     monkeypatch.setattr(cores, "count", lambda: 4)
     monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
     terminal = types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None)
-    monkeypatch.setattr(build_context, "terminal", lambda **_: terminal)
+    monkeypatch.setattr(tool_options, "terminal", lambda **_: terminal)
     shared = {"store": "st", "replace": False, "plan": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
-    run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
+    run = tool_options.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
     assert run.placement.jobs == jobs
 
 
