@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rbtools import check_input
 from rbtools.attacks import lattice
 from rbtools.attacks.search_options import AttackSearch
+from rbtools.check_field import kind_of
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import Registered, config, kind_of, param
+from rbtools.registry import Registered, config, param
 from rbtools.threats.ball import ORDER, AnyDistance, Ball
 from rbtools.threats.base import Threat
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from rbtools import registry
+from rbtools.check_field import MOST, within
 from rbtools.errors import RbError, UsageError, near, near_option, unknown
 from rbtools.registry import Registry
 
@@ -79,9 +80,9 @@ class Option(NamedTuple):
             return f"'{text}' is not a {'whole number' if self.kind is int else 'number'}."
         if not math.isfinite(value):
             return f"{value} is not a finite number."
-        if abs(value) > registry.MOST:
-            return f"{value} is too large. Expected {registry.MOST} at most."
-        if bounds and not registry.within(bounds)[0](value):
+        if abs(value) > MOST:
+            return f"{value} is too large. Expected {MOST} at most."
+        if bounds and not within(bounds)[0](value):
             return f"{value} {_outside(bounds)}."
         return None
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from rbtools import registry
+from rbtools.check_field import kind_of
 from rbtools.cli import declare
 from rbtools.cli.declare import Option
 from rbtools.cli.option_groups import GroupedOption
@@ -56,7 +57,7 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
     else:
         shown["type"] = _judged(option)
         shown["metavar"] = "DISTANCE" if metadata["unit"] else shown["metavar"]
-        if option.kind is str and registry.kind_of(option.field) in ("int", "float"):
+        if option.kind is str and kind_of(option.field) in ("int", "float"):
             shown["metavar"] = shown["metavar"] or "LIST"
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
+from rbtools.check_field import check_number, plain
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
-from rbtools.registry import check_number, option_name, options, param, plain
+from rbtools.registry import option_name, options, param
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
