@@ -67,6 +67,9 @@ def param(
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
+rare_param = functools.partial(param, rare=True)
+
+
 def public_name(field: dataclasses.Field[Any]) -> str:
     """The name of a field in records; on the command line, hyphens replace the underscores."""
     return field.metadata.get("name") or field.name

@@ -19,7 +19,7 @@ from rbtools.cli.terminal import Messages, Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL, resources
 from rbtools.execution.run import Placement, Run, Scaling, Selection, Settings
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.store import Store
 
 PARTS = (Placement, Selection, Scaling, Settings, Run, Messages)
@@ -194,7 +194,7 @@ def eps_param() -> Any:
 
 def detail_param() -> Any:
     text = "Keep confidences and the confusion matrix in the record, and logits in the store"
-    return param(False, f"{text} (with many classes, all of these).", flags=("--detail",), rare=True)
+    return rare_param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
 
 
 _OF_TRAINING = {

@@ -13,7 +13,7 @@ from rbtools.cli.source import RecordSource
 from rbtools.errors import RbError, UsageError, of_network
 from rbtools.execution.run import Run, Scaling, Selection
 from rbtools.records import SCHEMA, dumps
-from rbtools.registry import OWN, param
+from rbtools.registry import OWN, param, rare_param
 from rbtools.spaces import SPACES, Space, sized
 from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
 
@@ -54,8 +54,8 @@ class ArchOptions:
     dataset: str | None = param(
         None, "Count parameters and operations for this data set.", metavar="NAME", group="Data"
     )
-    data_dir: str | None = param(
-        None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA", group="Data", rare=True
+    data_dir: str | None = rare_param(
+        None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA", group="Data"
     )
 
 

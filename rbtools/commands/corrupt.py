@@ -11,7 +11,7 @@ from rbtools import units
 from rbtools.cli import options, parse_units, shared, streams
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 
 
 def severity_param() -> Any:
@@ -29,12 +29,11 @@ class CorruptionOptions:
         flags=("--from",),
     )
     detail: bool = options.detail_param()
-    reference: str | None = param(
+    reference: str | None = rare_param(
         None,
         "File with a record of rb-corrupt all; adds corrupt.mce and corrupt.relative_mce, relative to the"
         " errors in this record.",
         metavar="FILE",
-        rare=True,
     )
     write: str | None = param(
         None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import options, parse_units, shared
 from rbtools.measures import MEASURES
-from rbtools.registry import gathered, param
+from rbtools.registry import gathered, param, rare_param
 
 if TYPE_CHECKING:
     from rbtools.jobs.measurement import MeasureJob
@@ -22,15 +22,14 @@ class MeasureOptions:
     eps: str = param("8", "Distances of the perturbed images, in 1/255.", metavar="LIST")
     attack: str = param("pgd", "Attacks that perturb the images: pgd, fgsm, or both.", metavar="LIST")
     attack_steps: int = param(10, "Number of gradient steps of PGD.", bounds="[1, inf)")
-    step_size: str | None = param(
-        None, "Step size of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE", rare=True
+    step_size: str | None = rare_param(
+        None, "Step size of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE"
     )
-    attack_norm: str = param(
+    attack_norm: str = rare_param(
         "linf",
         "Norm of PGD: linf, or sphere (L2 over all points with the norm of the image). With sphere, --eps and"
         " --step-size are fractions of that norm.",
         choices=("linf", "sphere"),
-        rare=True,
     )
     on: str = param(
         "auto",
@@ -50,19 +49,15 @@ class MeasureOptions:
     batch_size: int | None = param(
         None, "Images per batch.  [default: depends on the measure]", bounds="[1, inf)", group="Optimisation"
     )
-    init_seed: int = param(
-        0,
-        "Seed of the fresh weights, which are the initial weights of rb-train --seed.",
-        bounds="[0, inf)",
-        rare=True,
+    init_seed: int = rare_param(
+        0, "Seed of the fresh weights, which are the initial weights of rb-train --seed.", bounds="[0, inf)"
     )
-    batchnorm: str | None = param(
+    batchnorm: str | None = rare_param(
         None,
         "Statistics of BatchNorm in ntk, naswot, nasi, snip, grad_norm and jacobian: batch statistics,"
         " statistics of each image separately (as in the code of KNAS), or running statistics.  [default:"
         " batch with fresh weights, running with trained weights and in jacobian]",
         choices=("batch", "image", "running"),
-        rare=True,
     )
 
 

@@ -246,7 +246,10 @@ def _last_accepted(
 
 
 def _warn_of_versions(
-    result: Ranking, choice: RankOptions, conditions: Sequence[assertions.Assertion], screen: shared.Terminal
+    result: Ranking,
+    choice: RankOptions,
+    conditions: Sequence[assertions.Assertion],
+    screen: shared.Terminal,
 ) -> None:
     """Warn if compared values come from versions of rbtools whose results differ."""
     ranked = [entry.record for group in result.groups for entry in group]

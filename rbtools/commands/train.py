@@ -12,7 +12,7 @@ from rbtools import registry
 from rbtools.cli import calls, options, parse_units, shared
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.trainer import distributed, presets
 from rbtools.trainer.recipe import Recipe, check, check_method
 from rbtools.training import METHODS
@@ -36,12 +36,11 @@ class TrainingOptions:
     method: str | None = param(
         None, "Training methods: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
     )
-    tensorboard: str | None = param(
+    tensorboard: str | None = rare_param(
         None,
         "Write training curves to DIR (needs pip install 'rbtools[tensorboard]').",
         metavar="DIR",
         group="Validation, tracking and initial weights",
-        rare=True,
     )
     seed: str = param(
         "0",

@@ -14,13 +14,13 @@ from typing import Any
 from rbtools.execution import ENGINES, LOCAL
 from rbtools.execution.report import Report
 from rbtools.execution.settings import Settings
-from rbtools.registry import REQUIRED, param
+from rbtools.registry import REQUIRED, param, rare_param
 from rbtools.store import Store
 
-_data = partial(param, group="Data")
-_model = partial(param, group="Model")
-_running = partial(param, group="Running")
-_kept = partial(param, group="Records and store")
+_data, _rare_data = partial(param, group="Data"), partial(rare_param, group="Data")
+_running, _rare_running = partial(param, group="Running"), partial(rare_param, group="Running")
+_rare_model = partial(rare_param, group="Model")
+_rare_kept = partial(rare_param, group="Records and store")
 
 
 @dataclass(frozen=True)
@@ -46,68 +46,55 @@ class Selection:
     )
     split: str = _data("test", "Split of the data set.")
     n: int | None = _data(None, "Use N images, in proportion to the classes.", bounds="[1, inf)", metavar="N")
-    indices: Any = param(
+    indices: Any = rare_param(
         None,
         "Use the images with these numbers in the split (0-999: the first 1,000), or the images listed in"
         " FILE (FILE:NAME: in the list NAME). --n then uses N of them.",
         metavar="LIST|FILE",
-        rare=True,
         group="Data",
     )
-    data_dir: str | None = _data(
+    data_dir: str | None = _rare_data(
         None,
         "Folder of published data sets, packed or unpacked.  [default: data]",
         metavar="DIR",
         variable="RB_DATA",
-        rare=True,
     )
-    download: bool = _data(
-        False,
-        "Download a published data set that is missing in --data-dir.",
-        flags=("--download",),
-        rare=True,
+    download: bool = _rare_data(
+        False, "Download a published data set that is missing in --data-dir.", flags=("--download",)
     )
-    class_map: str | None = _data(
+    class_map: str | None = _rare_data(
         None,
         "JSON file that maps each class to its number in the network, if the network has another order of"
         " classes than the data set.",
         metavar="FILE",
-        rare=True,
     )
-    classes: str | None = _data(
+    classes: str | None = _rare_data(
         None,
         "Classes of the network that are in the data set, if the data set does not contain all of them: names"
         " of class folders, or for each class of the data set its number or name in the network, such as"
         " 1,3,5.",
         metavar="LIST",
-        rare=True,
     )
-    member: str | None = _model(
-        None,
-        "Which weights to use if a file contains several: best, ema, cifar10/777 ...",
-        metavar="NAME",
-        rare=True,
+    member: str | None = _rare_model(
+        None, "Which weights to use if a file contains several: best, ema, cifar10/777 ...", metavar="NAME"
     )
-    allow_code: bool = _model(
+    allow_code: bool = _rare_model(
         False,
         "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run.",
         flags=("--allow-code",),
-        rare=True,
     )
-    defend: Any = param(
+    defend: Any = rare_param(
         None,
         "Defence stages in front of the network, with their values: jpeg:75, quantize:4,"
         " python:MODULE:CLASS.",
         metavar="LIST",
-        rare=True,
         group="Model",
     )
-    backward: str | None = _model(
+    backward: str | None = _rare_model(
         None,
         "How gradients pass through the stages of --defend: none (zero gradient), identity (BPDA), or own"
         " (gradient of the stage).  [default: for each stage the choice that gives the strongest attack]",
         choices=("none", "identity", "own"),
-        rare=True,
     )
     weights: str | None = param(
         None,
@@ -138,21 +125,17 @@ class Scaling:
         bounds="[1, 4096]",
         metavar="N",
     )
-    interpolation: str | None = _data(
-        None, "Interpolation of --resize.  [default: bilinear]", choices=("bilinear", "bicubic"), rare=True
+    interpolation: str | None = _rare_data(
+        None, "Interpolation of --resize.  [default: bilinear]", choices=("bilinear", "bicubic")
     )
-    squash: bool = _data(
-        False,
-        "Scale both sides to --resize, which distorts images that are not square.",
-        flags=("--squash",),
-        rare=True,
+    squash: bool = _rare_data(
+        False, "Scale both sides to --resize, which distorts images that are not square.", flags=("--squash",)
     )
-    transform: str | None = _data(
+    transform: str | None = _rare_data(
         None,
         "Scale and crop images like published weights, torchvision:ResNet18_Weights.IMAGENET1K_V1 or"
         " timm:resnet50.a1_in1k. Their normalisation is the default of --normalize.",
         metavar="torchvision:WEIGHTS|timm:NAME",
-        rare=True,
     )
 
 
@@ -175,37 +158,33 @@ class Placement:
         metavar="N|auto",
         typed=None,
     )
-    jobs_per_gpu: int = _running(
+    jobs_per_gpu: int = _rare_running(
         1,
         "Workers per GPU, with --jobs auto and on Ray.  [default: 1]",
         bounds="[1, inf)",
         metavar="N",
         typed=None,
-        rare=True,
     )
-    engine: str = _running(
+    engine: str = _rare_running(
         LOCAL,
         "Where the workers run: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
         choices=tuple(ENGINES),
-        rare=True,
     )
-    address: str | None = _running(
+    address: str | None = _rare_running(
         None,
         "Address of the Ray cluster.  [default: RAY_ADDRESS, else a cluster that runs on this machine, else a"
         " new cluster]",
         metavar="HOST:PORT",
         flags=("--ray-address",),
-        rare=True,
     )
-    unordered: bool = _running(
-        False, "Write each record as soon as it is finished.", flags=("--unordered",), rare=True
+    unordered: bool = _rare_running(
+        False, "Write each record as soon as it is finished.", flags=("--unordered",)
     )
-    threads: int | None = _running(
+    threads: int | None = _rare_running(
         None,
         "Number of CPU threads for one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all"
         " cores, divided among the jobs]",
         bounds="[1, inf)",
-        rare=True,
     )
     worker: int = 0
     shard: tuple[int, int] = (1, 1)
@@ -238,15 +217,14 @@ class Run:
         typed=False,
         group="Records and store",
     )
-    name_as: str | None = _kept(
-        None, "Name of the result in the record.", metavar="NAME", flags=("--as",), rare=True
+    name_as: str | None = _rare_kept(
+        None, "Name of the result in the record.", metavar="NAME", flags=("--as",)
     )
-    replace: bool = _kept(
+    replace: bool = _rare_kept(
         False,
         "Compute results again even if the store contains them, and overwrite results that were measured with"
         " another protocol.",
         flags=("--force",),
-        rare=True,
     )
     settings: Settings = field(default_factory=Settings)
     selection: Selection = field(default_factory=Selection)

@@ -24,8 +24,11 @@ VALIDATED = 0.02
 """The default share of the training images that rb-train holds out."""
 
 _optimisation = functools.partial(param, group="Optimisation")
-_regularisation = functools.partial(param, group="Regularisation", rare=True)
-_tracking = functools.partial(param, group="Validation, tracking and initial weights", rare=True)
+_rare_optimisation = functools.partial(_optimisation, rare=True)
+_regularisation = functools.partial(param, group="Regularisation")
+_rare_regularisation = functools.partial(_regularisation, rare=True)
+_tracking = functools.partial(param, group="Validation, tracking and initial weights")
+_rare_tracking = functools.partial(_tracking, rare=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,27 +67,22 @@ class Recipe:
         " 0.05 (text), 0.1 (code).",
         metavar="X",
     )
-    lr_rule: str = _optimisation(
+    lr_rule: str = _rare_optimisation(
         "fixed",
         "The meaning of --lr: the learning rate, or, with theorem1 (for fcnn and rescnn), the constant C in"
         " NAS-RobBench-201's rate C sqrt(min y'K^-1 y) / (width sqrt(N)), with kernels at initialisation."
         " For rescnn, corollary 1 leaves out the first root and also divides by sqrt(pixels * filter).",
         choices=("fixed", "theorem1"),
         optional=True,
-        rare=True,
     )
-    micro_batch: int | None = _optimisation(
-        None,
-        "Split each batch into parts of this size, to save memory.",
-        bounds="[1, inf)",
-        optional=True,
-        rare=True,
+    micro_batch: int | None = _rare_optimisation(
+        None, "Split each batch into parts of this size, to save memory.", bounds="[1, inf)", optional=True
     )
     optimizer: str = _optimisation("sgd", "Optimiser: sgd or adam.", choices=("sgd", "adam"), optional=True)
-    momentum: float = _optimisation(
-        0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)", rare=True
+    momentum: float = _rare_optimisation(
+        0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)"
     )
-    nesterov: bool = _optimisation(False, "Use Nesterov momentum in SGD.", rare=True)
+    nesterov: bool = _rare_optimisation(False, "Use Nesterov momentum in SGD.")
     weight_decay: float = _optimisation(
         5e-4,
         "Weight of the L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001"
@@ -96,15 +94,14 @@ class Recipe:
         "Schedule of the learning rate. piecewise is like step, but one batch earlier (Rice et al.).",
         choices=("onecycle", "step", "piecewise", "cosine", "constant"),
     )
-    milestones: tuple[int, ...] = _optimisation(
+    milestones: tuple[int, ...] = _rare_optimisation(
         (),
         "Epochs at which step and piecewise reduce the learning rate, such as 75,90.",
         metavar="LIST",
         typed="",
-        rare=True,
     )
-    decay: float = _optimisation(
-        0.1, "Factor by which the learning rate is multiplied at each milestone.", rare=True
+    decay: float = _rare_optimisation(
+        0.1, "Factor by which the learning rate is multiplied at each milestone."
     )
     augment: tuple[str, ...] | None = _regularisation(
         None,
@@ -113,7 +110,6 @@ class Recipe:
         choices=("crop", "crop-reflect", "flip"),
         metavar="LIST",
         typed="auto",
-        rare=False,
     )
     normalize: str | tuple[tuple[float, ...], tuple[float, ...]] | None = param(
         None,
@@ -131,49 +127,47 @@ class Recipe:
         metavar="LIST",
         typed="",
         optional=True,
-        rare=False,
     )
-    cutout_length: int | None = _regularisation(
+    cutout_length: int | None = _rare_regularisation(
         None, "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]", check="count"
     )
-    mixup_alpha: float = _regularisation(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
-    awp_gamma: float | None = _regularisation(
+    mixup_alpha: float = _rare_regularisation(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
+    awp_gamma: float | None = _rare_regularisation(
         None,
         "Size of awp's perturbation, as a fraction of the norm of each weight tensor.  [default: 0.005 with"
         " trades, else 0.01]",
         check="non-negative",
     )
-    awp_warmup: int = _regularisation(0, "Number of epochs before awp starts.", check="non-negative")
-    l2: float = _regularisation(5e-3, "Weight decay of --regularize l2.", check="non-negative")
-    wci_weight: float = _regularisation(0.001, "Weight of wci in the loss.", check="non-negative")
-    label_smoothing: float = _regularisation(
+    awp_warmup: int = _rare_regularisation(0, "Number of epochs before awp starts.", check="non-negative")
+    l2: float = _rare_regularisation(5e-3, "Weight decay of --regularize l2.", check="non-negative")
+    wci_weight: float = _rare_regularisation(0.001, "Weight of wci in the loss.", check="non-negative")
+    label_smoothing: float = _rare_regularisation(
         0.0, "Fraction of each label that is spread over all classes.", check="below one", optional=True
     )
-    filter: str | None = _regularisation(
+    filter: str | None = _rare_regularisation(
         None,
         "chen-lee: train on clean images if the first steps of the attack lower the loss.",
         choices=("chen-lee",),
         metavar="NAME",
         optional=True,
     )
-    filter_rule: str = _regularisation(
+    filter_rule: str = _rare_regularisation(
         "batch",
         "Filter whole batches by their mean loss (PRBench's code), or each example by its loss.",
         choices=("batch", "example"),
     )
-    warm_steps: int = _regularisation(
+    warm_steps: int = _rare_regularisation(
         1,
         "Number of attack steps before the filter decides (1 corresponds to m = 0 in PRBench's code).",
         check="non-negative",
     )
-    ema: float | None = _optimisation(
+    ema: float | None = _rare_optimisation(
         None,
         "Average the weights with this decay per step, such as 0.995. The averaged network is validated"
         " and stored.",
         check="below one",
         metavar="DECAY",
         optional=True,
-        rare=True,
     )
     val: float = _tracking(
         0.0,
@@ -182,9 +176,8 @@ class Recipe:
         check="share",
         metavar="SHARE",
         typed=VALIDATED,
-        rare=False,
     )
-    patience: int | None = _tracking(
+    patience: int | None = _rare_tracking(
         None,
         "Stop after this number of epochs without a better validation result.",
         check="count",
@@ -195,16 +188,15 @@ class Recipe:
         "Weights in the record's checkpoint: those of the last epoch, or of the epoch that is best on the"
         " validation images. The record contains the names of both checkpoints.",
         choices=("last", "best"),
-        rare=False,
     )
-    output: str = _tracking(
+    output: str = _rare_tracking(
         "last",
         "The weights that a training run returns: those after the last step, or (random) those before a"
         " random step.",
         choices=("last", "random"),
         optional=True,
     )
-    keep: str = _tracking(
+    keep: str = _rare_tracking(
         "all",
         "The weights to store: all (the last and the best), or selected (only those of the record).",
         choices=("all", "selected"),
@@ -216,21 +208,22 @@ class Recipe:
         choices=("robust", *MEASURES.all),
         metavar="LIST",
         typed="",
-        rare=False,
     )
-    every: int = _tracking(
+    every: int = _rare_tracking(
         5, "Number of epochs between measurements. The last epoch is always measured.", check="count"
     )
-    track_n: int = _tracking(1000, "Maximal number of images per split for --track robust.", check="count")
-    stop_on: str | None = _tracking(
+    track_n: int = _rare_tracking(
+        1000, "Maximal number of images per split for --track robust.", check="count"
+    )
+    stop_on: str | None = _rare_tracking(
         None,
         "Stop when this measure of --track has risen: wci or sharpness.",
         choices=STOPPING,
         metavar="MEASURE",
         optional=True,
     )
-    stop_patience: int = _tracking(3, "Stop after this number of rises in a row.", check="count")
-    clean_pass: bool = _regularisation(
+    stop_patience: int = _rare_tracking(3, "Stop after this number of rises in a row.", check="count")
+    clean_pass: bool = _rare_regularisation(
         False,
         "After each step, pass the clean images through the network once more, for BatchNorm (Rice et al.).",
         optional=True,
@@ -240,15 +233,14 @@ class Recipe:
         "Start from random weights, the record's checkpoint (fine-tuning), or timm's published weights.",
         choices=("random", "checkpoint", "timm"),
         optional=True,
-        rare=False,
     )
-    init_file: str | None = _tracking(
+    init_file: str | None = _rare_tracking(
         None,
         "A file of weights with timm's tensor names.  [default: the published weights, from the cache of the"
         " Hub or with --download]",
         metavar="FILE",
     )
-    resample: str = _tracking(
+    resample: str = _rare_tracking(
         "timm",
         "How timm's weights are adapted to other sizes of images and patches: timm (not in PRBench's"
         " text), as that library does, or prbench (PRBench's code), with kernels summed over blocks and"
@@ -256,12 +248,11 @@ class Recipe:
         choices=("timm", "prbench"),
         optional=True,
     )
-    deterministic: bool = _optimisation(
+    deterministic: bool = _rare_optimisation(
         False,
         "Use only deterministic algorithms on a GPU, as on the CPU.",
         flags=("--deterministic",),
         optional=True,
-        rare=True,
     )
     given: frozenset[str] = frozenset()
 
