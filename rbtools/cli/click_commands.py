@@ -20,7 +20,7 @@ from rbtools import __version__, registry
 from rbtools.cli import completed_values, config, events, exit_status, option_groups
 from rbtools.cli.calls import ToolCall, under_way
 from rbtools.cli.declare import Tool
-from rbtools.cli.method_options import for_people, legible, method_options
+from rbtools.cli.method_options import for_people, method_options
 from rbtools.cli.method_options import rendered as rendered_option
 from rbtools.cli.streams import Streams
 from rbtools.errors import RbError
@@ -66,10 +66,7 @@ class _Main:
     context_class: type[click.Context] = option_groups.HelpContext
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        params = legible([*super().get_params(ctx), option_groups.HELP_ALL])  # type: ignore[misc]
-        if ctx.resilient_parsing:  # a completion
-            completed_values.add_to(params)
-        return params
+        return [*super().get_params(ctx), option_groups.HELP_ALL]  # type: ignore[misc]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first paragraphs of the help and the examples, or with --help-all the whole help."""
@@ -326,18 +323,12 @@ class OptionChooser(_Main, click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.tool.default(()))]
         beside = {option.name for option in self.tool.options_beside(classes)}
-        names = [*self.registry, *self.registry.plugins]
         own = [
             param
             for param in super().get_params(ctx)
             if param.name in beside or param.name not in {option.name for option in self.tool.options}
         ]
-        for param in own:
-            if self.option in param.opts:
-                param._custom_shell_complete = lambda ctx, param, typed: completed_values.completed(
-                    typed, names
-                )
-        return legible([*method_options(classes), *own])
+        return [*method_options(classes), *own]
 
 
 def _callback(tool: Tool) -> Callable[..., Any]:
@@ -361,6 +352,13 @@ def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
+def _completing(choices: registry.Registry | None) -> dict[str, Any]:
+    """The setting of an option that chooses names of a registry: its values can be completed."""
+    assert choices is not None
+    complete = completed_values.completed
+    return {"shell_complete": lambda ctx, param, typed: complete(typed, [*choices, *choices.plugins])}
+
+
 @functools.cache
 def rendered(tool: Tool) -> click.Command:
     common: dict[str, Any] = {"context_settings": CONTEXT, "help": tool.help}
@@ -369,7 +367,10 @@ def rendered(tool: Tool) -> click.Command:
         group.commands = {name: rendered(one) for name, one in tool.commands.items()}
         command: Any = group
     else:
-        params = [*map(rendered_option, tool.options)]
+        params = [
+            rendered_option(one, **(_completing(tool.registry) if tool.by in one.flags else {}))
+            for one in tool.options
+        ]
         kind = Command if tool.by is None else OptionChooser
         command = kind(tool.name, params=params, callback=_callback(tool), **common)
     if tool.registry is not None:

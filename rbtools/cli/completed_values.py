@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from rbtools import registry
+from rbtools.cli.declare import Option
 
 
 def _datasets(tool: str) -> list[str]:
@@ -52,19 +53,12 @@ _VALUES: dict[str, Callable[[str], list[str]]] = {
 }
 
 
-def add_to(params: Sequence[click.Parameter]) -> None:
-    """Let the options whose values are such names complete them."""
-    for param in params:
-        names = _VALUES.get(str(param.name))
-        if names is not None and isinstance(param, click.Option):
-            param._custom_shell_complete = _completer(names)
-
-
-def _completer(names: Callable[[str], list[str]]) -> Callable[..., list[CompletionItem]]:
-    def complete(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-        return completed(typed, names(str(ctx.find_root().info_name)))
-
-    return complete
+def of_option(option: Option) -> Callable[..., list[CompletionItem]] | None:
+    """What completes the values of an option: such names, or the names of files. None if nothing does."""
+    if option.flags and (names := _VALUES.get(option.name)) is not None:
+        return lambda ctx, param, typed: completed(typed, names(str(ctx.find_root().info_name)))
+    metavar = option.field.metadata["metavar"] or ""
+    return click.Path().shell_complete if "FILE" in metavar or "DIR" in metavar else None
 
 
 def completed(typed: str, names: Sequence[str]) -> list[CompletionItem]:

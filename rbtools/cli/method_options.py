@@ -13,7 +13,7 @@ import click
 
 from rbtools import registry
 from rbtools.check_field import kind_of
-from rbtools.cli import declare
+from rbtools.cli import completed_values, declare
 from rbtools.cli.declare import Option
 from rbtools.cli.option_groups import GroupedOption
 
@@ -46,7 +46,8 @@ def method_options(classes: Sequence[type]) -> list[click.Parameter]:
 def rendered(option: Option, **settings: object) -> click.Parameter:
     """Make a parameter of click; `settings` overrides arguments of click's constructor."""
     metadata, required = option.field.metadata, option.default is registry.REQUIRED
-    shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"], **settings}
+    shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"]}
+    shown = {**shown, "shell_complete": completed_values.of_option(option), **settings}
     if not required:
         shown.setdefault("default", option.default)
     if not option.flags:
@@ -56,9 +57,10 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
         shown["is_flag"] = True
     else:
         shown["type"] = _judged(option)
-        shown["metavar"] = "DISTANCE" if metadata["unit"] else shown["metavar"]
-        if option.kind is str and kind_of(option.field) in ("int", "float"):
-            shown["metavar"] = shown["metavar"] or "LIST"
+        several = option.kind is str and kind_of(option.field) in ("int", "float")
+        usual = {int: "N", float: "X"}.get(option.kind, "LIST" if several else None)
+        shown["metavar"] = "DISTANCE" if metadata["unit"] else metadata["metavar"] or usual
+        shown["show_default"] = False if shown.get("default") == "" else None
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}
     of_help = {"group": metadata["group"], "rare": metadata["rare"]}
@@ -107,18 +109,3 @@ def _help(field: dataclasses.Field[Any]) -> str:
     elif isinstance(default, bool):
         default = "on" if default else "off"
     return f"{text}  [default: {default}]"
-
-
-def legible(params: list[click.Parameter]) -> list[click.Parameter]:
-    """The parameters as the help shows them, with N and X for numbers, and without empty defaults."""
-    for param in params:
-        if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
-            param._custom_shell_complete = click.Path().shell_complete
-        if isinstance(param, click.Option) and not param.is_flag:
-            if param.metavar is None and isinstance(param.type, click.types.IntParamType):
-                param.metavar = "N"
-            elif param.metavar is None and isinstance(param.type, click.types.FloatParamType):
-                param.metavar = "X"
-            if param.default == "":
-                param.show_default = False
-    return params
