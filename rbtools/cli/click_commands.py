@@ -17,10 +17,10 @@ import click
 from click.core import ParameterSource
 
 from rbtools import __version__, registry
-from rbtools.cli import completed_values, config, events, exit_status, option_groups
+from rbtools.cli import config, events, exit_status, option_groups
 from rbtools.cli.calls import ToolCall, under_way
 from rbtools.cli.declare import Tool
-from rbtools.cli.method_options import for_people, method_options
+from rbtools.cli.method_options import completed, for_people, method_options
 from rbtools.cli.method_options import rendered as rendered_option
 from rbtools.cli.streams import Streams
 from rbtools.errors import RbError
@@ -355,8 +355,7 @@ def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 def _completing(choices: registry.Registry | None) -> dict[str, Any]:
     """The setting of an option that chooses names of a registry: its values can be completed."""
     assert choices is not None
-    complete = completed_values.completed
-    return {"shell_complete": lambda ctx, param, typed: complete(typed, [*choices, *choices.plugins])}
+    return {"shell_complete": lambda ctx, param, typed: completed(typed, [*choices, *choices.plugins])}
 
 
 @functools.cache
