@@ -14,7 +14,6 @@ _ALL = "rbtools.help-all"
 _JOIN = "\u2011"  # a hyphen at which no line breaks
 _TERMS = 30  # the widest column of flags
 
-
 MESSAGES = "Messages and help"
 # The headings of options that several tools have, in the order of the help; `group` of a field names one.
 GROUPS = (
@@ -34,6 +33,7 @@ class GroupedOption(click.Option):
 
     def __init__(self, *args: Any, group: str | None = None, rare: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        assert group is None or group in GROUPS, f"The help has no heading {group!r}."
         self.group, self.rare = group, rare
 
 
@@ -130,13 +130,9 @@ def _section(
 ) -> HelpSection:
     of_examples = used(ctx)
     listed = [] if every(ctx) else [one for one in options if rare(one) and long_name(one) not in of_examples]
-    records = _records(ctx, [one for one in options if one not in listed])
+    records = [row for one in options if one not in listed and (row := one.get_help_record(ctx))]
     named = [f"--{long_name(one)}" for one in listed]
     return HelpSection(title, records if every(ctx) else [*map(_brief, records)], named)
-
-
-def _records(ctx: click.Context, options: Sequence[click.Option]) -> list[tuple[str, str]]:
-    return [record for option in options if (record := option.get_help_record(ctx))]
 
 
 def _brief(record: tuple[str, str]) -> tuple[str, str]:
