@@ -6,7 +6,6 @@ typed text differs from the value of the field, `build_context` there makes the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -248,28 +247,15 @@ class Run:
 
     def changed(self, **options: Any) -> Run:
         """A copy of the run with other values of some options, which may be fields of any part."""
-        own = {name: value for name, value in options.items() if name in _OWN}
         parts: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
-            if name not in own:
-                parts.setdefault(_part_of(name), {})[name] = value
+            if name not in _PART_OF:
+                raise TypeError(f"A run has no option {name!r}.")
+            parts.setdefault(_PART_OF[name], {})[name] = value
+        own = parts.pop("run", {})
         changed = {part: replace(getattr(self, part), **values) for part, values in parts.items()}
         return replace(self, **own, **changed)
 
-    def options(self, names: Iterable[str]) -> dict[str, Any]:
-        """The values of these options, if they are not empty. Raises TypeError for an unknown option."""
-        parts = {name: self if name in _OWN else getattr(self, _part_of(name)) for name in names}
-        values = {name: getattr(part, name) for name, part in parts.items()}
-        return {name: value for name, value in values.items() if value}
 
-
-_OWN = {part.name for part in fields(Run)}
-_PARTS = (("settings", Settings), ("selection", Selection), ("placement", Placement), ("report", Report))
-_PART_OF = {option.name: part for part, kind in _PARTS for option in fields(kind)}
-OPTIONS = frozenset(_OWN | _PART_OF.keys())  # the names of options that `Run.of` accepts
-
-
-def _part_of(name: str) -> str:
-    if name not in _PART_OF:
-        raise TypeError(f"A run has no option {name!r}.")
-    return _PART_OF[name]
+_PARTS = {"settings": Settings, "selection": Selection, "placement": Placement, "report": Report, "run": Run}
+_PART_OF = {option.name: part for part, kind in _PARTS.items() for option in fields(kind)}
