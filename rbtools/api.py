@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rbtools.check_input import outside_inference
 from rbtools.cli import options as tool_options
 from rbtools.cli import python_calls, streams
-from rbtools.cli.build_context import CommandContext
 from rbtools.cli.declare import Tool
 from rbtools.cli.python_calls import as_typed
 from rbtools.cli.streams import MemoryStreams
@@ -324,8 +323,8 @@ def load(record: Given, **options: object) -> nn.Module:
     return network
 
 
-@tool_options.run_options
-def _load(work: CommandContext) -> None:
+@tool_options.takes_run(without=("precision", "prepare"))
+def _load(work: tool_options.CommandContext) -> None:
     from rbtools.execution import device
     from rbtools.inputs import checkpoints, resolve
 

@@ -118,7 +118,7 @@ NOT_IN_PYTHON = {
     "help",
     "version",
 }
-NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}
+NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run", "plan"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered"}
 # The first arguments of a function, otherwise "record": words or a stream on the command line.
 GIVEN = {

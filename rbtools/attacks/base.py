@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rbtools import check_input
 from rbtools.attacks import lattice
 from rbtools.attacks.mean_over_draws import eot_param
+from rbtools.check_field import kind_of
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import Registered, config, kind_of, param
+from rbtools.registry import Registered, config, param, rare_param
 from rbtools.threats.ball import ORDER, AnyDistance, Ball
 from rbtools.threats.base import Threat
 
@@ -40,7 +41,7 @@ def norm_param(*more: str) -> Any:
 
 def step_size_param(default: str) -> Any:
     """The field of the step size. `default` is the default value in words, for --help."""
-    return param(
+    return rare_param(
         None,
         f"Step size in the unit of --eps, or as a multiple of eps: 0.25*eps.  [default: {default}]",
         unit="eps",
@@ -49,7 +50,7 @@ def step_size_param(default: str) -> Any:
 
 
 def relative_step_param() -> Any:
-    return param(None, "Step size as a fraction of eps.", check="non-negative")
+    return rare_param(None, "Step size as a fraction of eps.", check="non-negative")
 
 
 def backend_param() -> Any:

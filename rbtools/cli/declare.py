@@ -15,9 +15,11 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from rbtools import registry
+from rbtools.check_field import MOST, within
 from rbtools.errors import RbError, UsageError, near, near_option, unknown
 from rbtools.registry import Registry
 
@@ -41,15 +43,19 @@ class Option(NamedTuple):
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
         kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
         metadata, kind = field.metadata, kinds[0]
-        number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
-        multiple = typing.get_origin(hint) is tuple and metadata["typed"] is None
+        typed, words = metadata["typed"], "|" in (metadata["metavar"] or "")  # such as N|auto
+        default = field.default if typed is registry.REQUIRED else typed
+        if isinstance(default, (str, bool)):
+            kind = type(default)
+        number = kind in (int, float) and not metadata["unit"] and not words
+        multiple = typing.get_origin(hint) is tuple and typed is registry.REQUIRED
         return cls(field.name, field, kind if number or kind is bool else str, multiple)
 
     @property
     def default(self) -> Any:
         """The value if the user gives none; registry.REQUIRED if the user must give a value."""
         typed = self.field.metadata["typed"]
-        return self.field.default if typed is None else typed
+        return self.field.default if typed is registry.REQUIRED else typed
 
     @property
     def flags(self) -> list[str]:
@@ -74,9 +80,9 @@ class Option(NamedTuple):
             return f"'{text}' is not a {'whole number' if self.kind is int else 'number'}."
         if not math.isfinite(value):
             return f"{value} is not a finite number."
-        if abs(value) > registry.MOST:
-            return f"{value} is too large. Expected {registry.MOST} at most."
-        if bounds and not registry.within(bounds)[0](value):
+        if abs(value) > MOST:
+            return f"{value} is too large. Expected {MOST} at most."
+        if bounds and not within(bounds)[0](value):
             return f"{value} {_outside(bounds)}."
         return None
 
@@ -111,17 +117,27 @@ def takes(
     The function receives an object of the class, or the object that `make` returns for the values. `changed`
     contains other declarations of some fields (made by `registry.param`), or other defaults.
     """
-    declared = {field.name: field for field in dataclasses.fields(cls)}
-    options = []
-    for wanted in fields or [field.name for field in registry.options(cls)]:
-        field = declared[wanted]
-        new = changed.get(wanted, field)
+    options = declared(cls, changed)
+    chosen = [options[field] for field in fields] if fields else list(options.values())
+    return adding(OptionBundle(name, make or cls, chosen))
+
+
+def declared(cls: type, changed: Mapping[str, object] = MappingProxyType({})) -> dict[str, Option]:
+    """The options of a dataclass, some of them with another declaration or default (`changed`)."""
+    options = {}
+    for field in registry.options(cls):
+        new = changed.get(field.name, field)
         if not isinstance(new, dataclasses.Field):
-            new = registry.param(new, **{**field.metadata, "typed": None})
+            new = registry.param(new, **{**field.metadata, "typed": registry.REQUIRED})
         new = copy.copy(new)
-        new.name, new.type = wanted, field.type
-        options.append(Option.of(new, type_hints(cls)[wanted]))
-    bundle = OptionBundle(name, make or cls, options)
+        new.name, new.type = field.name, field.type
+        new.metadata = {**new.metadata, "group": field.metadata["group"], "rare": field.metadata["rare"]}
+        options[field.name] = Option.of(new, type_hints(cls)[field.name])
+    return options
+
+
+def adding(bundle: OptionBundle) -> Callable[[F], F]:
+    """A decorator that adds a bundle of options to a function."""
 
     def decorate(function: F) -> F:
         vars(function)["bundles"] = [bundle, *bundles_of(function)]

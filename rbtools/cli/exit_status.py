@@ -78,10 +78,10 @@ def _of_output(bug: Exception) -> TypeGuard[OSError]:
 
 
 def _stores(command: click.Command) -> bool:
-    """True if the command or one of its subcommands stores its results."""
+    """True if the command or one of its subcommands stores its results, and can replace them (--force)."""
     tool = getattr(command, "tool", None)
     held = command.commands.values() if isinstance(command, click.Group) else ()
-    own = any(one.name == "force" for one in [*command.params, *(tool.options if tool else ())])
+    own = any(one.name == "replace" for one in [*command.params, *(tool.options if tool else ())])
     return own or any(map(_stores, held))
 
 

@@ -46,7 +46,7 @@ class CorrelationOptions:
     bootstrap: int = param(
         0, "Add 95 % intervals from N bootstrap samples of the records.", bounds="[0, inf)", metavar="N"
     )
-    seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)")
+    seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)", group="Running")
     form: str | None = form_param()
 
 

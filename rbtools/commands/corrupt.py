@@ -11,7 +11,7 @@ from rbtools import units
 from rbtools.cli import options, parse_units, shared, streams
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 
 
 def severity_param() -> Any:
@@ -29,7 +29,7 @@ class CorruptionOptions:
         flags=("--from",),
     )
     detail: bool = options.detail_param()
-    reference: str | None = param(
+    reference: str | None = rare_param(
         None,
         "File with a record of rb-corrupt all; adds corrupt.mce and corrupt.relative_mce, relative to the"
         " errors in this record.",
@@ -48,7 +48,7 @@ class CorruptionOptions:
 @shared.command(choose=CORRUPTIONS, many=True)
 @shared.takes("typed", CorruptionOptions)
 @options.source_options
-@options.run_options
+@options.takes_run(without=("precision", "prepare"))
 def main(
     corruptions: list[str],
     params: dict[str, Any],

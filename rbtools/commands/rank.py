@@ -54,7 +54,7 @@ class RankingOptions:
         flags=("--ci",),
     )
     bootstrap: int = param(1000, "Number of resamples for --ci.", bounds="[20, inf)", metavar="N")
-    seed: int = param(0, "Seed of --ci.", bounds="[0, inf)")
+    seed: int = param(0, "Seed of --ci.", bounds="[0, inf)", group="Running")
     pivot: str | None = param(
         None,
         "Write a table with these fields as rows and the columns of --metric; the best values are bold.",

@@ -12,7 +12,7 @@ from rbtools.cli.source import RecordSource, failed_record, name_of, stop_if_str
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import parse_yaml, read_settings
 from rbtools.records import Line, dumps, results
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.scoring import merge as merging
 from rbtools.scoring import same_model, terms
 from rbtools.scoring.composite import MISSING, Composite
@@ -59,9 +59,14 @@ class ScoreOptions:
         flags=("--explain",),
     )
     dry_run: bool = param(
-        False, "Report the metrics that the score would have, and compute no score.", flags=("--dry-run",)
+        False,
+        "Report the metrics that the score would have, and compute no score.",
+        flags=("--dry-run",),
+        group="Records and store",
     )
-    force: bool = param(False, "Let --add overwrite metrics of another source.", flags=("--force",))
+    force: bool = rare_param(
+        False, "Let --add overwrite metrics of another source.", flags=("--force",), group="Records and store"
+    )
 
 
 @shared.command()

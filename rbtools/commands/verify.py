@@ -43,7 +43,12 @@ class VerifyOptions:
 @shared.command()
 @shared.takes("typed", VerifyOptions)
 @options.source_options
-@options.verify_options
+# Entries that are measured again contain their split and images; results never come from the store.
+@options.takes_run(
+    without="split indices defend backward draws precision prepare name_as replace plan".split(),
+    n=param(None, "Use N random images of each entry.", bounds="[1, inf)", metavar="N"),
+    store=options.store_param,
+)
 def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Repeat the measurements of records, and compare the results.
 

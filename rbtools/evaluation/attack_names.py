@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from rbtools.attacks import ATTACKS
+from rbtools.check_field import kind_of
 from rbtools.errors import RbError
 from rbtools.records.metric_name import MetricName
 from rbtools.records.name_forms import NUMBER, NameForm
-from rbtools.registry import kind_of
 from rbtools.threats.ball import Ball
 
 # Attacks that are in published numbers and not in this package, and ensembles of attacks.

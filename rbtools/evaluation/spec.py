@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import registry
+from rbtools.check_field import check_number, plain
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.lazy import np
@@ -48,8 +49,8 @@ class Spec:
             value, label = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
             if "help" not in field.metadata or (value is None and field.default is None):
                 continue
-            registry.plain(field, value, label)
-            registry.check_number(field, value, label)
+            plain(field, value, label)
+            check_number(field, value, label)
             choices = field.metadata["choices"]
             if choices and value not in choices:
                 raise RbError(f"{label} is {value!r}. Choose from: {', '.join(choices)}.")

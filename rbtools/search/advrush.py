@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import F, torch
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.search.darts import DARTS
 from rbtools.training.base import mode
 
@@ -26,9 +26,9 @@ class AdvRush(DARTS):
 
     epochs: int = param(60, "Epochs of the search.", check="positive")
     warmup: int = param(50, "Epochs before the penalty is added.", check="non-negative")
-    gamma: float = param(0.01, "Weight of the penalty.", check="non-negative")
+    gamma: float = rare_param(0.01, "Weight of the penalty.", check="non-negative")
     factor: float = param(4.0, "Further factor of the penalty, as in the authors' code.", check="positive")
-    step_size: float = param(1.5, "Length of the step, for pixels in [0, 1].", check="positive")
+    step_size: float = rare_param(1.5, "Length of the step, for pixels in [0, 1].", check="positive")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
         loss = super().architecture_loss(model, images, labels, epoch)

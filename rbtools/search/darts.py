@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import F
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.search.driver import Algorithm
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class DARTS(Algorithm):
     lr_min: float = param(0.001, "Last learning rate of the weights.", check="non-negative")
     momentum: float = param(0.9, "Nesterov momentum of SGD.", check="fraction")
     weight_decay: float = param(5e-4, "Weight decay of the weights.", check="non-negative")
-    clip: float = param(5.0, "Clip the weights' gradient to this norm.", check="positive")
+    clip: float = rare_param(5.0, "Clip the weights' gradient to this norm.", check="positive")
     arch_lr: float = param(3e-4, "Learning rate of the architecture parameters.", check="positive")
     arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
 

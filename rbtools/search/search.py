@@ -13,7 +13,7 @@ from rbtools.cli.sink import Sink, form_param, where_param
 from rbtools.cli.source import has_input
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.search import SEARCHES, driver, outcome
 from rbtools.search.driver import Algorithm, Rules, Trace
 from rbtools.search.objective import SearchObjective, objectives
@@ -36,7 +36,7 @@ class SearchOptions:
         metavar="EXPR[:lower|higher]",
     )
     budget: int = param(150, "Number of queries in each run.", bounds="[1, inf)")
-    runs: int | None = param(
+    runs: int | None = rare_param(
         None, "Number of independent runs.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
     )
     charge_repeats: bool = param(

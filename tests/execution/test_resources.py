@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rbtools.cli import build_context
+from rbtools.cli import options as tool_options
 from rbtools.cli.source import shard
 from rbtools.errors import UsageError
 from rbtools.execution import device, resources
@@ -79,7 +79,7 @@ def test_the_variables_of_openmp_and_mkl_say_how_many(
         (2, {"jobs": "auto", "device": "cuda:1"}, 1),
         (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6),
         (2, {"jobs": None}, 1),
-        (2, {"jobs": "auto", "dry_run": True}, 1),
+        (2, {"jobs": "auto", "plan": True}, 1),
     ],
 )
 def test_auto_means_the_cores_or_the_gpus(
@@ -88,10 +88,10 @@ def test_auto_means_the_cores_or_the_gpus(
     monkeypatch.setattr(resources, "cores", lambda: 4)
     monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
     terminal = types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None)
-    monkeypatch.setattr(build_context, "terminal", lambda *_: terminal)
-    shared = {"store": "st", "force": False, "dry_run": False, "engine": "local"}
+    monkeypatch.setattr(tool_options, "terminal", lambda **_: terminal)
+    shared = {"store": "st", "replace": False, "plan": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
-    run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
+    run = tool_options.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
     assert run.placement.jobs == jobs
 
 
