@@ -13,7 +13,7 @@ from rbtools.cli.sink import Sink, counted, form_param, names, where_param
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps
 from rbtools.registry import param
-from rbtools.scoring import correlate, metric_words, table
+from rbtools.scoring import correlate, metric_words, table, table_style
 from rbtools.scoring.groups import field
 from rbtools.scoring.join import JoinedSets
 from rbtools.scoring.ranking import Contender, averaged
@@ -222,7 +222,7 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
     built = table.Table(headings, list(rows.values()))
     if not form.startswith("csv"):
         words = {name: metric_words.heading(name) for name in (*matrix.rows, *matrix.cols)}
-        built = table.styled(built, table.Style(labels=words))
+        built = table_style.styled(built, table_style.Style(labels=words))
     tables.write(built, matrix.cols[0], form, output, fixed=1)
 
 

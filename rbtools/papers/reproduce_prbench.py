@@ -261,6 +261,12 @@ def in_table_12(method: str) -> bool:
     return method.startswith(("ERM", "Corr_U", "TRADES"))
 
 
+def table(
+    title: str, printed: side.Rows, mine: side.Rows, columns: Sequence[str], *site: side.Rows
+) -> side.PaperTable:
+    return side.PaperTable(title, printed, mine, columns, show, *site)
+
+
 def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     """Tables 4, 5 and 8 to 12, and the composite score. Table 10 has only values from the web page."""
     ours = rows_of(records, scale)
@@ -275,12 +281,6 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     board, noises = fractions("site-prbench-leaderboard"), fractions("site-prbench-noises")
     on_8 = of_group(wanted(noises, in_table_8), "cifar10, ")
     on_8 = {name: {key.removeprefix("uniform "): one[key] for key in one} for name, one in on_8.items()}
-
-    def table(
-        title: str, printed: side.Rows, mine: side.Rows, columns: Sequence[str], *site: side.Rows
-    ) -> side.PaperTable:
-        return side.PaperTable(title, printed, mine, columns, show, *site)
-
     return {
         "table 4": table("Table 4", fractions("prbench-table-4"), methods, COLUMNS, of_group(board, FIRST)),
         "table 5": table(

@@ -64,11 +64,10 @@ _OWN: ContextVar[_Labels] = ContextVar("_OWN", default=_Labels({}))  # noqa: B03
 
 
 @contextlib.contextmanager
-def own(labels: str | Sequence[str]) -> Iterator[None]:
-    """Use the labels of the user, NAME=WORDS each (or several, separated by semicolons), instead of the
-    labels in this module. Raises RbError if a text has another form, or if the figure has no such name."""
-    texts = [labels] if isinstance(labels, str) else labels
-    pairs = [text.partition("=") for text in ";".join(texts).split(";") if text.strip()]
+def own(labels: Sequence[str]) -> Iterator[None]:
+    """Use the labels of the user, NAME=WORDS each, instead of the labels in this module. Raises RbError if a
+    text has another form, or if the figure has no such name."""
+    pairs = [text.partition("=") for text in labels]
     if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
     mine = _Labels({name.strip(): tidy(text) for name, _, text in pairs})

@@ -19,6 +19,7 @@ from rbtools.records.sheet_cells import of_cell
 from rbtools.scoring import means, metric_words, render, table
 from rbtools.scoring.derived import derived
 from rbtools.scoring.rank_order import rank
+from rbtools.scoring.table_style import Style, styled
 from tests.runner import model, run
 
 
@@ -73,7 +74,7 @@ def test_a_table_for_people() -> None:
     ]
     plain_table = table_of(*some, key="acc", metrics=["cost"])
     labels = {"a/model": "Ours", "acc": "Accuracy"}
-    shown = table.styled(plain_table, table.Style(percent=True, digits=1, plus_minus=True, labels=labels))
+    shown = styled(plain_table, Style(percent=True, digits=1, plus_minus=True, labels=labels))
     assert render.to_markdown(shown).splitlines()[::2] == [
         r"| rank | name | dataset | checkpoint | Accuracy \[%\] | cost |",
         "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",

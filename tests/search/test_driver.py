@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
+from rbtools.scoring.rank_order import Directions
 from rbtools.search import SEARCHES, front, predictor
 from rbtools.search.bananas import Bananas
 from rbtools.search.driver import Algorithm, Proposals, Rules, Trace, search
@@ -138,7 +139,7 @@ def price(index: int) -> float:
         ("local", "worth", 100, 40, 1e-6),
         ("evolution", "worth", 100, 40, 1e-6),
         ("bananas", "worth", 80, 8, 1e-3),
-        ("nsga2", "worth,price:lower", 250, 20, 1e-4),
+        ("nsga2", "worth,price", 250, 20, 1e-4),
     ],
 )
 @pytest.mark.slow
@@ -212,7 +213,9 @@ def test_the_hypervolume_is_that_of_the_boxes() -> None:
 
 
 def test_objectives_are_cut_at_commas_outside_of_brackets() -> None:
-    found = objectives(["mean(acc, pgd20.8), params", "ge.acc:higher", "acc:lower"])
+    found = objectives(
+        ["mean(acc, pgd20.8), params", "ge.acc", "acc"], Directions(lower="acc", higher="ge.acc")
+    )
     assert [one.text for one in found] == ["mean(acc, pgd20.8)", "params", "ge.acc", "acc"]
     assert [one.higher for one in found] == [True, False, True, False]
 
