@@ -13,7 +13,7 @@ from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import answers
-from rbtools.scoring import bootstrap, paired_records
+from rbtools.scoring import bootstrap, paired
 from rbtools.scoring.ranking import Contender
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def compare(ranking: Ranking, options: RankOptions, screen: Terminal) -> None:
         screen.warn(f"{option}: {message} It is not compared.")
 
     try:
-        rows, lacking = paired_records.compare(
+        rows, lacking = paired.compare(
             chosen.members, members, per_image.counted, draws, keys, raw=options.paired_raw, warn=warn
         )
     except RbError as wrong:

@@ -15,7 +15,6 @@ from rbtools.records import dumps
 from rbtools.registry import param
 from rbtools.scoring import correlate, metric_words, table, table_style
 from rbtools.scoring.groups import field
-from rbtools.scoring.join import JoinedSets
 from rbtools.scoring.ranking import Contender, averaged
 
 
@@ -76,7 +75,7 @@ def main(typed: CorrelationOptions, source: shared.RecordSource, screen: shared.
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, typed.where)
         joined_by, aggregate = names(typed.on, "--on"), names(typed.aggregate, "--aggregate")
-        sets = JoinedSets(_read(sink, joined_by, typed.by, aggregate), joined_by)
+        sets = correlate.JoinedSets(_read(sink, joined_by, typed.by, aggregate), joined_by)
         _tell(sink, sets, typed.by)
         sink.tell()
         if sink.good:
@@ -131,7 +130,7 @@ def _read(
     return sets
 
 
-def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
+def _tell(sink: Sink, sets: correlate.JoinedSets, by: str | None) -> None:
     """Warn if records are left out, or if the records are of several data sets."""
     on, warn = ",".join(sets.on), sink.screen.warn
     if sets.without:
@@ -158,7 +157,7 @@ def _labels(files: Sequence[str]) -> dict[str, str]:
     return dict(zip(sources, stems if clear else files, strict=True))
 
 
-def _check(sets: JoinedSets, good: int) -> None:
+def _check(sets: correlate.JoinedSets, good: int) -> None:
     if sets.on and len(sets.labels) < 2:
         raise UsageError(
             f"There is only one result set ({sets.labels[0]}). To correlate sets, give two or more."
@@ -171,7 +170,7 @@ def _check(sets: JoinedSets, good: int) -> None:
 
 def _matrix(
     kind: str,
-    sets: JoinedSets,
+    sets: correlate.JoinedSets,
     axes: tuple[list[str], list[str]],
     bootstrap: int,
     seed: int,

@@ -151,7 +151,7 @@ def rows_of(records: side.Records, scale: str) -> side.Values:
     return found
 
 
-def plain(records: side.Records) -> side.Records:
+def for_figures(records: side.Records) -> side.Records:
     """The records that figures show, without networks that were trained with the filter. If the training
     noise is not uniform, its name is added to the method's name. For figure 2a, the metrics at the distance
     that each data set uses have common names, `aa` and `pr.08`."""
@@ -224,7 +224,7 @@ def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
 def show(column: str, value: float) -> str:
     if column in ("s/epoch", "passes"):
         return f"{value:.1f}"
-    return side.plain(value) if column == "score" else side.percent(value)
+    return side.rounded(value) if column == "score" else side.percent(value)
 
 
 def by_noise(rows: side.Rows) -> side.Values:

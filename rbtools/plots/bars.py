@@ -75,7 +75,7 @@ class Bars(weightings.Composed):
             found = np.array([[known[row].get(name, without) for name in names] for row in rows.names])
             ends = np.stack([rows.means - found[..., 0], found[..., 1] - rows.means])
         titles = [words.label(name) for name in names]
-        return _drawn(rows, ends, titles, words.axis(names), words.is_share(names))
+        return _drawn(rows, ends, titles, words.axis(names), words.are_accuracies(names))
 
 
 def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:

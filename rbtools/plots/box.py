@@ -80,7 +80,7 @@ class Box(weightings.Composed):
             columns = {title: score.weighed(weights) for title, weights in some.items()}
         else:
             names = self._names(records)
-            axis, share = words.axis(names), words.is_share(names)
+            axis, share = words.axis(names), words.are_accuracies(names)
             columns = {name: record_values.column(records, name, "--metric") for name in names}
         facets = {facet: [records[place] for place in places] for facet, places in parts.items()}
         counts = {facet: (self.n_classes or classes(facets[facet])) if share else None for facet in facets}
@@ -106,7 +106,7 @@ class Box(weightings.Composed):
         chosen = [
             name
             for name in known
-            if words.is_share([name])
+            if words.are_accuracies([name])
             and (words.with_number(name) or name == "acc")
             and metric_name.parse(name).split == "test"
         ]

@@ -171,7 +171,7 @@ def _quantity(name: str) -> str:
     return "accuracy" if with_number(bare) is not None else label(name)
 
 
-def is_share(names: Sequence[str]) -> bool:
+def are_accuracies(names: Sequence[str]) -> bool:
     """Whether all these metrics are shares of images, for which the accuracy of random guessing is known."""
     return all(_quantity(name) == "accuracy" for name in names)
 

@@ -229,11 +229,7 @@ def is_share(metric: str) -> bool:
     parts = parse(without_split(metric))
     if parts.is_ge:
         parts = parts.rest()
-    if {*parts.prefixes} - OF_OTHERS:
-        return False
-    if parts.suffix:
-        return parts.stem == "corrupt" and parts.suffix == "mean"
-    return bool(parts.form.share) and (bool(parts.number) or not parts.form.axes_of(parts))
+    return not {*parts.prefixes} - OF_OTHERS and parts.form.is_share(parts)
 
 
 def of_other_network(metric: str) -> bool:

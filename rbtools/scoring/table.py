@@ -45,7 +45,7 @@ class Heading(NamedTuple):
     share: bool = False
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         return self.words or self.title
 
 
@@ -64,7 +64,7 @@ class Table:
         for heading, *cells in zip(self.headings, *self.rows, strict=True):
             counts = {cell.n for cell in cells if cell.n is not None and cell.value is not None}
             if counts:
-                columns[heading.shown] = sorted(counts, key=lambda n: n if isinstance(n, tuple) else (n, n))
+                columns[heading.text] = sorted(counts, key=lambda n: n if isinstance(n, tuple) else (n, n))
         return columns
 
     @property
@@ -180,7 +180,8 @@ def _path_column(
         if isinstance(value, bool):
             value = "yes" if value else "no"
         return TableCell(
-            _shown(value), interval(at(row.record, path[:-1])) if with_interval and is_number(value) else None
+            _cell_value(value),
+            interval(at(row.record, path[:-1])) if with_interval and is_number(value) else None,
         )
 
     return _TableColumn(heading, cell, optional)
@@ -193,7 +194,9 @@ def field_column(name: str) -> _TableColumn:
     """The column of a field, a metric or an expression that defined the groups of records."""
     compiled = expr.compile(name)
     title = {path: title for title, path in _IDENTITY.items()}.get(tuple(name.split(".")), name)
-    return _TableColumn(Heading(title, title == "seed"), lambda row: TableCell(_shown(_value(compiled, row))))
+    return _TableColumn(
+        Heading(title, title == "seed"), lambda row: TableCell(_cell_value(_value(compiled, row)))
+    )
 
 
 def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
@@ -284,7 +287,7 @@ def _value(compiled: expr.Expression, row: _Row) -> Any:
         return None
 
 
-def _shown(value: object) -> str | float | None:
+def _cell_value(value: object) -> str | float | None:
     return value if value is None or is_number(value) else str(value)
 
 
@@ -320,7 +323,7 @@ def text(cell: TableCell) -> str:
     if cell.value is None:
         return ""
     if isinstance(cell.value, str):
-        return plain(cell.value)
+        return printable(cell.value)
     shown = figure(cell.value, cell.digits)
     half = cell.deviation
     if half is None and cell.interval is not None and cell.plus_minus and is_symmetric(cell):
@@ -341,7 +344,7 @@ def is_symmetric(cell: TableCell) -> bool:
     return arms[0] >= 0.5 * arms[1]
 
 
-def plain(words: str) -> str:
+def printable(words: str) -> str:
     """Text on one line without control characters, which untrusted records may contain."""
     return _CONTROL.sub(lambda found: " " if found[0].isspace() else "\ufffd", words)
 

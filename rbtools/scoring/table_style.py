@@ -34,7 +34,7 @@ def styled(table: Table, style: Style) -> Table:
     style = style._replace(labels=labels | dict(style.labels))
     for place, heading in enumerate(headings):
         percent = style.percent and heading.share
-        words = style.labels.get(heading.title, heading.shown)
+        words = style.labels.get(heading.title, heading.text)
         headings[place] = heading._replace(words=f"{words}{' [%]' * (percent and '%' not in words)}")
         exact = heading.title.endswith((" p", " p_raw"))  # a p-value keeps its digits
         for row in rows:

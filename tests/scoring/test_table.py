@@ -155,7 +155,7 @@ def markdown_cells(document: str) -> list[str]:
 
 @given(words)
 def test_markdown_reads_back(found: str) -> None:
-    shown = table.plain(found).strip() or "–"
+    shown = table.printable(found).strip() or "–"
     cells = markdown_cells(render.to_markdown(one_cell(found)))
     assert cells[1:] == ["n", *[shown, "0.5000"] * 2]
 
@@ -182,7 +182,7 @@ def set_by_latex(source: str) -> str:
 @given(words)
 def test_latex_reads_back(found: str) -> None:
     escaped = render.latex(found)
-    assert set_by_latex(escaped) == table.plain(found)
+    assert set_by_latex(escaped) == table.printable(found)
     assert "--" not in escaped and not escaped.startswith(("[", "*"))
     lines = render.to_latex(one_cell(found)).splitlines()[1:]
     assert len(lines) == 8  # a name cannot add a line

@@ -17,7 +17,7 @@ from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.supernet import MixedOp, Supernet
 from rbtools.search import SEARCHES
-from rbtools.search.advrush import curvature
+from rbtools.search.darts import curvature
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
 from rbtools.trainer import supernet_search
