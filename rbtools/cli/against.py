@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError, UsageError, unknown
 from rbtools.registry import Registry
 from rbtools.scoring import published_difference
 
@@ -111,8 +111,13 @@ def load(name: str, file: str | None, records: Iterable[Record], screen: Termina
     return PublishedResults(name, rows)
 
 
-def check_file(name: str, file: str | None) -> None:
-    """Raise UsageError if the results of a source are not part of rbtools, and no file is given."""
+def check_source(name: str, file: str | None) -> None:
+    """Raise UsageError if a source is unknown, or if it needs a file and none is given."""
+    source, colon, place = name.partition(":")
+    if colon and source in SOURCES:
+        raise UsageError(f"--against is '{name}'. Write --against {source} --against-file '{place}'.")
+    if name not in SOURCES:
+        raise unknown("source of published results", name, SOURCES, UsageError)
     if file is None and SOURCES.load(name).shipped is None:
         raise UsageError(
             f"--against {name} needs the published file, which is not part of rbtools. Add --against-file"

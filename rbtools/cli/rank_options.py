@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from rbtools.cli.against import SOURCES, check_file
+from rbtools.cli.against import check_source
 from rbtools.cli.sink import FORMATS, compiled, names, where_param
 from rbtools.errors import UsageError
 from rbtools.records import expr
@@ -132,8 +132,9 @@ class RankOptions(Directions):
     )
     against: str | None = param(
         None,
-        "Show the published values of this source next to the values in the records.",
-        choices=tuple(SOURCES),
+        "Show the published values of robustbench, prbench, jung2023 or nasrobbench201 next to the values in"
+        " the records.",
+        metavar="SOURCE",
     )
     against_file: str | None = param(
         None,
@@ -156,7 +157,7 @@ class RankOptions(Directions):
             for field in getattr(self, name):
                 compiled(field, _LISTS[name])
         if self.against is not None:
-            check_file(self.against, self.against_file)
+            check_source(self.against, self.against_file)
         elif self.against_file is not None:
             raise UsageError("--against-file is the file of --against. Add --against SOURCE.")
         comparisons = {"--against": self.against, "--paired": self.paired, "--baseline": self.baseline}

@@ -193,8 +193,9 @@ class Tabular:
     def _mapped(self) -> dict[str, Column]:
         columns = {}
         for header, name in _pairs(self.columns, "--map", "Clean=acc"):
-            if name.endswith(":percent"):
-                right = f"--map '{header}={name.removesuffix(':percent')}' --percent '{header}'"
+            bare, _, unit = name.rpartition(":")
+            if bare and unit in numbers.SCALES:
+                right = f"--map '{header}={bare}'" + f" --percent '{header}'" * (unit == "percent")
                 raise RbError(f"--map {header}={name}: a unit is not part of a name. Write {right}.")
             columns[header] = Column(name, given=True)
         for header in filter(None, map(str.strip, next(csv.reader([self.percents]), []))):

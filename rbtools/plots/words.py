@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -67,6 +68,9 @@ _OWN: ContextVar[_Labels] = ContextVar("_OWN", default=_Labels({}))  # noqa: B03
 def own(labels: Sequence[str]) -> Iterator[None]:
     """Use the labels of the user, NAME=WORDS each, instead of the labels in this module. Raises RbError if a
     text has another form, or if the figure has no such name."""
+    if several := next((text for text in labels if re.search(";[^;=]+=", text)), None):
+        forms = " ".join(f"--label '{one.strip()}'" for one in several.split(";") if one.strip())
+        raise RbError(f"--label is '{several}'. Give the option once for each name: {forms}.")
     pairs = [text.partition("=") for text in labels]
     if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")

@@ -118,6 +118,7 @@ MISTAKES = {
         "--by acc --against robustbenhc results.jsonl": "Did you mean",
         "--by acc --against prbench results.jsonl": "needs the published file",
         "--by acc --against prbench --against-file missing.json results.jsonl": "No such file",
+        "--by acc --against prbench:a.json results.jsonl": "Write --against prbench --against-file 'a.json'.",
         "--by acc --against-file missing.json results.jsonl": "Add --against SOURCE.",
         "--by acc:lower results.jsonl": "Write 'acc', and --lower 'acc'.",
         "--by acc --lower params results.jsonl": "--lower names 'params', which is not in --by or --pareto.",

@@ -36,6 +36,8 @@ def test_own_words_stand_in_place_of_names() -> None:
     assert figure.get_suptitle() == "Ours"
     with pytest.raises(RbError, match=r"the figure has no 'pgd20.9'. Did you mean 'pgd20.8'"):
         drawn("scatter", some, y="pgd20.8", label=("pgd20.9=PGD",))
+    with pytest.raises(RbError, match=r"once for each name: --label 'acc=a' --label 'pgd20.8=b'"):
+        drawn("scatter", some, y="pgd20.8", label=("acc=a; pgd20.8=b",))
 
 
 @pytest.mark.parametrize(
