@@ -11,9 +11,9 @@ from rbtools.cli import options, shared, tables
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Sink, counted, form_param, names, where_param
 from rbtools.errors import RbError, UsageError
-from rbtools.records import dumps
+from rbtools.records import dumps, metric_name
 from rbtools.registry import param
-from rbtools.scoring import correlate, metric_words, table, table_style
+from rbtools.scoring import correlate, table, table_style
 from rbtools.scoring.groups import field
 from rbtools.scoring.ranking import Contender, averaged
 
@@ -220,7 +220,7 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
         rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
     built = table.Table(headings, list(rows.values()))
     if not form.startswith("csv"):
-        words = {name: metric_words.heading(name) for name in (*matrix.rows, *matrix.cols)}
+        words = {name: metric_name.heading(name) for name in (*matrix.rows, *matrix.cols)}
         built = table_style.styled(built, table_style.Style(labels=words))
     tables.write(built, matrix.cols[0], form, output, fixed=1)
 

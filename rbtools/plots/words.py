@@ -14,7 +14,6 @@ from rbtools.errors import RbError, near
 from rbtools.plots import style
 from rbtools.records import expr, metric_name
 from rbtools.records.results import at, short_dataset
-from rbtools.scoring import metric_words
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
@@ -100,7 +99,7 @@ def _words(text: str) -> str:
         return _WORDS[text]
     if ", " in text and "(" not in text:
         return ", ".join(map(label, text.split(", ")))
-    heading = metric_words.heading(text)
+    heading = metric_name.heading(text)
     measure, *rest = text.split(".")
     if heading == text and measure in _MEASURES:  # a kernel may be computed on attacked images
         of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")

@@ -12,7 +12,7 @@ from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
 from rbtools.records.results import at, by_metric, counts, interval, is_number, short_dataset
 from rbtools.records.sheet_cells import UNSEEN
-from rbtools.scoring import means, metric_words
+from rbtools.scoring import means
 from rbtools.scoring.rank_order import Ranked, Record
 
 Images = int | tuple[int, ...]  # a number of images; for a difference, the numbers of both sides
@@ -240,8 +240,19 @@ def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_
 
 
 def _metric_heading(name: str, suffix: str = "") -> Heading:
-    share = metric_words.is_share(name) and suffix not in (" p", " p_raw")
-    return Heading(f"{name}{suffix}", True, words=f"{metric_words.heading(name)}{suffix}", share=share)
+    share = is_share(name) and suffix not in (" p", " p_raw")
+    return Heading(f"{name}{suffix}", True, words=f"{metric_names.heading(name)}{suffix}", share=share)
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric, or a mean or difference of metrics, is a share of images or of noisy copies."""
+    tokens = expr.tokens(name)
+    of_names = [token.text for token in tokens if token.kind == "name"]
+    functions = {"mean", "min", "max", "std", "union", "union.common", "class.min"} & {*of_names}
+    signs = {token.text for token in tokens if token.kind != "name"}
+    names = [one for one in of_names if one not in functions]
+    of_globs = [re.sub(r"\*|\?|\[[^][]*\]", "1", one) for one in names]  # pgd20.* as pgd20.1
+    return bool(names) and all(map(metric_names.is_share, of_globs)) and signs <= {"(", ")", ",", "+", "-"}
 
 
 def _ranks(row: _Row) -> TableCell:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from rbtools.probabilistic.intervals import mean_interval
-from rbtools.records import answers, expr, sheet_cells
+from rbtools.records import answers, expr, metric_name, sheet_cells
 from rbtools.records.sheet_cells import of_cell
-from rbtools.scoring import means, metric_words, render, table
+from rbtools.scoring import means, render, table
 from rbtools.scoring.derived import derived
 from rbtools.scoring.rank_order import rank
 from rbtools.scoring.table_style import Style, styled
@@ -62,8 +62,8 @@ def test_csv_has_full_precision_and_interval_columns() -> None:
     ],
 )
 def test_a_heading_is_in_words_and_a_share_is_known(name: str, heading: str, share: bool) -> None:
-    assert metric_words.heading(name) == heading
-    assert metric_words.is_share(name) is share
+    assert metric_name.heading(name) == heading
+    assert table.is_share(name) is share
 
 
 def test_a_table_for_people() -> None:
