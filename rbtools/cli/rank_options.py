@@ -178,7 +178,7 @@ class RankOptions(Directions):
             if given and self.pivot and not self.keys:
                 raise UsageError(f"{option} needs a ranking, but --pivot keeps the order. Add --by METRIC.")
         self._check_conditions()
-        _ = self.style  # raises for a wrong --label before records are read
+        _ = self.keys, self.front, self.style  # wrong values are refused before records are read
 
     def _check_conditions(self) -> None:
         if self.form == "junit" and not self.conditions:
@@ -188,6 +188,8 @@ class RankOptions(Directions):
         if self.update and self.baseline is None:
             raise UsageError("--update-baseline replaces the record of --baseline. Add --baseline FILE.")
         if self.baseline is None:
+            if self.baseline_label is not None:
+                raise UsageError("--baseline-label names a record of --baseline. Add --baseline store.")
             if self.paired is None and any(one.relative for one in self.conditions):
                 raise UsageError(
                     "--assert: 'reference' is the record of --paired. Add --paired REFERENCE, or --baseline"
