@@ -251,7 +251,7 @@ def score(
 ) -> list[Record]:
     """Return the records with their composite score; see rb-score.
 
-    `weights` maps metrics to values such as 2 or "2:lower".
+    `weights` maps metrics to numbers such as 2; `lower` and `higher` name metrics with another direction.
     """
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
@@ -294,8 +294,8 @@ def search(
     """Return the result of a search over a table of records, as rb-search writes it.
 
     Call this function as `rbtools.api.search`, because `rbtools.search` is the package of the search
-    algorithms. `objective` is a metric or an expression, followed by ":lower" or ":higher" to override its
-    direction; nsga2 needs several objectives. `report_table` maps names to further tables in which the
+    algorithms. `objective` is a metric or an expression, whose direction `lower` and `higher` override;
+    nsga2 needs several objectives. `report_table` maps names to further tables in which the
     results are looked up.
     """
     return _of_records("search", [algorithm], {"objective": objective, **options}, records)

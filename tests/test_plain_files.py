@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from rbtools import datasets, plain_files
 from rbtools.cli import config
-from rbtools.commands import convert, rank, score
+from rbtools.commands import convert, rank
 from rbtools.datasets import content_hash, imagefolder, indices, npy
 from rbtools.errors import RbError, UsageError
 from rbtools.jobs import evidence
@@ -128,12 +128,10 @@ def test_records_and_settings_come_through_pipes() -> None:
     """As of `rb-rank <(...)` and `--config <(...)`: these are read once, from front to back."""
     threads = [
         poured("records", json.dumps(RECORD) + "\n"),
-        poured("weights", "acc: 2\n"),
         poured("config", "rb-rank: {by: acc}\n"),
     ]
     with guarded():
         assert list(read("records")) == [RECORD]
-        assert len(score._of_file("weights")) == 1
         assert config._paths(["--config", "config"]) == ["config"]
         assert config._read("config") == {"rb-rank": {"by": "acc"}}
     for thread in threads:
@@ -142,9 +140,8 @@ def test_records_and_settings_come_through_pipes() -> None:
 
 def test_devices_without_an_end_are_no_records_and_no_settings() -> None:
     with guarded():
-        for reader in (config._read, score._of_file):
-            with pytest.raises(UsageError, match="Cannot read /dev/zero"):
-                reader("/dev/zero")
+        with pytest.raises(UsageError, match="Cannot read /dev/zero"):
+            config._read("/dev/zero")
         result = CliRunner().invoke(rank.main, ["/dev/zero"])
     assert result.exit_code == 2 and "Cannot read /dev/zero: it is a device" in result.stderr
     with plain_files.streamed(os.devnull) as stream:

@@ -135,6 +135,7 @@ def _chosen(ctx: click.Context) -> str:
 
 class Command(_Main, click.Command):
     classes: Sequence[type] = ()  # the registered classes of a subcommand
+    tool: Tool | None = None  # the tool of these classes
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_pairs(args)
@@ -242,7 +243,7 @@ class Chooser(Group):
             help=for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}.",
             context_settings=CONTEXT,
         )
-        command.classes = classes
+        command.classes, command.tool = classes, self.tool
         return command
 
     def resolve_command(
@@ -286,14 +287,9 @@ class OptionChooser(_Main, click.Command):
             raise click.UsageError(str(wrong), ctx) from None
         ctx.meta["rbtools.named"] = dict(zip(names, classes, strict=False))
         config.apply(ctx, self.get_params(ctx), args)
-        try:
-            rest = super().parse_args(ctx, args)
-            self._refuse_choices(ctx)
-            return rest
-        except click.NoSuchOption as wrong:
-            params = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-            flags = [flag for one in params for flag in [*one.opts, *one.secondary_opts]]
-            raise click.UsageError(self.tool.no_such_option(wrong.option_name, classes, flags), ctx) from None
+        rest = super().parse_args(ctx, args)
+        self._refuse_choices(ctx)
+        return rest
 
     def of_examples(self, ctx: click.Context, params: Sequence[click.Parameter]) -> list[click.Option]:
         if ctx.meta.get("rbtools.named"):

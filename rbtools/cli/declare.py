@@ -155,7 +155,9 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
     options: dict[str, Option] = {}
     for cls in classes:
         for field in registry.options(cls):
-            option = Option.of(field, type_hints(cls)[field.name])._replace(multiple=False)
+            option = Option.of(field, type_hints(cls)[field.name])
+            pairs = "=" in (field.metadata["metavar"] or "")  # other tuples are typed as one list
+            option = option._replace(multiple=option.multiple and pairs)
             if field.name == strength_of([cls]) != "eps":  # a list, in the place of --eps
                 option = option._replace(kind=str)
             options.setdefault(field.name, option)
@@ -187,7 +189,7 @@ class Tool:
     subcommands; with `holds_only`, the tool has no other subcommands. `covers` is an option that sets all of
     the tool's own options (--preset) and makes the tool ignore values of these options in a configuration
     file. `lists` is the help of --list, which prints a line for each subcommand; if `lists` is empty, the
-    tool has no --list.
+    tool has no --list. `of_eps` contains the options that apply, like --eps, only to attacks in a ball.
     """
 
     name: str
@@ -200,6 +202,7 @@ class Tool:
     holds_only: bool = False
     commands: dict[str, Tool] = dataclasses.field(default_factory=dict)
     lists: str = ""
+    of_eps: Sequence[str] = ()
 
     @property
     def options(self) -> list[Option]:
@@ -208,7 +211,7 @@ class Tool:
 
     def options_beside(self, classes: Sequence[Any]) -> list[Option]:
         """The tool's own options beside those of the chosen classes, which may replace --eps."""
-        without = {"eps"} if strength_of(classes) != "eps" else set()
+        without = {"eps", *self.of_eps} if strength_of(classes) != "eps" else set()
         return [option for option in self.options if option.name not in without]
 
     @property
@@ -253,6 +256,11 @@ class Tool:
         return words.union(self.listed, *(below.vocabulary() for below in self.commands.values()))
 
     def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
+        strength, word = strength_of(classes), flag[2:].replace("-", "_")
+        if strength != "eps" and word in ("eps", *self.of_eps):
+            name = next(cls.name for cls in classes if strength_of([cls]) == strength)
+            instead = f" Give --{strength.replace('_', '-')} LIST." if word == "eps" else ""
+            return f"No option '{flag}' for {name}, because its threat is not a ball.{instead}"
         if self.by is not None and self.registry is not None:
             for cls in classes:
                 for field in registry.options(cls):
@@ -291,7 +299,7 @@ class Tool:
     def chosen(self, names: Sequence[str], values: Mapping[str, Any], classes: Sequence[type]) -> Any:
         assert self.registry is not None
         kind = self.registry.kind.replace(" ", "_")
-        params = {name: values[name] for name in method_options(classes) if values[name] is not None}
+        params = {name: values[name] for name in method_options(classes) if values[name] not in (None, ())}
         choice: dict[str, Any] = {} if self.by else {f"{kind}s": names} if self.many else {kind: names[0]}
         return self.run(values, params=params, **choice)
 

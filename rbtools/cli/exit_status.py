@@ -108,7 +108,10 @@ def sentence(wrong: click.ClickException) -> str:
         params = wrong.ctx.command.get_params(wrong.ctx)
         options = [one for one in params if isinstance(one, click.Option) and not one.hidden]
         flags = [flag for one in options for flag in [*one.opts, *one.secondary_opts]]
-        return no_such_option(wrong.option_name, flags)
+        tool, classes = getattr(wrong.ctx.command, "tool", None), wrong.ctx.meta.get("rbtools.classes", ())
+        if tool is None:
+            return no_such_option(wrong.option_name, flags)
+        return str(tool.no_such_option(wrong.option_name, classes, flags))
     text = " ".join(wrong.format_message().split())
     command = wrong.ctx.command if isinstance(wrong, click.UsageError) and wrong.ctx is not None else None
     if isinstance(command, click.Group) and (name := re.fullmatch(r"No such command '([^']*)'\.", text)):

@@ -152,6 +152,9 @@ _VALUES: dict[str, Callable[[str], list[str]]] = {
     "preset": _presets,
     "by": _metrics,
     "metric": _metrics,
+    "objective": _metrics,
+    "lower": _metrics,
+    "higher": _metrics,
 }
 
 

@@ -147,7 +147,9 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"{flag} is {value!r}. Expected True or False.")
         return value
-    if isinstance(value, Mapping) and option.multiple:
+    if isinstance(value, Mapping) and "=" in (option.field.metadata["metavar"] or ""):
+        value = [f"{name}={as_typed(one)}" for name, one in value.items()]
+    elif isinstance(value, Mapping) and option.multiple:
         streams.files |= value
         value = list(value)
     elif isinstance(value, Mapping) or (

@@ -119,17 +119,7 @@ def main(
     if scaled and typed.dataset is None:
         raise UsageError(f"{_given(typed_scaling)} describes the images of a data set. Add --dataset NAME.")
     if typed.checkpoints:
-        if option := _given(NOT_FOR_FILES):
-            raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
-        run = Run.of(
-            tool=screen.tool,
-            notify=screen.once,
-            dataset=typed.dataset,
-            data_dir=typed.data_dir,
-            **scaled,
-            **work,
-        )
-        recognised = _of_files([*typed.checkpoints, *typed.files], (typed.arch, normalize), screen, run)
+        recognised = _of_files(typed, normalize, {**scaled, **work}, screen)
         return _write(holding(recognised, choice["where"]), screen)
     program = _is_program(typed.dataset) or any(map(_is_program, (typed.arch or "").split(",")))
     _refuse_without_files(typed.files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
@@ -159,15 +149,19 @@ def main(
 
 
 def _of_files(
-    files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
+    typed: ArchOptions, normalize: str | None, settings: dict[str, Any], screen: shared.Terminal
 ) -> Iterator[dict[str, Any]]:
     """A record for each file, in the given order, with an `error` if the network is not recognised. Raises
     UsageError for a path that is not a file, before any file is read."""
     from rbtools.inputs import checkpoints
 
-    hints = checkpoints.CheckpointHints(*described)
+    if option := _given(NOT_FOR_FILES):
+        raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
+    settings |= {"dataset": typed.dataset, "data_dir": typed.data_dir}
+    run = Run.of(tool=screen.tool, notify=screen.once, **settings)
+    hints = checkpoints.CheckpointHints(typed.arch, normalize)
     shared.checked(hints, run)
-    paths = [shared.file_path(name) for name in files]
+    paths = [shared.file_path(name) for name in (*typed.checkpoints, *typed.files)]
 
     def file_records() -> Iterator[dict[str, Any]]:
         for path in paths:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.lattice import grid_param
-from rbtools.cli import options, parse_units, shared, streams
-from rbtools.cli.source import file_path
+from rbtools.cli import options, origin_models, parse_units, shared
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import opened
 from rbtools.records import dumps
 from rbtools.registry import REQUIRED, param, rare_param
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
-    from rbtools.execution.run import Run
 
 _SMALLEST_SAMPLE = 10  # images of --two-phase N
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
@@ -60,7 +57,7 @@ class AttackOptions:
     )
 
 
-@shared.command(choose=ATTACKS)
+@shared.command(choose=ATTACKS, of_eps=("two_phase", "precision_goal", "screen_steps"))
 @shared.takes("typed", AttackOptions)
 @options.source_options
 @options.takes_run()
@@ -132,11 +129,6 @@ def _two_phase(
     size, goal = typed.two_phase, typed.precision_goal
     if typed.ladder or typed.detail or typed.save_adv is not None:
         raise UsageError("--two-phase attacks only some images: leave out --ladder, --detail, --save-adv.")
-    if not method.in_ball:
-        raise UsageError(
-            f"--two-phase compares an attack with PGD in the same ball, and {method.name} searches in the"
-            f" threat {method.within.name}. Leave it out."
-        )
     if method.grid != "none":
         raise UsageError(
             "--two-phase does not work with --grid: its PGD runs use real-valued images. To attack all"
@@ -383,39 +375,13 @@ def transfer(
     from rbtools.jobs.transfer import transferred
 
     method, distances = parse_units.attack(ATTACKS, typed.attack, params, typed.eps, work.screen.warn)
-    records = _models_of(typed.origin, work.run)
+    records = origin_models.models_of(typed.origin, work.run)
     names = [record.get("checkpoint") for record in records]
     twice = [name for name in names if name is not None and names.count(name) > 1]
     if twice:
         raise UsageError(f"--from contains the checkpoint {twice[0][:19]}... twice. Leave one of them out.")
     sources = tuple(dumps(record).decode() for record in records)
     return shared.evaluate(source, work, transferred(method, distances, sources, work.run))
-
-
-def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
-    """One record for each file in --from, or the records that a Python call passes."""
-    given = streams.of_command().file(origin)
-    if isinstance(given, Mapping):
-        given = [given]
-    return [_model_of(one, run) for one in (origin.split(",") if given is None else given)]
-
-
-def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
-    from rbtools.inputs import checkpoints, resolve
-
-    try:
-        if isinstance(given, Mapping):
-            record = dict(given)
-        else:
-            path = file_path(given.strip())
-            with opened(path) as stream:
-                if stream.read(1) != b"{":
-                    return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
-            record = streams.of_command().one_record(path, "attack")
-        resolve.checkpoint_name(record, run)
-        return record
-    except RbError as wrong:
-        raise UsageError(f"--from: {wrong}") from None
 
 
 main.commands.update(none=none, preset=preset, check=check, curve=curve, transfer=transfer)

@@ -30,6 +30,9 @@ _SUMMARIES = {
 
 
 class _CorruptionName(NameForm):
+    def is_share(self, parts: metric_name.MetricName) -> bool:
+        return parts.suffix == "mean" or super().is_share(parts)
+
     def settings(self, parts: metric_name.MetricName) -> Entry:
         known = parts.of in CORRUPTIONS and parts.over
         return {"corruption": parts.of, "severity": int(parts.number)} if known else {}

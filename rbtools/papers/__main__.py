@@ -163,7 +163,7 @@ def main(
         if name == "list":
             click.echo(item_listing.listed())
         elif item is not None:
-            click.echo(item_listing.shown(item, setting, Path(folder), options["width"]))
+            click.echo(item_listing.described(item, setting, Path(folder), options["width"]))
         elif of == "search":
             from rbtools.papers import reproduce_search
 

@@ -14,6 +14,7 @@ from rbtools.cli.source import has_input
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError
 from rbtools.registry import param, rare_param
+from rbtools.scoring.rank_order import Directions
 from rbtools.search import SEARCHES, driver, outcome
 from rbtools.search.driver import Algorithm, Rules, Trace
 from rbtools.search.objective import SearchObjective, objectives
@@ -29,11 +30,11 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(Directions):
     objective: tuple[str, ...] = param(
         (),
         "Objectives, separated by commas: metrics, or expressions such as 'mean(fgsm.*, pgd20.*)'.",
-        metavar="EXPR[:lower|higher]",
+        metavar="LIST",
     )
     budget: int = param(150, "Number of queries in each run.", bounds="[1, inf)")
     runs: int | None = rare_param(
@@ -108,7 +109,7 @@ def main(
       rb-search random --objective pgd20.8 --budget 150 --runs 100 --table results.jsonl
       rb-search local --objective 'mean(fgsm.*, pgd20.*)' --format table results.jsonl
       rb-search bananas --objective acc --runs 10 --report-table results.jsonl results.jsonl
-      rb-search nsga2 --objective pgd20.8,params:lower --table results.jsonl
+      rb-search nsga2 --objective pgd20.8,params --lower params --table results.jsonl
       rb-search random --measure naswot --budget 2 --cells 1 --table results.jsonl
       rb-search nasi --steps 2 --cells 1 --channels 4 --table results.jsonl
     """
@@ -132,7 +133,7 @@ class SearchCommand:
         self.run, self.screen = self.work.run, self.work.screen
         self.space = nasbench201.NASBench201(channels=options.channels, cells=options.cells)
         texts = options.objective or (() if options.measure is None else (options.measure,))
-        self.wanted = objectives(texts) if texts or not algorithm.supernet else ()
+        self.wanted = objectives(texts, options) if texts or not algorithm.supernet else ()
         if len(self.wanted) > 1 and not algorithm.many:
             first, second, *_ = self.wanted
             raise UsageError(

@@ -16,7 +16,7 @@ from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
 from rbtools.search import SEARCHES, supernet_search
-from rbtools.search.advrush import curvature
+from rbtools.search.darts import curvature
 from rbtools.search.supernet import MixedOp, Supernet
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
