@@ -73,7 +73,8 @@ EXTRAS = {
     "ray": Probe(("ray",), "rb-attack fgsm --n 10 --jobs 1 --engine ray trained.jsonl"),
     "search": Probe(
         ("pymoo",),
-        "rb-arch --unique | rb-search nsga2 --objective arch.macs:lower,arch.params:lower --budget 50",
+        "rb-arch --unique | rb-search nsga2 --objective arch.macs,arch.params --lower arch.macs,arch.params"
+        " --budget 50",
     ),
     "tensorboard": Probe(
         ("tensorboard",),

@@ -228,7 +228,7 @@ class Bench:
 
 def record_of(name: str, **more: Any) -> dict[str, Any]:
     """A record of an architecture of the zoo or of NAS-Bench-201."""
-    from rbtools.inputs.checkpoints import named_arch
+    from rbtools.inputs.named_networks import named_arch
 
     return {"schema": 1, "arch": {**named_arch(name), **more}}
 

@@ -24,7 +24,7 @@ from scipy import stats
 
 from rbtools.proportions import wilson
 from rbtools.records import answers
-from rbtools.scoring import bootstrap, paired, paired_records
+from rbtools.scoring import bootstrap, paired
 
 Z = 1.959963984540054
 
@@ -109,7 +109,7 @@ def _p_of_means(right: np.ndarray) -> list[float]:
         for at, rows in enumerate(right)
     ]
 
-    def counted(record: paired_records.Record, entry: object) -> answers.Answers:
+    def counted(record: paired.Record, entry: object) -> answers.Answers:
         return answers.Answers("", right[int(record["arch"]["name"]), record["train"]["seed"]])
 
     draws = bootstrap.BootstrapDraws(
@@ -121,11 +121,11 @@ def _p_of_means(right: np.ndarray) -> list[float]:
         ),
     )
     others = [("", members) for members in groups[1:]]
-    rows, _ = paired_records.compare(groups[0], others, counted, draws, ["m.8"])
+    rows, _ = paired.compare(groups[0], others, counted, draws, ["m.8"])
     return [row["m.8"]["p"] for row in rows]
 
 
-def _record(name: str, seed: int, metrics: dict[str, np.ndarray]) -> paired_records.Record:
+def _record(name: str, seed: int, metrics: dict[str, np.ndarray]) -> paired.Record:
     evals = []
     for metric, right in metrics.items():
         n, count = len(right), int(right.sum())

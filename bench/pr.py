@@ -25,7 +25,7 @@ import torch
 from common import images_of_folder, published_resnet18
 from torch import Tensor, nn
 
-from rbtools.evaluation import fast_model, probabilistic
+from rbtools.evaluation import fast_model, noisy_copies
 from rbtools.evaluation.base import Batch, batch_size
 from rbtools.execution import precision
 from rbtools.execution.run import Run
@@ -83,7 +83,7 @@ def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor,
     still_correct = exact.take(exact.clean)
     count = len(still_correct.ids)
     few = 1 if args.device == "cpu" else args.samples
-    probabilistic.sample_copies(fast, noise, GAMMAS, 1)  # warm
+    noisy_copies.sample_copies(fast, noise, GAMMAS, 1)  # warm
     # Both alternate, so that what else the machine does falls on both.
     plain = mine = 0.0
     found: list[Any] = []
@@ -91,7 +91,7 @@ def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor,
         plain += seconds_of(lambda: plain_loop(model, images[exact.clean], labels[exact.clean], GAMMAS, few))[
             0
         ]
-        took, found = seconds_of(lambda: probabilistic.sample_copies(fast, noise, GAMMAS, args.samples))
+        took, found = seconds_of(lambda: noisy_copies.sample_copies(fast, noise, GAMMAS, args.samples))
         mine += took
     plain *= args.samples / few
     drawing, _ = seconds_of(
@@ -115,8 +115,8 @@ def compare_sampling(args: argparse.Namespace, model: nn.Module, images: Tensor,
     }
     if args.check:
         few_samples = min(args.samples, args.check)
-        some = probabilistic.sample_copies(exact, noise, GAMMAS, few_samples)
-        other = probabilistic.sample_copies(fast, noise, GAMMAS, few_samples)
+        some = noisy_copies.sample_copies(exact, noise, GAMMAS, few_samples)
+        other = noisy_copies.sample_copies(fast, noise, GAMMAS, few_samples)
         line["checked_copies"] = count * few_samples * len(GAMMAS)
         line["differing_counts"] = sum(
             int((a.right != b.right).sum()) for a, b in zip(some, other, strict=True)
@@ -145,7 +145,7 @@ def compare_adaptive(args: argparse.Namespace) -> None:
     count = int(tile.clean.sum())
     rule = [sequential.anytime(args.maximum, rho)]
     exact = [sequential.fixed(args.maximum, rho)]
-    took, (found,) = seconds_of(lambda: probabilistic.sample_copies(tile, noise, [gamma], args.maximum, rule))
+    took, (found,) = seconds_of(lambda: noisy_copies.sample_copies(tile, noise, [gamma], args.maximum, rule))
     spent = int(found.drawn.sum())
     line = {
         "figure": "adaptive",
@@ -159,7 +159,7 @@ def compare_adaptive(args: argparse.Namespace) -> None:
         "undecided": int((found.decisions[tile.clean] < 0).sum()),
     }
     if args.check:
-        (fixed,) = probabilistic.sample_copies(tile, noise, [gamma], args.maximum, exact)
+        (fixed,) = noisy_copies.sample_copies(tile, noise, [gamma], args.maximum, exact)
         # An undecided image counts by its estimate.
         mine = torch.where(
             found.decisions[:, 0] < 0,

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.attacks import ATTACKS, cw_l2
-from rbtools.evaluation import probabilistic
+from rbtools.evaluation import noisy_copies
 from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES
 from rbtools.rng.draws import Draws
@@ -106,15 +106,15 @@ def pr(count: int) -> None:
     model, x = network().eval().requires_grad_(False), images()
     ids = torch.arange(IMAGES, device="cuda")
     batch = Batch(model, x, model(x).argmax(1), ids, seed=0, chunk_size=1024)
-    block = probabilistic.batch_size(ids.device, (3, 8, 8)) // IMAGES
-    probabilistic.batch_size = lambda device, shape: IMAGES  # a draw of each image is a batch
+    block = noisy_copies.batch_size(ids.device, (3, 8, 8)) // IMAGES
+    noisy_copies.batch_size = lambda device, shape: IMAGES  # a draw of each image is a batch
     try:
-        probabilistic.sample_copies(batch, NOISES.build("uniform"), (0.1,), min(count, block))
+        noisy_copies.sample_copies(batch, NOISES.build("uniform"), (0.1,), min(count, block))
     finally:
-        probabilistic.batch_size = BATCH_SIZE
+        noisy_copies.batch_size = BATCH_SIZE
 
 
-BATCH_SIZE = probabilistic.batch_size
+BATCH_SIZE = noisy_copies.batch_size
 
 
 def works() -> Iterator[tuple[str, str, Callable[[], dict[str, float]]]]:

@@ -212,7 +212,7 @@ def read_back(
     """
     from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
     from rbtools.errors import RbError
-    from rbtools.inputs.checkpoints import named_arch
+    from rbtools.inputs.named_networks import named_arch
     from rbtools.models import checkpoint
 
     about: dict[str, Any] = {}

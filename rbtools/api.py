@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rbtools.check_input import outside_inference
 from rbtools.cli import options as tool_options
 from rbtools.cli import python_calls, streams
-from rbtools.cli.build_context import CommandContext
 from rbtools.cli.declare import Tool
 from rbtools.cli.python_calls import as_typed
 from rbtools.cli.streams import MemoryStreams
@@ -252,7 +251,7 @@ def score(
 ) -> list[Record]:
     """Return the records with their composite score; see rb-score.
 
-    `weights` maps metrics to values such as 2 or "2:lower".
+    `weights` maps metrics to numbers such as 2; `lower` and `higher` name metrics with another direction.
     """
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
@@ -295,8 +294,8 @@ def search(
     """Return the result of a search over a table of records, as rb-search writes it.
 
     Call this function as `rbtools.api.search`, because `rbtools.search` is the package of the search
-    algorithms. `objective` is a metric or an expression, followed by ":lower" or ":higher" to override its
-    direction; nsga2 needs several objectives. `report_table` maps names to further tables in which the
+    algorithms. `objective` is a metric or an expression, whose direction `lower` and `higher` override;
+    nsga2 needs several objectives. `report_table` maps names to further tables in which the
     results are looked up.
     """
     return _of_records("search", [algorithm], {"objective": objective, **options}, records)
@@ -324,17 +323,17 @@ def load(record: Given, **options: object) -> nn.Module:
     return network
 
 
-@tool_options.run_options
-def _load(work: CommandContext) -> None:
+@tool_options.takes_run(without=("precision", "prepare"))
+def _load(work: tool_options.CommandContext) -> None:
     from rbtools.execution import device
-    from rbtools.inputs import checkpoints, recognition, resolve
+    from rbtools.inputs import checkpoints, resolve
 
     memory, run = streams.of_command(), work.run
     assert isinstance(memory, MemoryStreams)
     (record,) = memory.records
     place = device.choose(run)
     if "checkpoint_file" in record and "dataset" not in record and run.selection.dataset is None:
-        left = recognition.left_open(record)
+        left = checkpoints.left_open(record)
         if left:
             work.screen.warn(
                 f"The record leaves open its {left}. Name the data set (dataset=), whose images decide it."

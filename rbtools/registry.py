@@ -7,13 +7,10 @@ the class imports torch from `rbtools.lazy`, so that `--help` and look-ups in th
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib
-import math
-import operator
 import os
 import re
 import sys
@@ -21,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rbtools.check_field import check_field
 from rbtools.errors import RbError, UsageError, near, shown, unknown
 from rbtools.plain_files import read_plain
 
 OWN = "python:"  # prefix of a user's own class: python:MODULE:CLASS
 REQUIRED = dataclasses.MISSING  # marks a field without default
-MOST = 2**63 - 1  # the largest whole number in a record
 
 
 def param(
@@ -41,27 +38,36 @@ def param(
     optional: bool = False,
     elsewhere: str | None = None,
     bounds: str | None = None,
-    typed: object = None,
+    typed: object = REQUIRED,
     flags: tuple[str, ...] = (),
     variable: str | None = None,
     positional: bool = False,
     last: bool = False,
+    group: str | None = None,
+    rare: bool = False,
+    factory: Callable[[], object] | Any = REQUIRED,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
     `unit="eps"` marks a distance on the [0, 1] scale of pixels, which the command line reads like `--eps` (in
     1/255 for L-infinity). `name` is the public name if it is not a valid name in Python ("lambda"). `check`
-    is a key of RULES. `metavar` is the placeholder of the value in the help. If `optional` is true and the
-    field has its default value, the field is left out of records and keys, so that earlier results without
-    the option remain valid. `elsewhere` is the name of the option in other programs, for a hint. `bounds` are
-    the limits of a number, such as "[1, inf)" or "(0, 1)". `typed` is the default on the command line, if it
-    differs from the default of the field. `flags` replaces the flags of the option, which are by default
-    --NAME and, for a bool, also --no-NAME. `variable` is an environment variable that overrides the default.
-    A `positional` field is typed without a flag. Fields with `last` follow all others. A field whose default
-    is REQUIRED must be given.
+    is a key of RULES in check_field.py. `metavar` is the placeholder of the value in the help. If `optional`
+    is true and the field has its default value, the field is left out of records and keys, so that earlier
+    results without the option remain valid. `elsewhere` is the name of the option in other programs, for a
+    hint. `bounds` are the limits of a number, such as "[1, inf)" or "(0, 1)". `typed` is the default on the
+    command line, if it differs from the default of the field, which `factory` makes if it can change. `flags`
+    replaces the flags of the option, which are by default --NAME and, for a bool, also --no-NAME. `variable`
+    is an environment variable that overrides the default. A `positional` field is typed without a flag.
+    Fields with `last` follow all others. A field whose default is REQUIRED must be given. `group` is the
+    heading in the help of options that several tools have (GROUPS in cli/option_groups.py). `--help` only
+    names a `rare` option, and `--help-all` explains it.
     """
     metadata = dict(locals())  # all arguments
-    return dataclasses.field(default=metadata.pop("default"), metadata=metadata)
+    default, factory = metadata.pop("default"), metadata.pop("factory")
+    return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
+
+
+rare_param = functools.partial(param, rare=True)
 
 
 def public_name(field: dataclasses.Field[Any]) -> str:
@@ -73,11 +79,6 @@ def option_name(field: dataclasses.Field[Any]) -> str:
     """The option of a field as messages name it, such as --epochs."""
     flags: tuple[str, ...] = field.metadata.get("flags") or ()
     return flags[0] if flags else f"--{public_name(field).replace('_', '-')}"
-
-
-def kind_of(field: dataclasses.Field[Any]) -> str:
-    """The name of the type of a field's values, such as int."""
-    return str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
 
 
 def options(cls: type) -> list[dataclasses.Field[Any]]:
@@ -127,7 +128,7 @@ class Registered:
             if "help" in field.metadata or field.name == "eps":
                 given = getattr(self, field.name)
                 label = f"{public_name(field)} of {type(self).__name__}"
-                value = _check(field, given, label, norm, getattr(self, "eps", 0.0))
+                value = check_field(field, given, label, norm, getattr(self, "eps", 0.0))
                 if value is not given:
                     object.__setattr__(self, field.name, value)
 
@@ -308,7 +309,8 @@ class Registry(Mapping[str, str]):
         norm = values.get("norm", getattr(cls, "norm", "linf"))
         for key, value in values.items():
             label = f"{public_name(fields[key])} of {self.kind} '{name}'"
-            values[key] = _check(fields[key], value, label, norm, values.get("eps", getattr(cls, "eps", 0.0)))
+            eps = values.get("eps", getattr(cls, "eps", 0.0))
+            values[key] = check_field(fields[key], value, label, norm, eps)
         return cls(**values)
 
 
@@ -334,82 +336,3 @@ def _imported(kind: str, name: str, place: str) -> object:
     if not hasattr(loaded, attribute):
         raise RbError(f"The module {module} has no {attribute}.")
     return getattr(loaded, attribute)
-
-
-# The values of `check`: a rule for a number, and its text.
-RULES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "positive": (lambda value: value > 0, "above 0"),
-    "non-negative": (lambda value: value >= 0, "0 or more"),
-    "count": (lambda value: value >= 1, "1 or more"),
-    "fraction": (lambda value: 0 <= value <= 1, "from 0 to 1"),
-    "below one": (lambda value: 0 <= value < 1, "from 0 to below 1"),
-    "share": (lambda value: 0 <= value < 1, "a share from 0 to below 1"),
-    "quality": (lambda value: 1 <= value <= 100, "from 1 to 100"),
-}
-
-
-def _check(field: dataclasses.Field[Any], value: Any, label: str, norm: Any, eps: Any) -> Any:
-    """The value of a field, converted by `plain`. Raises RbError if the value is out of range; the method's
-    `norm` and `eps` limit its distances."""
-    choices = field.metadata.get("choices")
-    if value is None and (field.default is None or "None" in str(field.type)):
-        return None
-    if choices and isinstance(value, str | None) and value not in choices:
-        raise RbError(f"{label} is '{value}'.{near(str(value), choices)} Choose from: {', '.join(choices)}.")
-    value = plain(field, value, label)
-    check_number(field, value, label)
-    if isinstance(value, float | int) and (field.name == "eps" or field.metadata.get("unit") == "eps"):
-        # a default step may be 2.5 eps; attacks that search within any distance have a larger default
-        larger = field.default if field.name == "eps" else 2.5 * eps if isinstance(eps, float | int) else 0.0
-        most = max(1.0, larger if isinstance(larger, float | int) else 0.0)
-        # searches on a lattice round eps up
-        if value < 0 or (norm == "linf" and value > most * (1 + 1e-5)):
-            expected = "0 to 1 (pixels are in [0, 1])" if norm == "linf" else "0 or more"
-            hint = f"; {value:g}/255 is {field.name}={value:g} / 255" if 1 < value <= 255 else ""
-            raise RbError(f"{label} is {value:g}. Expected {expected}{hint}.")
-    return value
-
-
-_KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "bool": (lambda value: {True: True, False: False}[value], "True or False"),
-    "int": (operator.index, "a whole number"),
-    "float": (float, "a number"),
-    "str": (operator.methodcaller("__str__"), "a text"),
-}
-
-
-def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
-    """Convert a number, a text or a switch to the type of its field. Raises RbError for another type."""
-    kind = kind_of(field)
-    if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
-        return value
-    made, expected = _KINDS[kind]
-    wrong = isinstance(value, str) != (kind == "str") or (isinstance(value, bool) and kind != "bool")
-    with contextlib.suppress(TypeError, ValueError, KeyError, OverflowError):
-        if not wrong:
-            return made(value)
-    raise RbError(f"{label} is {shown(repr(value))}. Expected {expected}.")
-
-
-def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
-    """Raise RbError if a number is not finite, or if the field's `check` or `bounds` exclude it."""
-    if not isinstance(value, int | float):
-        return
-    if isinstance(value, float) and not math.isfinite(value):
-        raise RbError(f"{label} is {value:g}. Expected a finite number.")
-    if abs(value) > MOST and isinstance(value, int):
-        raise RbError(f"{label} is {value}, which is too large. Expected {MOST} at most.")
-    rule, bounds = field.metadata.get("check"), field.metadata.get("bounds")
-    holds, words = RULES[rule] if rule else within(bounds) if bounds else (None, "")
-    if holds is not None and not holds(value):
-        raise RbError(f"{label} is {value:g}. It must be {words}.")
-
-
-def within(bounds: str) -> tuple[Callable[[float], bool], str]:
-    """The rule for bounds such as [1, inf) or (0, 1), and the rule in words."""
-    least, most = map(float, bounds[1:-1].split(","))
-    low, high = (operator.gt, operator.ge)[bounds[0] == "["], (operator.lt, operator.le)[bounds[-1] == "]"]
-    first = f"{least:.0f} or more" if bounds[0] == "[" else f"above {least:.0f}"
-    last = f"{most:.0f} at most" if bounds[-1] == "]" else f"below {most:.0f}"
-    words = first if most == math.inf else f"{first}, and {last}"
-    return (lambda value: low(value, least) and high(value, most)), words

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
-from rbtools.inputs.checkpoints import named_arch
+from rbtools.inputs.named_networks import named_arch
 from rbtools.models import build
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.normalize import Known, behind

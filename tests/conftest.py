@@ -363,7 +363,8 @@ def _name_groups(items: list[pytest.Item]) -> None:
 
 # What a file of tests imports where it trains networks of its own, and where it computes with torch.
 _TRAINING = re.compile(
-    r"rbtools\.trainer(\.| import .*\b)(train_model|recipe|supernet_search)\b"
+    r"rbtools\.trainer(\.| import .*\b)(train_model|recipe)\b"
+    r"|rbtools\.search import .*\bsupernet_search\b"
     r"|rbtools\.commands(\.train\b| import .*\btrain\b)|\brbtools\.train\(|\"train\": \["
     r"|\brun\(\"train\""
 )

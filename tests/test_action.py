@@ -75,7 +75,8 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
         "evaluate": "fgsm --eps 8 --n 40 --dataset digits",
         "records": "models.jsonl",
         "by": "fgsm.8",
-        "assert": "fgsm.8 >= reference - .01\npoint:acc >= 0\n",
+        "assert": "fgsm.8 >= reference - .01\n",
+        "assert-point": "acc >= 0\nacc <= 1\n",
     }
     status, said = gated(tmp_path, **inputs)
     assert status == 0 and "no baseline" in said and not baseline.exists(), said
@@ -87,7 +88,7 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
     assert "fgsm.8" in accepted["metrics"]
     outputs = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
     report = ElementTree.parse(outputs["junit"]).getroot().attrib
-    assert (report["tests"], report["failures"]) == ("2", "0")
+    assert (report["tests"], report["failures"]) == ("3", "0")
 
     # A condition that fails: the baseline stays, and the report and the summary say why.
     status, said = gated(tmp_path, **{**inputs, "assert": "fgsm.8 >= reference + .5"})

@@ -118,7 +118,7 @@ NOT_IN_PYTHON = {
     "help",
     "version",
 }
-NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}
+NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run", "plan"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered"}
 # The first arguments of a function, otherwise "record": words or a stream on the command line.
 GIVEN = {
@@ -182,13 +182,16 @@ def written(tool: str, words: str, given: list[dict[str, Any]]) -> list[dict[str
 
 
 def test_score_rank_and_corr_give_what_their_tools_write() -> None:
-    some, key = results(), "mean(acc,pgd20.8):lower"
-    scored = rbtools.score(some, ["acc", "pgd20.8:2"], within="dataset")
-    assert scored == written("score", "--metric acc,pgd20.8:2 --within dataset", some)
-    assert rbtools.score(some, weights={"acc": 1, "pgd20.8": "2:higher"}, within=["dataset"]) == scored
+    some, key = results(), "mean(acc,pgd20.8)"
+    scored = rbtools.score(some, ["acc"], weight={"pgd20.8": 2}, within="dataset")
+    assert scored == written("score", "--metric acc --weight pgd20.8=2 --within dataset", some)
+    weights = {"acc": 1, "pgd20.8": 2}
+    assert rbtools.score(some, weights=weights, higher="pgd20.8", within=["dataset"]) == scored
     assert rbtools.rank(scored, top=3) == written("rank", "--top 3", scored)
-    ranked = rbtools.rank(some, key, aggregate_by="train.method", where="acc > 0.3")
-    assert ranked == written("rank", f"--by {key} --aggregate-by train.method --where 'acc > 0.3'", some)
+    ranked = rbtools.rank(some, key, lower=key, aggregate_by="train.method", where="acc > 0.3")
+    assert ranked == written(
+        "rank", f"--by {key} --lower {key} --aggregate-by train.method --where 'acc > 0.3'", some
+    )
     found = rbtools.corr(some, kind="kendall", rows="acc", bootstrap=20, seed=3)
     assert found == written("corr", "--kind kendall --rows acc --bootstrap 20 --seed 3", some)
     sets = {"ours": some, "theirs": some}

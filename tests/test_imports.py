@@ -23,7 +23,7 @@ from rbtools.registry import rooms
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = set("errors lazy registry units plain_files proportions check_input graphs".split())
+COMMON = set("errors lazy registry units plain_files proportions check_field check_input graphs".split())
 
 _LIBRARIES = set(
     "spaces models datasets threats attacks corruptions defences certification training"

@@ -18,13 +18,14 @@ from click.testing import CliRunner
 
 from rbtools import datasets, plain_files
 from rbtools.cli import config
-from rbtools.commands import convert, rank, score
+from rbtools.commands import convert, rank
 from rbtools.datasets import content_hash, imagefolder, indices, npy
 from rbtools.errors import RbError, UsageError
 from rbtools.jobs import evidence
 from rbtools.models import published, read_checkpoint
 from rbtools.records.lines import read
 from rbtools.store import checksum
+from tests.fingerprints import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = {"schema": 1, "arch": {"name": "x"}, "metrics": {"acc": 0.5}}
@@ -52,7 +53,7 @@ def guarded() -> Iterator[None]:
 # Functions that read a path from a record, an untrusted folder or an option.
 READERS: dict[str, Callable[[str], Any]] = {
     "npz": lambda path: datasets.load(f"npz:{path}", "test"),
-    "the hash of npz": lambda path: datasets.fingerprint(f"npz:{path}", "test"),
+    "the hash of npz": lambda path: fingerprint(f"npz:{path}", "test"),
     "parquet": lambda path: datasets.load(f"parquet:{path}", "test"),
     "a checkpoint": lambda path: read_checkpoint.read(path),
     "NATS-Bench's": lambda path: published.read_pickle(Path(path)),
@@ -127,12 +128,10 @@ def test_records_and_settings_come_through_pipes() -> None:
     """As of `rb-rank <(...)` and `--config <(...)`: these are read once, from front to back."""
     threads = [
         poured("records", json.dumps(RECORD) + "\n"),
-        poured("weights", "acc: 2\n"),
         poured("config", "rb-rank: {by: acc}\n"),
     ]
     with guarded():
         assert list(read("records")) == [RECORD]
-        assert len(score._of_file("weights")) == 1
         assert config._paths(["--config", "config"]) == ["config"]
         assert config._read("config") == {"rb-rank": {"by": "acc"}}
     for thread in threads:
@@ -141,9 +140,8 @@ def test_records_and_settings_come_through_pipes() -> None:
 
 def test_devices_without_an_end_are_no_records_and_no_settings() -> None:
     with guarded():
-        for reader in (config._read, score._of_file):
-            with pytest.raises(UsageError, match="Cannot read /dev/zero"):
-                reader("/dev/zero")
+        with pytest.raises(UsageError, match="Cannot read /dev/zero"):
+            config._read("/dev/zero")
         result = CliRunner().invoke(rank.main, ["/dev/zero"])
     assert result.exit_code == 2 and "Cannot read /dev/zero: it is a device" in result.stderr
     with plain_files.streamed(os.devnull) as stream:
@@ -159,7 +157,7 @@ OPENS = set(
 MAY = {
     "a file of the system": "cli/exit_status cli/output cli/terminal datasets/streaming execution/device"
     " execution/precision execution/ray_engine measures/jacobian",
-    "a file of a package": "cli/docs/pages corruptions/frost datasets/digits datasets/imagenet"
+    "a file of a package": "cli/docs/pages corruptions/frost datasets/digits datasets/photographs"
     " datasets/published_files records/schema pages/templates papers/packaged papers/printed"
     " papers/formats/robustbench registry zoo/external zoo/leaderboard_names",
     "a file that a recipe wrote": "papers/__main__ papers/pipes papers/figures_of_papers",

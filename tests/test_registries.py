@@ -30,6 +30,7 @@ from rbtools.records import metric_name
 from rbtools.search import SEARCHES
 from rbtools.training import METHODS
 from tests.attacks.test_own_attacks import SHORT
+from tests.fingerprints import fingerprint
 from tests.networks import draws_for
 
 METHOD_REGISTRIES = (ATTACKS, CERTIFIERS, CORRUPTIONS, MEASURES, METHODS, NOISES, SEARCHES)
@@ -242,7 +243,7 @@ def test_a_noise_keeps_its_radius_and_the_box_and_belongs_to_the_example(name: s
 def needs_no_files(name: str) -> bool:
     """Whether a data set is there without a file of its own in a folder of data sets."""
     try:
-        return bool(datasets.fingerprint(name, "test", "nowhere"))
+        return bool(fingerprint(name, "test", "nowhere"))
     except RbError:
         return False
 
@@ -272,9 +273,9 @@ def test_a_data_set_is_what_its_description_says(name: str, full_name: Callable[
         assert set(data.labels.tolist()) == set(range(about.classes))
         assert (data.name, data.split, data.class_names) == (name, split, about.class_names)
         assert int(data.images.max()) > 200 and int(data.images.min()) < 50  # the whole range is used
-        fingerprint = datasets.fingerprint(name, split)
-        assert re.fullmatch("[0-9a-f]{64}", fingerprint) and fingerprint == datasets.fingerprint(name, split)
-        fingerprints.add(fingerprint)
+        found = fingerprint(name, split)
+        assert re.fullmatch("[0-9a-f]{64}", found) and found == fingerprint(name, split)
+        fingerprints.add(found)
         again = datasets.load(name, split)
         assert torch.equal(again.images, data.images) and torch.equal(again.labels, data.labels)
     assert len(fingerprints) == len(about.sizes)

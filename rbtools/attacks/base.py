@@ -8,15 +8,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
 from rbtools.attacks import lattice
-from rbtools.attacks.search_options import AttackSearch
+from rbtools.attacks.mean_over_draws import eot_param
+from rbtools.check_field import kind_of
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import Registered, config, kind_of, param
+from rbtools.registry import Registered, config, param, rare_param
 from rbtools.threats.ball import ORDER, AnyDistance, Ball
 from rbtools.threats.base import Threat
 
@@ -40,7 +41,7 @@ def norm_param(*more: str) -> Any:
 
 def step_size_param(default: str) -> Any:
     """The field of the step size. `default` is the default value in words, for --help."""
-    return param(
+    return rare_param(
         None,
         f"Step size in the unit of --eps, or as a multiple of eps: 0.25*eps.  [default: {default}]",
         unit="eps",
@@ -49,7 +50,7 @@ def step_size_param(default: str) -> Any:
 
 
 def relative_step_param() -> Any:
-    return param(None, "Step size as a fraction of eps.", check="non-negative")
+    return rare_param(None, "Step size as a fraction of eps.", check="non-negative")
 
 
 def backend_param() -> Any:
@@ -58,6 +59,15 @@ def backend_param() -> Any:
         "The code to run: that of this package, or AutoAttack's own code (pyautoattack).",
         choices=("rbtools", "pyautoattack"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackSearch:
+    """The options of every attack. The oracle follows them: an attack does not know the grid of the images
+    or the samples of a randomised model."""
+
+    grid: str = lattice.grid_param()
+    eot: int | None = eot_param()
 
 
 class Attack(AttackSearch, Registered):

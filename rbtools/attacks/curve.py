@@ -11,7 +11,7 @@ from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.errors import unknown
 from rbtools.lazy import torch
-from rbtools.registry import Registry, param
+from rbtools.registry import Registry, rare_param
 from rbtools.threats.ball import distances
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class CurveAttack(MinimalNormAttack):
 
     eps: float | None = None  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param("l1")
-    queries: int = param(2000, "Maximum number of network passes for each image.", check="positive")
+    queries: int = rare_param(2000, "Maximum number of network passes for each image.", check="positive")
 
     @property
     def most_passes(self) -> int:

@@ -11,7 +11,7 @@ from rbtools.attacks.active_examples import ExampleRows, check_schedule, misclas
 from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.attacks.oracle import Oracle
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ class CWL2(MinimalNormAttack):
     eps: float | None = 8.0  # type: ignore[assignment]  # None: any distance
     steps: int = param(100, "Number of Adam steps in each run.", check="positive")
     searches: int = param(9, "Number of runs in the search for the weight c.", check="positive")
-    c: float = param(0.01, "Weight of the margin in the first run.", check="positive")
+    c: float = rare_param(0.01, "Weight of the margin in the first run.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
     kappa: float = param(
         0.0, "Logit margin from which the attack on an image counts as successful.", check="non-negative"

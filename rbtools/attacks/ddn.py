@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.attacks import losses, minimal_norm, steps
 from rbtools.attacks.minimal_norm import MinimalNormAttack, Search
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.threats import ball
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class DDN(MinimalNormAttack):
 
     eps: float | None = 0.5  # type: ignore[assignment]  # None: any distance
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    gamma: float = param(0.05, "Relative change of the norm in each step.", check="positive")
+    gamma: float = rare_param(0.05, "Relative change of the norm in each step.", check="positive")
     first_norm: float = param(1.0, "Norm of the perturbation in the first step.", check="positive")
-    step_size: float = param(1.0, "Size of the first step.", check="positive")
+    step_size: float = rare_param(1.0, "Size of the first step.", check="positive")
 
     def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         farthest = torch.linalg.vector_norm(torch.maximum(images, 1 - images), dim=(1, 2, 3), keepdim=True)

@@ -9,7 +9,7 @@ from rbtools.attacks import losses, minimal_norm, steps
 from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack, Search
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.threats import ball
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class FMN(MinimalNormAttack):
     eps: float | None = 8 / 255  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param("l1")
     steps: int = param(100, "Number of gradient steps.", check="positive")
-    step_size: float = param(1.0, "L2 size of the first step.", check="positive")
+    step_size: float = rare_param(1.0, "L2 size of the first step.", check="positive")
     last_step_size: float = param(0.01, "L2 size of the last step.", check="positive")
-    gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
+    gamma: float = rare_param(0.05, "Relative change of the radius in the first step.", check="positive")
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 
     def search(

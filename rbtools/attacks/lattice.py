@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import rare_param
 from rbtools.threats import ball
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _SMALLER = (0.97, 0.9, 0.75)  # shares of eps for new searches in L2 and L1 afte
 
 
 def grid_param() -> Any:
-    return param(
+    return rare_param(
         "none",
         "With 8bit, all pixels of an attacked image are k/255, as in an 8-bit image file.",
         choices=("none", "8bit"),

@@ -45,6 +45,11 @@ def of_class(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.gather(1, labels[:, None])[:, 0]
 
 
+def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """The logit of the label minus the largest other logit (N,), negative if misclassified."""
+    return of_class(logits, labels) - best_other(logits, labels)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 

@@ -18,7 +18,7 @@ from rbtools.attacks.active_examples import wide
 from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.oracle import Evaluated, Oracle
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import rare_param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ BY_MARGIN = 3  # points kept for each example because of their mean margin, whic
 
 
 def eot_param() -> Any:
-    return param(
+    return rare_param(
         None,
         "Number of samples of a randomised model over which each gradient or score is averaged."
         f"  [default: {DEFAULT} for a randomised model, otherwise 1]",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.attacks import lattice
-from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.losses import logit_margin
 from rbtools.attacks.partial_results import PartialResults
 from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
@@ -192,10 +192,22 @@ class Oracle:
         inputs.register_hook(self.passes.gradient)
         try:
             return widen(self.model(inputs))
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            if "requires grad" in str(error):
+            if self._refuses_gradients(images[:1].detach()):
                 raise not_differentiable() from error
             raise
+
+    def _refuses_gradients(self, image: Tensor) -> bool:
+        """Whether the model accepts an image (1, C, H, W), but not one that requires a gradient."""
+        for needed in (False, True):
+            try:
+                with torch.set_grad_enabled(needed):
+                    self.model(image.requires_grad_(needed).view_as(image))
+            except RuntimeError:
+                return needed
+        return False
 
     def loss(self, points: Tensor, objective: AttackObjective) -> Losses:
         """The objective at the points, without a gradient."""
@@ -315,7 +327,7 @@ class Oracle:
     def _note(self, logits: Tensor, labels: Tensor) -> None:
         if self.least is not None:
             with torch.no_grad():
-                margin = of_class(logits, labels) - best_other(logits, labels)
+                margin = logit_margin(logits, labels)
                 self.least[self.rows] = torch.minimum(self.least[self.rows], margin)
 
 

@@ -10,7 +10,7 @@ from rbtools.attacks import losses, steps
 from rbtools.attacks.base import norm_param, relative_step_param, step_size_param
 from rbtools.attacks.drive import SteppedAttack
 from rbtools.errors import RbError
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.threats import ball
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PGD(SteppedAttack):
     steps: int = param(20, "Number of gradient steps.", check="positive")
     step_size: float | None = step_size_param("2.5*eps/steps")
     relative_step: float | None = relative_step_param()
-    decay: str = param(
+    decay: str = rare_param(
         "constant",
         "Schedule of the step size: constant, or decreasing to zero linearly or along half a cosine.",
         choices=("constant", "linear", "cosine"),
@@ -65,7 +65,7 @@ class PGD(SteppedAttack):
         "Iterates that may count as a success: any iterate, or only the last iterate.",
         choices=("any", "last"),
     )
-    target: str = param("none", "Target class: none (untargeted), least-likely, or a class number.")
+    target: str = rare_param("none", "Target class: none (untargeted), least-likely, or a class number.")
 
     def __post_init__(self) -> None:
         if self.restarts > 1 and self.start == "zero":

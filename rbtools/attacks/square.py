@@ -19,7 +19,7 @@ from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.attacks.oracle import Losses
 from rbtools.lazy import torch
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.threats import ball
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Square(ReferenceBackend, SteppedAttack):
 
     eps: float = 8 / 255
     norm: str = norm_param("l1")
-    queries: int = param(5000, "Number of queries of the model.", check="positive")
+    queries: int = rare_param(5000, "Number of queries of the model.", check="positive")
     p: float = param(0.8, "Fraction of the pixels that the first squares cover.", check="fraction")
     schedule: str = param(
         "fixed",

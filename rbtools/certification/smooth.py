@@ -88,17 +88,7 @@ class Smooth(Registered):
         if batch is not None and batch < 1:
             raise RbError(f"batch is {batch}. Expected 1 or more.")
         model, images, labels = check_input.checked(model, images, labels)
-        if eps is None:
-            distances = [float(text) for text in self.default_eps.split(",")]
-        elif not self.adaptive:
-            raise RbError(
-                "eps is a list of distances for adaptive. Leave it out, and compare the radii with it."
-            )
-        else:
-            distances = [float(distance) for distance in eps]
-        if not distances or not all(0 <= distance < float("inf") for distance in distances):
-            raise RbError(f"eps is {distances}. Expected distances of 0 or more.")
-        questions = self.questions(distances)
+        questions = self.questions(self._distances(eps))
         size = batch or (512 if images.is_cuda else 64)
         classes = finite_logits(model, images[:1], size).shape[1]
         draws = [of_images(stream, images, seed, examples) for stream in (self.SELECT, self.ESTIMATE)]
@@ -116,6 +106,18 @@ class Smooth(Registered):
             rows = smoothed_counts.count(self, questions, some).cpu().numpy()
             radii.append(np.where(rows[:, 1] == 1, self.certified(rows, questions), np.nan))
         return torch.from_numpy(np.concatenate(radii)).to(images.device)
+
+    def _distances(self, eps: Sequence[float] | None) -> list[float]:
+        if eps is None:
+            return [float(text) for text in self.default_eps.split(",")]
+        if not self.adaptive:
+            raise RbError(
+                "eps is a list of distances for adaptive. Leave it out, and compare the radii with it."
+            )
+        distances = [float(distance) for distance in eps]
+        if not distances or not all(0 <= distance < float("inf") for distance in distances):
+            raise RbError(f"eps is {distances}. Expected distances of 0 or more.")
+        return distances
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
         """The radii to decide: 0 (the selected class has a probability above 1/2), then those above 0."""

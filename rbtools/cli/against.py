@@ -81,11 +81,10 @@ def _metrics(record: Record) -> set[str]:
     return set(record.get("metrics") or ())
 
 
-def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedResults:
-    """Read the results in SOURCE or SOURCE:FILE for the models of the records. Raises UsageError."""
+def load(name: str, file: str | None, records: Iterable[Record], screen: Terminal) -> PublishedResults:
+    """Read the published results of a source for the models of the records. Raises UsageError."""
     from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Published
 
-    name, file = parts(text)
     source, report = SOURCES.load(name), ConversionReport()
     chosen = FORMATS.build(name, **source.options)
     wanted = {key for record in records if (key := source.key(record)) is not None}
@@ -106,25 +105,24 @@ def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedRes
                     rows.setdefault(key, []).append(row)
     except (RbError, Broken, OSError) as wrong:
         reason = f"{file} {wrong}." if isinstance(wrong, Broken) else str(wrong)
-        raise UsageError(f"--against {text}: {reason}") from None
+        raise UsageError(f"--against {name}: {reason}") from None
     for line in report.errors():
         screen.warn(line)
     return PublishedResults(name, rows)
 
 
-def parts(text: str) -> tuple[str, str | None]:
-    """Split SOURCE:FILE; the file is None if the user names only a source. Raises UsageError."""
-    name, colon, file = text.partition(":")
+def check_source(name: str, file: str | None) -> None:
+    """Raise UsageError if a source is unknown, or if it needs a file and none is given."""
+    source, colon, place = name.partition(":")
+    if colon and source in SOURCES:
+        raise UsageError(f"--against is '{name}'. Write --against {source} --against-file '{place}'.")
     if name not in SOURCES:
         raise unknown("source of published results", name, SOURCES, UsageError)
-    if colon and not file:
-        raise UsageError(f"--against {text}: no file follows the colon. Expected {name}:FILE.")
-    if not colon and SOURCES.load(name).shipped is None:
+    if file is None and SOURCES.load(name).shipped is None:
         raise UsageError(
-            f"--against {name} needs the published file, which is not part of rbtools. Add it: --against"
-            f" {name}:FILE, with FILE as rb-convert {name} reads it."
+            f"--against {name} needs the published file, which is not part of rbtools. Add --against-file"
+            f" FILE, the file that rb-convert {name} reads."
         )
-    return name, file or None
 
 
 def _place(source: PublishedSource, file: str) -> Path:

@@ -21,11 +21,15 @@ _OF_A_RANKING = ("rank", "band", "rank_ci95", "ranking", "pareto", "paired", "pu
 class Baseline:
     """The last accepted record: in a file, or in the store (one record per data set and label)."""
 
-    def __init__(self, place: str, store: str) -> None:
-        name, _, self.label = place.partition(":")
-        self.store = Store(store) if name == "store" else None
-        self.place = place
+    def __init__(self, place: str, label: str | None, store: str) -> None:
+        if place.startswith("store:"):
+            label = place.removeprefix("store:")
+            raise UsageError(f"--baseline is '{place}'. Write --baseline store --baseline-label '{label}'.")
+        self.place, self.label = place, label or ""
+        self.store = Store(store) if place == "store" else None
         if self.store is None:
+            if label is not None:
+                raise UsageError("--baseline-label is for records in the store. Write --baseline store.")
             check_folder_of(Path(place))
 
     def accepted(self, ranked: Record) -> Record | None:

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ import click
 from click.core import ParameterSource
 
 from rbtools import __version__, registry
-from rbtools.cli import command_line, completed_values, config, events, exit_status, option_groups
+from rbtools.cli import config, events, exit_status, option_groups
 from rbtools.cli.calls import ToolCall, under_way
 from rbtools.cli.declare import Tool
-from rbtools.cli.method_options import for_people, legible, method_options
+from rbtools.cli.method_options import completed, for_people, method_options
 from rbtools.cli.method_options import rendered as rendered_option
 from rbtools.cli.streams import Streams
 from rbtools.errors import RbError
@@ -30,26 +30,7 @@ CONTEXT: dict[str, Any] = {
     "max_content_width": 100,
     "show_default": True,
 }
-
-
-_JOIN = "\u2011"  # a hyphen at which no line breaks
-
-
-class _Formatter(click.HelpFormatter):
-    """Breaks no name such as --allow-code or rb-store at a hyphen."""
-
-    def write(self, string: str) -> None:
-        super().write(string.replace(_JOIN, "-"))
-
-    def write_text(self, text: str) -> None:
-        super().write_text(text.replace("-", _JOIN))
-
-    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        super().write_dl([(term, text.replace("-", _JOIN)) for term, text in rows], col_max, col_spacing)
-
-
-class _Context(click.Context):
-    formatter_class = _Formatter
+_WORDS = "rbtools.words"  # of the command line
 
 
 class _Main:
@@ -66,10 +47,10 @@ class _Main:
         command = typing.cast(click.Command, self)
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
-        command_line.note(str(command.name), arguments if args is None else None)
         command._main_shell_completion(extra, name, complete_var or "_RB_COMPLETE")
         with exit_status.caught(command, name) as result:
-            with command.make_context(name, arguments, **extra) as context:  # type: ignore[arg-type]
+            with command.make_context(name, list(arguments), **extra) as context:  # type: ignore[arg-type]
+                context.meta[_WORDS] = [str(command.name), *arguments] if args is None else None
                 outcome = command.invoke(context)
             result.status = int(outcome() if callable(outcome) else outcome or exit_status.DONE)
         status = result.status
@@ -82,13 +63,10 @@ class _Main:
             os._exit(status)
         sys.exit(status)
 
-    context_class: type[click.Context] = _Context
+    context_class: type[click.Context] = option_groups.HelpContext
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        params = legible([*super().get_params(ctx), option_groups.HELP_ALL])  # type: ignore[misc]
-        if ctx.resilient_parsing:  # a completion
-            completed_values.add_to(params)
-        return params
+        return [*super().get_params(ctx), option_groups.HELP_ALL]  # type: ignore[misc]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first paragraphs of the help and the examples, or with --help-all the whole help."""
@@ -136,6 +114,7 @@ class _Main:
             {name: flags[name] for name, source in sources.items() if source is ParameterSource.COMMANDLINE},
             [name for name, source in sources.items() if source is ParameterSource.DEFAULT_MAP],
             root.find_object(Streams),
+            root.meta.get(_WORDS),
         )
         with under_way(call):
             return super().invoke(ctx)  # type: ignore[misc]
@@ -156,6 +135,7 @@ def _chosen(ctx: click.Context) -> str:
 
 class Command(_Main, click.Command):
     classes: Sequence[type] = ()  # the registered classes of a subcommand
+    tool: Tool | None = None  # the tool of these classes
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_pairs(args)
@@ -263,7 +243,7 @@ class Chooser(Group):
             help=for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}.",
             context_settings=CONTEXT,
         )
-        command.classes = classes
+        command.classes, command.tool = classes, self.tool
         return command
 
     def resolve_command(
@@ -307,14 +287,9 @@ class OptionChooser(_Main, click.Command):
             raise click.UsageError(str(wrong), ctx) from None
         ctx.meta["rbtools.named"] = dict(zip(names, classes, strict=False))
         config.apply(ctx, self.get_params(ctx), args)
-        try:
-            rest = super().parse_args(ctx, args)
-            self._refuse_choices(ctx)
-            return rest
-        except click.NoSuchOption as wrong:
-            params = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-            flags = [flag for one in params for flag in [*one.opts, *one.secondary_opts]]
-            raise click.UsageError(self.tool.no_such_option(wrong.option_name, classes, flags), ctx) from None
+        rest = super().parse_args(ctx, args)
+        self._refuse_choices(ctx)
+        return rest
 
     def of_examples(self, ctx: click.Context, params: Sequence[click.Parameter]) -> list[click.Option]:
         if ctx.meta.get("rbtools.named"):
@@ -344,18 +319,12 @@ class OptionChooser(_Main, click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.tool.default(()))]
         beside = {option.name for option in self.tool.options_beside(classes)}
-        names = [*self.registry, *self.registry.plugins]
         own = [
             param
             for param in super().get_params(ctx)
             if param.name in beside or param.name not in {option.name for option in self.tool.options}
         ]
-        for param in own:
-            if self.option in param.opts:
-                param._custom_shell_complete = lambda ctx, param, typed: completed_values.completed(
-                    typed, names
-                )
-        return legible([*method_options(classes), *own])
+        return [*method_options(classes), *own]
 
 
 def _callback(tool: Tool) -> Callable[..., Any]:
@@ -379,6 +348,12 @@ def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
+def _completing(choices: registry.Registry | None) -> dict[str, Any]:
+    """The setting of an option that chooses names of a registry: its values can be completed."""
+    assert choices is not None
+    return {"shell_complete": lambda ctx, param, typed: completed(typed, [*choices, *choices.plugins])}
+
+
 @functools.cache
 def rendered(tool: Tool) -> click.Command:
     common: dict[str, Any] = {"context_settings": CONTEXT, "help": tool.help}
@@ -387,16 +362,24 @@ def rendered(tool: Tool) -> click.Command:
         group.commands = {name: rendered(one) for name, one in tool.commands.items()}
         command: Any = group
     else:
-        params = [*map(rendered_option, tool.options)]
+        params = [
+            rendered_option(one, **(_completing(tool.registry) if tool.by in one.flags else {}))
+            for one in tool.options
+        ]
         kind = Command if tool.by is None else OptionChooser
         command = kind(tool.name, params=params, callback=_callback(tool), **common)
     if tool.registry is not None:
         command.tool, command.registry, command.option = tool, tool.registry, tool.by
     if tool.lists:
         flag: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
-        command.params.append(click.Option(["--list"], callback=_listed, help=tool.lists, **flag))
+        command.params.append(
+            option_groups.GroupedOption(["--list"], callback=_listed, help=tool.lists, **flag)
+        )
     shown: click.Command = click.version_option(
         __version__,
+        cls=option_groups.GroupedOption,
+        group=option_groups.MESSAGES,
+        rare=True,
         message="%(prog)s (rbtools) %(version)s",
         help="Show the version and exit; with -v, also those of Python, torch and other packages.",
     )(command)

@@ -18,9 +18,8 @@ from typing import Any
 
 import click
 
-from rbtools import registry
-from rbtools.cli.declare import TOOLS, Option, type_hints
-from rbtools.cli.run_options import RunOptions
+from rbtools.cli.declare import TOOLS, declared
+from rbtools.cli.options import PARTS
 from rbtools.cli.source import RecordSource
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
@@ -36,13 +35,9 @@ _PATHS = ("FILE", "DIR", "PATH")
 _OF_SOME = set("as member weights defend backward draws checkpoint arch normalize merge".split())
 
 
-def _flags(cls: type) -> set[str]:
-    options = (Option.of(field, type_hints(cls)[field.name]) for field in registry.options(cls))
-    return {flag[2:] for option in options for flag in option.flags if flag.startswith("--")}
-
-
 # The long options that mean the same in every tool, which `all` may set.
-SHARED = frozenset(_flags(RunOptions) | _flags(RecordSource)) - _OF_SOME
+_EVERY = [one for part in (*PARTS, RecordSource) for one in declared(part).values()]
+SHARED = frozenset(flag[2:] for one in _EVERY for flag in one.flags if flag.startswith("--")) - _OF_SOME
 
 
 def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequence[str]) -> None:

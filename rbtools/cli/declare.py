@@ -15,9 +15,11 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from rbtools import registry
+from rbtools.check_field import MOST, within
 from rbtools.errors import RbError, UsageError, near, near_option, unknown
 from rbtools.registry import Registry
 
@@ -41,15 +43,19 @@ class Option(NamedTuple):
     def of(cls, field: dataclasses.Field[Any], hint: object) -> Option:
         kinds: list[type] = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
         metadata, kind = field.metadata, kinds[0]
-        number = kind in (int, float) and not metadata["unit"] and not isinstance(metadata["typed"], str)
-        multiple = typing.get_origin(hint) is tuple and metadata["typed"] is None
+        typed, words = metadata["typed"], "|" in (metadata["metavar"] or "")  # such as N|auto
+        default = field.default if typed is registry.REQUIRED else typed
+        if isinstance(default, (str, bool)):
+            kind = type(default)
+        number = kind in (int, float) and not metadata["unit"] and not words
+        multiple = typing.get_origin(hint) is tuple and typed is registry.REQUIRED
         return cls(field.name, field, kind if number or kind is bool else str, multiple)
 
     @property
     def default(self) -> Any:
         """The value if the user gives none; registry.REQUIRED if the user must give a value."""
         typed = self.field.metadata["typed"]
-        return self.field.default if typed is None else typed
+        return self.field.default if typed is registry.REQUIRED else typed
 
     @property
     def flags(self) -> list[str]:
@@ -74,9 +80,9 @@ class Option(NamedTuple):
             return f"'{text}' is not a {'whole number' if self.kind is int else 'number'}."
         if not math.isfinite(value):
             return f"{value} is not a finite number."
-        if abs(value) > registry.MOST:
-            return f"{value} is too large. Expected {registry.MOST} at most."
-        if bounds and not registry.within(bounds)[0](value):
+        if abs(value) > MOST:
+            return f"{value} is too large. Expected {MOST} at most."
+        if bounds and not within(bounds)[0](value):
             return f"{value} {_outside(bounds)}."
         return None
 
@@ -111,17 +117,27 @@ def takes(
     The function receives an object of the class, or the object that `make` returns for the values. `changed`
     contains other declarations of some fields (made by `registry.param`), or other defaults.
     """
-    declared = {field.name: field for field in dataclasses.fields(cls)}
-    options = []
-    for wanted in fields or [field.name for field in registry.options(cls)]:
-        field = declared[wanted]
-        new = changed.get(wanted, field)
+    options = declared(cls, changed)
+    chosen = [options[field] for field in fields] if fields else list(options.values())
+    return adding(OptionBundle(name, make or cls, chosen))
+
+
+def declared(cls: type, changed: Mapping[str, object] = MappingProxyType({})) -> dict[str, Option]:
+    """The options of a dataclass, some of them with another declaration or default (`changed`)."""
+    options = {}
+    for field in registry.options(cls):
+        new = changed.get(field.name, field)
         if not isinstance(new, dataclasses.Field):
-            new = registry.param(new, **{**field.metadata, "typed": None})
+            new = registry.param(new, **{**field.metadata, "typed": registry.REQUIRED})
         new = copy.copy(new)
-        new.name, new.type = wanted, field.type
-        options.append(Option.of(new, type_hints(cls)[wanted]))
-    bundle = OptionBundle(name, make or cls, options)
+        new.name, new.type = field.name, field.type
+        new.metadata = {**new.metadata, "group": field.metadata["group"], "rare": field.metadata["rare"]}
+        options[field.name] = Option.of(new, type_hints(cls)[field.name])
+    return options
+
+
+def adding(bundle: OptionBundle) -> Callable[[F], F]:
+    """A decorator that adds a bundle of options to a function."""
 
     def decorate(function: F) -> F:
         vars(function)["bundles"] = [bundle, *bundles_of(function)]
@@ -139,7 +155,9 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
     options: dict[str, Option] = {}
     for cls in classes:
         for field in registry.options(cls):
-            option = Option.of(field, type_hints(cls)[field.name])._replace(multiple=False)
+            option = Option.of(field, type_hints(cls)[field.name])
+            pairs = "=" in (field.metadata["metavar"] or "")  # other tuples are typed as one list
+            option = option._replace(multiple=option.multiple and pairs)
             if field.name == strength_of([cls]) != "eps":  # a list, in the place of --eps
                 option = option._replace(kind=str)
             options.setdefault(field.name, option)
@@ -171,7 +189,7 @@ class Tool:
     subcommands; with `holds_only`, the tool has no other subcommands. `covers` is an option that sets all of
     the tool's own options (--preset) and makes the tool ignore values of these options in a configuration
     file. `lists` is the help of --list, which prints a line for each subcommand; if `lists` is empty, the
-    tool has no --list.
+    tool has no --list. `of_eps` contains the options that apply, like --eps, only to attacks in a ball.
     """
 
     name: str
@@ -184,6 +202,7 @@ class Tool:
     holds_only: bool = False
     commands: dict[str, Tool] = dataclasses.field(default_factory=dict)
     lists: str = ""
+    of_eps: Sequence[str] = ()
 
     @property
     def options(self) -> list[Option]:
@@ -192,7 +211,7 @@ class Tool:
 
     def options_beside(self, classes: Sequence[Any]) -> list[Option]:
         """The tool's own options beside those of the chosen classes, which may replace --eps."""
-        without = {"eps"} if strength_of(classes) != "eps" else set()
+        without = {"eps", *self.of_eps} if strength_of(classes) != "eps" else set()
         return [option for option in self.options if option.name not in without]
 
     @property
@@ -237,6 +256,11 @@ class Tool:
         return words.union(self.listed, *(below.vocabulary() for below in self.commands.values()))
 
     def no_such_option(self, flag: str, classes: Sequence[Any], flags: Iterable[str]) -> str:
+        strength, word = strength_of(classes), flag[2:].replace("-", "_")
+        if strength != "eps" and word in ("eps", *self.of_eps):
+            name = next(cls.name for cls in classes if strength_of([cls]) == strength)
+            instead = f" Give --{strength.replace('_', '-')} LIST." if word == "eps" else ""
+            return f"No option '{flag}' for {name}, because its threat is not a ball.{instead}"
         if self.by is not None and self.registry is not None:
             for cls in classes:
                 for field in registry.options(cls):
@@ -275,7 +299,7 @@ class Tool:
     def chosen(self, names: Sequence[str], values: Mapping[str, Any], classes: Sequence[type]) -> Any:
         assert self.registry is not None
         kind = self.registry.kind.replace(" ", "_")
-        params = {name: values[name] for name in method_options(classes) if values[name] is not None}
+        params = {name: values[name] for name in method_options(classes) if values[name] not in (None, ())}
         choice: dict[str, Any] = {} if self.by else {f"{kind}s": names} if self.many else {kind: names[0]}
         return self.run(values, params=params, **choice)
 

@@ -78,10 +78,10 @@ def _of_output(bug: Exception) -> TypeGuard[OSError]:
 
 
 def _stores(command: click.Command) -> bool:
-    """True if the command or one of its subcommands stores its results."""
+    """True if the command or one of its subcommands stores its results, and can replace them (--force)."""
     tool = getattr(command, "tool", None)
     held = command.commands.values() if isinstance(command, click.Group) else ()
-    own = any(one.name == "force" for one in [*command.params, *(tool.options if tool else ())])
+    own = any(one.name == "replace" for one in [*command.params, *(tool.options if tool else ())])
     return own or any(map(_stores, held))
 
 
@@ -108,7 +108,10 @@ def sentence(wrong: click.ClickException) -> str:
         params = wrong.ctx.command.get_params(wrong.ctx)
         options = [one for one in params if isinstance(one, click.Option) and not one.hidden]
         flags = [flag for one in options for flag in [*one.opts, *one.secondary_opts]]
-        return no_such_option(wrong.option_name, flags)
+        tool, classes = getattr(wrong.ctx.command, "tool", None), wrong.ctx.meta.get("rbtools.classes", ())
+        if tool is None:
+            return no_such_option(wrong.option_name, flags)
+        return str(tool.no_such_option(wrong.option_name, classes, flags))
     text = " ".join(wrong.format_message().split())
     command = wrong.ctx.command if isinstance(wrong, click.UsageError) and wrong.ctx is not None else None
     if isinstance(command, click.Group) and (name := re.fullmatch(r"No such command '([^']*)'\.", text)):

@@ -1,4 +1,4 @@
-"""Registered classes on the command line: fields become options, and docstrings become help texts."""
+"""Fields become options of click, whose values can be completed, and docstrings become help texts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import copy
 import dataclasses
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from rbtools import registry
+from rbtools.check_field import kind_of
 from rbtools.cli import declare
 from rbtools.cli.declare import Option
+from rbtools.cli.option_groups import GroupedOption
 
 
 def for_people(cls: type) -> str:
@@ -44,7 +47,8 @@ def method_options(classes: Sequence[type]) -> list[click.Parameter]:
 def rendered(option: Option, **settings: object) -> click.Parameter:
     """Make a parameter of click; `settings` overrides arguments of click's constructor."""
     metadata, required = option.field.metadata, option.default is registry.REQUIRED
-    shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"], **settings}
+    shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"]}
+    shown = {**shown, "shell_complete": _completion(option), **settings}
     if not required:
         shown.setdefault("default", option.default)
     if not option.flags:
@@ -54,12 +58,14 @@ def rendered(option: Option, **settings: object) -> click.Parameter:
         shown["is_flag"] = True
     else:
         shown["type"] = _judged(option)
-        shown["metavar"] = "DISTANCE" if metadata["unit"] else shown["metavar"]
-        if option.kind is str and registry.kind_of(option.field) in ("int", "float") and not metadata["unit"]:
-            shown["metavar"] = "LIST"
+        several = option.kind is str and kind_of(option.field) in ("int", "float")
+        usual = {int: "N", float: "X"}.get(option.kind, "LIST" if several else None)
+        shown["metavar"] = "DISTANCE" if metadata["unit"] else metadata["metavar"] or usual
+        shown["show_default"] = False if shown.get("default") == "" else None
     variable = metadata["variable"]
     shown = {"help": metadata["help"], "envvar": variable, "show_envvar": variable is not None, **shown}
-    return click.Option([option.name, *flags], multiple=option.multiple, **shown)
+    of_help = {"group": metadata["group"], "rare": metadata["rare"]}
+    return GroupedOption([option.name, *flags], multiple=option.multiple, **of_help, **shown)
 
 
 def _judged(option: Option) -> click.ParamType:
@@ -106,16 +112,61 @@ def _help(field: dataclasses.Field[Any]) -> str:
     return f"{text}  [default: {default}]"
 
 
-def legible(params: list[click.Parameter]) -> list[click.Parameter]:
-    """The parameters as the help shows them, with N and X for numbers, and without empty defaults."""
-    for param in params:
-        if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
-            param._custom_shell_complete = click.Path().shell_complete
-        if isinstance(param, click.Option) and not param.is_flag:
-            if param.metavar is None and isinstance(param.type, click.types.IntParamType):
-                param.metavar = "N"
-            elif param.metavar is None and isinstance(param.type, click.types.FloatParamType):
-                param.metavar = "X"
-            if param.default == "":
-                param.show_default = False
-    return params
+def _datasets(tool: str) -> list[str]:
+    from rbtools.datasets import DATASETS
+
+    return [*DATASETS, *DATASETS.plugins]
+
+
+def _normalizations(tool: str) -> list[str]:
+    from rbtools.datasets.normalization import NORMALIZATIONS
+
+    return [*NORMALIZATIONS, "none", "per-image"]
+
+
+def _presets(tool: str) -> list[str]:
+    groups = {"rb-train": "training", "rb-ge": "pr"}
+    return [*registry.gathered(f"{groups.get(tool, tool.removeprefix('rb-'))}-presets")]
+
+
+def _metrics(tool: str) -> list[str]:
+    """The names of metrics as the tools measure them without options."""
+    from rbtools.attacks import ATTACKS
+    from rbtools.evaluation.accuracy import Attacked
+
+    every = (ATTACKS.load(name) for name in (*ATTACKS, *ATTACKS.plugins))
+    return [
+        "acc",
+        "score",
+        *(Attacked(method=cls()).name() for cls in every),
+        "corrupt.mean",
+        "wci",
+        "ge.acc",
+    ]
+
+
+# By the name of an option: the names that complete its values, given the tool.
+_VALUES: dict[str, Callable[[str], list[str]]] = {
+    "dataset": _datasets,
+    "normalize": _normalizations,
+    "preset": _presets,
+    "by": _metrics,
+    "metric": _metrics,
+    "objective": _metrics,
+    "lower": _metrics,
+    "higher": _metrics,
+}
+
+
+def _completion(option: Option) -> Callable[..., list[CompletionItem]] | None:
+    """What completes the values of an option: names in a registry, or files. None if nothing does."""
+    if option.flags and (names := _VALUES.get(option.name)) is not None:
+        return lambda ctx, param, typed: completed(typed, names(str(ctx.find_root().info_name)))
+    metavar = option.field.metadata["metavar"] or ""
+    return click.Path().shell_complete if "FILE" in metavar or "DIR" in metavar else None
+
+
+def completed(typed: str, names: Sequence[str]) -> list[CompletionItem]:
+    """The names that complete the last word of a list, such as erm,tr."""
+    before, comma, last = typed.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]

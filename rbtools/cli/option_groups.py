@@ -5,71 +5,53 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 _ALL = "rbtools.help-all"
+_JOIN = "\u2011"  # a hyphen at which no line breaks
 _TERMS = 30  # the widest column of flags
 
-
-class OptionGroup(NamedTuple):
-    """--help explains the options in `shown` and only lists those in `more`; --help-all explains both."""
-
-    title: str
-    shown: Sequence[str]
-    more: Sequence[str]
-
-
+MESSAGES = "Messages and help"
+# The headings of options that several tools have, in the order of the help; `group` of a field names one.
 GROUPS = (
-    OptionGroup(
-        "Optimisation",
-        ("epochs", "batch-size", "lr", "optimizer", "schedule", "weight-decay"),
-        ("lr-rule", "micro-batch", "momentum", "nesterov", "milestones", "decay", "ema", "deterministic"),
-    ),
-    OptionGroup(
-        "Regularisation",
-        ("augment", "regularize"),
-        (
-            "label-smoothing cutout-length mixup-alpha awp-gamma awp-warmup l2 wci-weight filter filter-rule"
-            " warm-steps clean-pass"
-        ).split(),
-    ),
-    OptionGroup(
-        "Validation, tracking and initial weights",
-        ("val", "select", "track", "init"),
-        "patience output keep every track-n stop-on stop-patience init-file resample tensorboard".split(),
-    ),
-    OptionGroup(
-        "Model", ("checkpoint", "arch", "normalize"), ("member", "allow-code", "defend", "backward", "draws")
-    ),
-    OptionGroup(
-        "Data",
-        ("dataset", "split", "n", "resize", "crop"),
-        "interpolation squash transform indices data-dir download class-map classes".split(),
-    ),
-    OptionGroup(
-        "Running",
-        ("device", "jobs", "seed"),
-        (
-            "batch precision prepare threads shard placeholders jobs-per-gpu engine ray-address unordered"
-        ).split(),
-    ),
-    OptionGroup(
-        "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")
-    ),
-    OptionGroup("Messages and help", ("quiet", "help", "help-all"), ("verbose", "log", "config", "version")),
+    "Optimisation",
+    "Regularisation",
+    "Validation, tracking and initial weights",
+    "Model",
+    "Data",
+    "Running",
+    "Records and store",
+    MESSAGES,
 )
-# Further options that --help only lists, in their sections.
-RARE = frozenset(
-    "ladder detail save-png precision-goal screen-steps relative-step step-decay eot grid target"
-    " require-decided particles moves runs floor confidence passes denominator only clip truncate"
-    " attack-norm step-size init-seed batchnorm iterations tolerance activation rho lipschitz"
-    " lipschitz-theta smooth smooth-theta gamma softmax updates weight c failure examples largest form"
-    " source save-adv reference queries".split()
-)
-_GROUPED = {name for group in GROUPS for name in (*group.shown, *group.more)}
+
+
+class GroupedOption(click.Option):
+    """An option with the heading and the rarity of its field, as `registry.param` describes them."""
+
+    def __init__(self, *args: Any, group: str | None = None, rare: bool = False, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        assert group is None or group in GROUPS, f"The help has no heading {group!r}."
+        self.group, self.rare = group, rare
+
+
+class _Formatter(click.HelpFormatter):
+    """Breaks no name such as --allow-code or rb-store at a hyphen."""
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(_JOIN, "-"))
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _JOIN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(term, text.replace("-", _JOIN)) for term, text in rows], col_max, col_spacing)
+
+
+class HelpContext(click.Context):
+    formatter_class = _Formatter
 
 
 class HelpSection(NamedTuple):
@@ -107,27 +89,27 @@ def long_name(param: click.Option) -> str:
     return next((flag[2:] for flag in param.opts if flag.startswith("--")), "")
 
 
-def shared(param: click.Option) -> bool:
-    """True if the option is in one of the groups. The option -o FILE is not the --output of rb-train."""
-    return long_name(param) in _GROUPED and "-o" not in param.opts
-
-
 def sections(
     ctx: click.Context, params: Sequence[click.Parameter], chosen: Collection[str | None], title: str
 ) -> Iterator[HelpSection]:
     """The help's sections: the options in `chosen` (with the heading `title`), other options, groups."""
     options = [param for param in params if isinstance(param, click.Option)]
-    of_examples = used(ctx)
     others = [param for param in options if param.name not in chosen]
-    yield _section(ctx, title, [one for one in options if one.name in chosen], RARE - of_examples)
-    yield _section(ctx, "Options", [one for one in others if not shared(one)], RARE - of_examples)
+    yield _section(ctx, title, [one for one in options if one.name in chosen], _rare)
+    yield _section(ctx, "Options", [one for one in others if _group(one) is None], _rare)
     for group in GROUPS:
-        names = (*group.shown, *group.more)
-        members = [one for one in others if shared(one) and long_name(one) in names]
-        members.sort(key=lambda one: names.index(long_name(one)))
+        members = sorted((one for one in others if _group(one) == group), key=_rare)
         # if a method is chosen, the other options are only listed
-        rare = names if ctx.meta.get("rbtools.named") and group is not GROUPS[-1] else group.more
-        yield _section(ctx, group.title, members, {*rare} - of_examples)
+        only_listed = ctx.meta.get("rbtools.named") and group != MESSAGES
+        yield _section(ctx, group, members, (lambda one: True) if only_listed else _rare)
+
+
+def _group(option: click.Option) -> str | None:
+    return option.group if isinstance(option, GroupedOption) else MESSAGES  # --help and others of click
+
+
+def _rare(option: click.Option) -> bool:
+    return isinstance(option, GroupedOption) and option.rare
 
 
 def used(ctx: click.Context) -> set[str]:
@@ -144,17 +126,13 @@ def used(ctx: click.Context) -> set[str]:
 
 
 def _section(
-    ctx: click.Context, title: str, options: Sequence[click.Option], rare: Collection[str]
+    ctx: click.Context, title: str, options: Sequence[click.Option], rare: Callable[[click.Option], bool]
 ) -> HelpSection:
-    if every(ctx):
-        return HelpSection(title, _records(ctx, options), [])
-    named = [f"--{long_name(one)}" for one in options if long_name(one) in rare]
-    explained = [one for one in options if long_name(one) not in rare]
-    return HelpSection(title, [*map(_brief, _records(ctx, explained))], named)
-
-
-def _records(ctx: click.Context, options: Sequence[click.Option]) -> list[tuple[str, str]]:
-    return [record for option in options if (record := option.get_help_record(ctx))]
+    of_examples = used(ctx)
+    listed = [] if every(ctx) else [one for one in options if rare(one) and long_name(one) not in of_examples]
+    records = [row for one in options if one not in listed and (row := one.get_help_record(ctx))]
+    named = [f"--{long_name(one)}" for one in listed]
+    return HelpSection(title, records if every(ctx) else [*map(_brief, records)], named)
 
 
 def _brief(record: tuple[str, str]) -> tuple[str, str]:

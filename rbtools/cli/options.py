@@ -1,18 +1,139 @@
-"""The options that tools share; a command receives each group of options as one object."""
+"""The options that tools share; a command receives each group of options as one object.
+
+The options of a run stand at the fields of its parts. `build_context` makes the run from the values that the
+user typed.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from rbtools.cli import calls, streams
-from rbtools.cli.build_context import SCALING, CommandContext, alone, build_context, terminal
-from rbtools.cli.declare import takes
-from rbtools.cli.run_options import RunOptions
+from rbtools import registry
+from rbtools.cli import calls, events, streams
+from rbtools.cli.declare import F, OptionBundle, adding, declared, takes
 from rbtools.cli.source import RecordSource
-from rbtools.errors import UsageError
-from rbtools.registry import param
+from rbtools.cli.terminal import Messages, Terminal
+from rbtools.errors import RbError, UsageError
+from rbtools.execution import LOCAL, resources
+from rbtools.execution.run import Placement, Run, Scaling, Selection, Settings
+from rbtools.registry import param, rare_param
+from rbtools.store import Store
+
+PARTS = (Placement, Selection, Scaling, Settings, Run, Messages)
+
+
+class CommandContext(NamedTuple):
+    run: Run
+    screen: Terminal
+
+    def changed(self, **options: object) -> CommandContext:
+        return CommandContext(self.run.changed(**options), self.screen)
+
+
+def terminal(
+    quiet: bool = False, verbose: bool = False, log: str | None = None, config: str | None = None
+) -> Terminal:
+    """The terminal of the running tool. `config` is unused: the configuration file was read before."""
+    tool = calls.current().tool
+    return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
+
+
+def build_context(**typed: Any) -> CommandContext:
+    """Make the run, and check the options before the first record is read.
+
+    `typed` contains the values of the tool's options, named like the fields of `PARTS`, as the user typed
+    them. Raises UsageError if options contradict each other, or if a data set, a file of weights, a store or
+    another file is not available.
+    """
+    screen = terminal(**_popped(typed, Messages))
+    made = _placement(**_popped(typed, Placement))
+    folder, dry = typed.pop("store", "none"), typed.pop("plan", False)
+    store = Store(None if folder == "none" else folder, force=typed.get("replace", False))
+    scaled = _popped(typed, Scaling)
+    made |= {"defend": _stages(**typed), **scaling(screen, **scaled)}
+    if "prepare" in typed:
+        made["prepare"] = typed["prepare"] != "none"
+    made |= {"progress": screen.status, "notify": screen.once, "event": screen.tell}
+    run = Run.of(screen.tool, store, **{**typed, **made, "command": calls.current().label})
+    if dry:
+        from rbtools.execution.dry_run import DryRun
+
+        run = run.changed(plan=DryRun(store), engine=LOCAL, jobs=1)
+    try:
+        store.check()
+        _check_files(run.selection)
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
+    return CommandContext(run, screen)
+
+
+def _popped(typed: dict[str, Any], part: type) -> dict[str, Any]:
+    return {field.name: typed.pop(field.name) for field in registry.options(part) if field.name in typed}
+
+
+def _placement(**typed: Any) -> dict[str, Any]:
+    """The place of a run, whose `jobs` becomes a number."""
+    here = Placement(**typed)
+    resources.check(here.threads, here.device)
+    if here.address is not None and here.engine != "ray":
+        raise UsageError("--ray-address is for a Ray cluster. Add --engine ray.")
+    per_gpu = typed.get("jobs_per_gpu")
+    jobs = resources.jobs(typed.get("jobs"), here.threads, per_gpu, here.device, here.engine)
+    return {**typed, "jobs": jobs, "jobs_per_gpu": per_gpu or 1}
+
+
+def scaling(screen: Terminal, **options: Any) -> dict[str, Any]:
+    """The fields of a run that the options of `Scaling` determine. Raises UsageError if these contradict each
+    other or name no transform."""
+    if not any(options.values()):
+        return {}
+    from rbtools.datasets import preprocessing
+    from rbtools.inputs.named_networks import numbers
+
+    try:
+        made, name = preprocessing.of_options(**options), options["transform"]
+        normalize = None if name is None else preprocessing.preset(name).get("normalize")
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
+    if made is not None and name is not None:
+        told = "" if normalize is None else f" --normalize '{' '.join(map(numbers, normalize))}'"
+        screen.once(f"--transform {name} is {made.options}{told}.")
+    return {"preprocessing": str(made), "normalize": normalize}
+
+
+def _check_files(given: Selection) -> None:
+    if given.dataset is not None:
+        from rbtools import datasets
+
+        datasets.source(given.dataset, given.data_dir, given.class_map, allow_code=given.allow_code)
+    if given.indices is not None:
+        from rbtools.datasets import indices
+
+        indices.check(given.indices)
+    if given.weights is not None:
+        from rbtools.inputs import published_weights
+
+        published_weights.check(given.weights)
+    if given.class_map is not None and not os.path.isfile(given.class_map):
+        raise UsageError(f"The class map {given.class_map} does not exist. Expected a file.")
+
+
+def _stages(
+    defend: str | None = None, backward: Any = None, allow_code: bool = False, **others: object
+) -> Any:
+    if defend is None:
+        if backward is not None:
+            raise UsageError("--backward is for stages. Add some: --defend jpeg:75.")
+        return None
+    from rbtools.defences import stages
+
+    try:
+        return stages.Stages(stages.parse(defend, allow_code=allow_code), backward)
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
 
 
 def record_source(errors: str, **options: object) -> RecordSource:
@@ -73,19 +194,9 @@ def eps_param() -> Any:
 
 def detail_param() -> Any:
     text = "Keep confidences and the confusion matrix in the record, and logits in the store"
-    return param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
+    return rare_param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
 
 
-_MESSAGES = ("quiet", "verbose", "log", "config")
-_STORE = ("store", "force", "dry_run")
-_DATA = ("dataset", "data_dir", "download", "class_map", "classes", *SCALING)
-_MACHINE = (
-    *("device", "jobs", "jobs_per_gpu", "engine", "address", "unordered", "threads"),
-    *(*_DATA, "allow_code"),
-)
-_STAGES, _SEARCH = ("defend", "backward"), ("precision", "prepare")
-_EVALUATION = (*("seed", "weights", "member", "n", "indices", "batch", "name_as"), *(*_STORE, *_MESSAGES))
-_VERDICT = ("draws", *_STAGES)
 _OF_TRAINING = {
     "precision": param(
         "auto",
@@ -104,27 +215,27 @@ store_param = param(
 )
 
 
-def _work(*names: str, make: Callable[..., CommandContext] = build_context, **changed: object) -> Any:
-    """A decorator that passes a run to a command, made from the named options and the machine's options."""
-    return takes("work", RunOptions, *_MACHINE, *names, make=make, **changed)
+def takes_run(
+    *parts: type,
+    without: Sequence[str] = (),
+    make: Callable[..., CommandContext] = build_context,
+    **changed: object,
+) -> Callable[[F], F]:
+    """A decorator that passes a run to a command, made from the options of these parts (default: all), except
+    those in `without`."""
+    options = {name: one for part in parts or PARTS for name, one in declared(part, changed).items()}
+    for name in without:
+        del options[name]
+    return adding(OptionBundle("work", make, list(options.values())))
 
 
-screen_options = takes("screen", RunOptions, *_MESSAGES, make=terminal)
-store_option = takes("store", RunOptions, "store", make=lambda store: store, store=store_param)
-seeking_options = _work("seed", "precision", *_STORE, *_MESSAGES, precision=_OF_TRAINING["precision"])
-train_options = _work(*_SEARCH, *_STORE, *_MESSAGES, **_OF_TRAINING)
-bare_run_options = _work("draws", "split", *_EVALUATION)
-run_options = _work(*_VERDICT, "split", *_EVALUATION)
-search_options = _work(*_VERDICT, "split", *_SEARCH, *_EVALUATION)
-searched_splits_options = _work(*_VERDICT, *_SEARCH, *_EVALUATION)
-both_splits_options = _work(*_VERDICT, *_EVALUATION)
-measuring_options = _work(*_EVALUATION)
-# The parts of a card have fixed names, so there is no --as; --precision belongs to the intervals.
-card_options = _work(*_VERDICT, "prepare", *(name for name in _EVALUATION if name != "name_as"))
-# Entries that are measured again contain their split and images; results never come from the store.
-verify_options = _work(
-    *("seed", "weights", "member", "n", "batch", "store", *_MESSAGES),
-    n=param(None, "Use N random images of each entry.", bounds="[1, inf)", metavar="N"),
-    store=store_param,
+screen_options = takes("screen", Messages, make=terminal)
+store_option = takes("store", Run, "store", make=lambda store: store, store=store_param)
+_OF_EVALUATION = "split n indices weights member defend backward batch draws name_as".split()
+seeking_options = takes_run(without=[*_OF_EVALUATION, "prepare"], precision=_OF_TRAINING["precision"])
+train_options = takes_run(without=[*_OF_EVALUATION, "seed"], **_OF_TRAINING)
+image_options = takes_run(
+    *(Selection, Scaling, Settings, Messages),
+    without="n indices weights member allow_code defend backward batch precision prepare draws".split(),
+    make=partial(build_context, device="cpu", store="none"),  # only reads images, in this process
 )
-image_options = takes("work", RunOptions, "seed", *_DATA, "split", *_MESSAGES, make=alone)

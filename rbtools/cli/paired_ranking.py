@@ -13,11 +13,12 @@ from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import answers
-from rbtools.scoring import bootstrap, paired_records
+from rbtools.scoring import bootstrap, paired
 from rbtools.scoring.ranking import Contender
 
 if TYPE_CHECKING:
-    from rbtools.cli.rank_output import Ranking, RankOptions
+    from rbtools.cli.rank_options import RankOptions
+    from rbtools.cli.rank_output import Ranking
 
 Record = dict[str, Any]
 
@@ -54,13 +55,13 @@ def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Re
     return Contender(record, [record])
 
 
-def compare(ranking: Ranking, choice: RankOptions, *, raw: bool, screen: Terminal) -> None:
+def compare(ranking: Ranking, options: RankOptions, screen: Terminal) -> None:
     """Set `paired` for each ranked record that has answers; the reference only gets its name."""
     chosen = ranking.reference
     assert chosen is not None
-    option = "--baseline" if choice.paired is None else "--paired"
+    option = "--baseline" if options.paired is None else "--paired"
     per_image = ImageAnswers(screen)
-    draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
+    draws = bootstrap.BootstrapDraws(options.bootstrap, options.seed, per_image.shares)
     keys = [key.text for key in ranking.keys if key.text in (chosen.record.get("metrics") or {})]
     others = [entry.record for group in ranking.groups for entry in group if entry.record is not chosen]
     members = [(name_of(one.members[0]), one.members) for one in others]
@@ -69,8 +70,8 @@ def compare(ranking: Ranking, choice: RankOptions, *, raw: bool, screen: Termina
         screen.warn(f"{option}: {message} It is not compared.")
 
     try:
-        rows, lacking = paired_records.compare(
-            chosen.members, members, per_image.counted, draws, keys, raw=raw, warn=warn
+        rows, lacking = paired.compare(
+            chosen.members, members, per_image.counted, draws, keys, raw=options.paired_raw, warn=warn
         )
     except RbError as wrong:
         raise UsageError(f"{option}: {wrong}") from None

@@ -20,8 +20,8 @@ from rbtools.errors import UsageError, near
 Record = dict[str, Any]
 # Options that are only for streams, terminals, output files or several processes.
 _NOT_IN_PYTHON = frozenset(
-    "files errors allow_empty shard placeholders in_place form shown quiet verbose log config dry_run help"
-    " help_all version".split()
+    "files errors allow_empty shard placeholders in_place form shown quiet verbose log config dry_run plan"
+    " help help_all version".split()
 )
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
 _OF_CHECKPOINT = frozenset({"arch", "normalize"})
@@ -44,7 +44,8 @@ def call(
     values |= dict.fromkeys(method_options(classes))
     for argument in (option for option in found.options if rest and not option.flags):
         values[argument.name] = tuple(rest) if argument.multiple else rest[0]
-    known = _known(found, classes, main.name)
+    options = _of_python([*found.options_beside(classes), *method_options(classes).values()], main.name)
+    known = {word: option for option in options.values() for word in reversed(option_names(option))}
     given = {}
     for word, value in keywords.items():
         no_weights = word == "checkpoint" and value is not None and not os.path.isdir(str(value))
@@ -61,11 +62,6 @@ def call(
     with under_way(ToolCall(main.name, given, (), streams)):
         done(found.run(values) if found.registry is None else found.chosen(names, values, classes))
     return [orjson.loads(line) for line in streams.lines]
-
-
-def _known(tool: Tool, classes: Sequence[type], name: str) -> dict[str, Option]:
-    options = _of_python([*tool.options_beside(classes), *method_options(classes).values()], name).values()
-    return {word: option for option in options for word in reversed(option_names(option))}
 
 
 def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str]) -> str:
@@ -151,7 +147,9 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"{flag} is {value!r}. Expected True or False.")
         return value
-    if isinstance(value, Mapping) and option.multiple:
+    if isinstance(value, Mapping) and "=" in (option.field.metadata["metavar"] or ""):
+        value = [f"{name}={as_typed(one)}" for name, one in value.items()]
+    elif isinstance(value, Mapping) and option.multiple:
         streams.files |= value
         value = list(value)
     elif isinstance(value, Mapping) or (

@@ -12,39 +12,17 @@ from typing import Any
 from rbtools.cli import against, tables
 from rbtools.cli.image_answers import ImageAnswers
 from rbtools.cli.output import RecordWriter
+from rbtools.cli.rank_options import RankOptions
 from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import answers, dumps, expr, metric_name, results
-from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, table
+from rbtools.scoring import bootstrap, merge, per_class, rank_order, ranking, render, table, table_style
 from rbtools.scoring.ranking import Contender
 
 Record = dict[str, Any]
 _FOR_PEOPLE = ("table", "md", "latex")
-
-
-@dataclass(frozen=True)
-class RankOptions:
-    keys: list[rank_order.SortKey]
-    front: list[rank_order.SortKey]
-    within: list[str]
-    aggregate: list[str]
-    group: list[str]
-    pivot: list[str]
-    top: int | None
-    ci: bool
-    bootstrap: int
-    seed: int
-    paired: str | None = None
-    per_class: str | None = None
-    shown: str | None = None
-    form: str | None = None
-    style: table.Style = table.PLAIN
-
-    @property
-    def merges(self) -> bool:
-        return bool(self.aggregate or self.group or self.pivot)
 
 
 @dataclass
@@ -58,19 +36,19 @@ class Ranking:
     reference: Contender | None = None
 
 
-def write(result: Ranking, choice: RankOptions, output: RecordWriter, screen: Terminal) -> None:
+def write(result: Ranking, options: RankOptions, output: RecordWriter, screen: Terminal) -> None:
     """Write the ranking; the default format is a table on a terminal, and JSON Lines otherwise."""
-    form = choice.form or ("table" if output.is_terminal() else "jsonl")
-    if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
+    form = options.form or ("table" if output.is_terminal() else "jsonl")
+    if form not in _FOR_PEOPLE and options.style != table_style.PLAIN:
         raise UsageError(
             f"--percent, --digits, --plus-minus and --label are for tables that people read, but {form} keeps"
             " numbers and names. Leave them out, or add --format table, md or latex."
         )
-    _mark(result, choice, screen)
-    groups = [group[: choice.top] for group in result.groups]
+    _mark(result, options, screen)
+    groups = [group[: options.top] for group in result.groups]
     if result.published is not None:
         _mark_published([entry.record for group in groups for entry in group], result.published, screen)
-    with_rank = not choice.pivot or bool(choice.keys)
+    with_rank = not options.pivot or bool(options.keys)
     ranked = [
         [entry._replace(record=_marked(entry, result, with_rank)) for entry in group] for group in groups
     ]
@@ -79,13 +57,13 @@ def write(result: Ranking, choice: RankOptions, output: RecordWriter, screen: Te
             output.line(dumps(entry.record))
         return
     for entry, contender in zip(itertools.chain(*ranked), itertools.chain(*groups), strict=True):
-        deviations = _deviations(contender.record, result.keys, choice.shown)
+        deviations = _deviations(contender.record, result.keys, options.shown)
         entry.record["evals"] = [*entry.record.get("evals", []), *deviations]
-    if choice.pivot:
-        _write_pivot(ranked, choice, form, output, screen)
+    if options.pivot:
+        _write_pivot(ranked, options, form, output, screen)
     elif any(ranked):
         every = [entry for group in ranked for entry in group]
-        _write_table(every, result.keys, choice, form, output, screen)
+        _write_table(every, result.keys, options, form, output, screen)
 
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
@@ -110,14 +88,14 @@ def _deviations(one: Contender, keys: Sequence[rank_order.SortKey], shown: str |
 def _write_table(
     ranked: list[rank_order.Ranked],
     keys: Sequence[rank_order.SortKey],
-    choice: RankOptions,
+    options: RankOptions,
     form: str,
     output: RecordWriter,
     screen: Terminal,
 ) -> None:
     key, *others = [sort_key.text for sort_key in keys]
-    records, shown = [entry.record for entry in ranked], choice.shown
-    points = [sort_key.text for sort_key in choice.front if sort_key.text != key]
+    records, shown = [entry.record for entry in ranked], options.shown
+    points = [sort_key.text for sort_key in options.front if sort_key.text != key]
     first = list(dict.fromkeys([*others, *points]))
     every_metric = metric_name.names(records)
     chosen_metrics = (
@@ -127,14 +105,14 @@ def _write_table(
         ranked,
         key,
         metrics=None if shown is None and not first else [*first, *chosen_metrics],
-        fields=choice.group or None,
-        also=choice.within,
+        fields=options.group or None,
+        also=options.within,
         paired=[key, *others, *([] if shown is None else chosen_metrics)],
     )
     metrics = [key, *(name for name in every_metric if name in [one.title for one in built.headings])]
     _warn_of_n(metrics, records, screen)
-    table.check_labels([built], choice.style.labels)
-    styled = table.styled(built, choice.style)
+    table_style.check_labels([built], options.style.labels)
+    styled = table_style.styled(built, options.style)
     tables.write(styled, key, form, output, below=render.caption(styled, form))
 
 
@@ -153,7 +131,7 @@ def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Termin
 
 def _write_pivot(
     groups: Sequence[Sequence[rank_order.Ranked]],
-    choice: RankOptions,
+    options: RankOptions,
     form: str,
     output: RecordWriter,
     screen: Terminal,
@@ -161,26 +139,26 @@ def _write_pivot(
     """Write one table for each group of --within; in CSV, the groups are columns of one table."""
     every = [entry.record for group in groups for entry in group]
     every_metric = metric_name.names(every)
-    wanted = every_metric if choice.shown is None else chosen(choice.shown, every)
+    wanted = every_metric if options.shown is None else chosen(options.shown, every)
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     _warn_of_n(wanted, every, screen)
     if form in ("csv", "csv-raw"):
-        built = table.pivot(every, [*choice.within, *choice.pivot], wanted)
+        built = table.pivot(every, [*options.within, *options.pivot], wanted)
         tables.write(built, wanted[0], form, output)
         return
-    plain = [table.pivot([entry.record for entry in group], choice.pivot, wanted) for group in groups]
-    table.check_labels(plain, choice.style.labels)
+    plain = [table.pivot([entry.record for entry in group], options.pivot, wanted) for group in groups]
+    table_style.check_labels(plain, options.style.labels)
     for number, (group, one) in enumerate(zip(groups, plain, strict=True)):
-        built = table.with_best(table.styled(one, choice.style), wanted)
+        built = table_style.with_best(table_style.styled(one, options.style), wanted)
         if number:
             output.line(b"")
-        if choice.within and group:
+        if options.within and group:
             values = group[0].record["aggregated"]["group"]
-            title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
+            title = ", ".join(f"{name}: {values[name]}" for name in options.within)
             output.line(render.heading(title, form).encode())
         below = render.caption(built, form)
-        tables.write(built, wanted[0], form, output, len(choice.pivot), below)
+        tables.write(built, wanted[0], form, output, len(options.pivot), below)
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:
@@ -226,19 +204,19 @@ def _mark_published(
     against.tell(beside, results.name, screen)
 
 
-def _mark(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
+def _mark(result: Ranking, options: RankOptions, screen: Terminal) -> None:
     """Set the fields that depend on the rank: Pareto front, band, rank interval, comparison and classes."""
-    for group in result.groups if choice.front else ():
-        on = rank_order.front([entry.record.points for entry in group], [key.higher for key in choice.front])
+    for group in result.groups if options.front else ():
+        on = rank_order.front([entry.record.points for entry in group], [key.higher for key in options.front])
         for entry, is_on in zip(group, on, strict=True):
             entry.record.marks["pareto"] = is_on
-    if choice.ci:
-        _mark_bands(result, choice, screen)
+    if options.intervals:
+        _mark_bands(result, options, screen)
     every = [entry.record for group in result.groups for entry in group]
     for one in every:
         one.marks |= {} if one.paired is None else {"paired": one.paired}
-    if choice.per_class is not None:
-        _mark_classes(every, choice.per_class, screen)
+    if options.per_class is not None:
+        _mark_classes(every, options.per_class, screen)
 
 
 def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal) -> None:
@@ -259,9 +237,9 @@ def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal
         )
 
 
-def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
+def _mark_bands(result: Ranking, options: RankOptions, screen: Terminal) -> None:
     key = result.keys[0]
-    draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, ImageAnswers(screen).shares)
+    draws = bootstrap.BootstrapDraws(options.bootstrap, options.seed, ImageAnswers(screen).shares)
     averages = False
     for group in result.groups:
         contenders = [entry.record for entry in group]
@@ -271,7 +249,7 @@ def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
             results.interval(results.last_entry(one.record, key.text)) or interval.value
             for one, interval in zip(contenders, intervals, strict=True)
         ]
-        if choice.paired is None and not any(one.paired for one in contenders):
+        if options.paired is None and not any(one.paired for one in contenders):
             bands = ranking.marked_bands(group, ends, key.higher)
         else:  # two models may differ for certain although their intervals overlap
             ranks = [
@@ -280,7 +258,7 @@ def _mark_bands(result: Ranking, choice: RankOptions, screen: Terminal) -> None:
             ]
             bands = ranking.marked_bands(group, ranks, higher=False)
         for one, band, end, interval in zip(contenders, bands, ends, intervals, strict=True):
-            about = {"by": key.text, "ci95": end, "bootstrap": choice.bootstrap, "seed": choice.seed}
+            about = {"by": key.text, "ci95": end, "bootstrap": options.bootstrap, "seed": options.seed}
             one.marks |= {"band": band, "rank_ci95": interval.rank, "ranking": about}
     _tell_sources(draws, screen, averages)
 

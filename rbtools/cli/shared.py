@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rbtools import registry
 from rbtools.cli import calls, streams
-from rbtools.cli.build_context import CommandContext
 from rbtools.cli.declare import command, group, takes
+from rbtools.cli.options import CommandContext
 from rbtools.cli.output import DONE, FAILED
 from rbtools.cli.parse_units import build
 from rbtools.cli.source import RecordSource, bad_line_record, file_path, read_all

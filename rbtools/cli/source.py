@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TextIO
 
 import orjson
@@ -19,7 +20,11 @@ from rbtools.errors import WITHOUT_A_NETWORK, NoRecords, UsageError
 from rbtools.execution import resources
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, Line, can_be_retried, lines
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
+
+_model = partial(param, group="Model")
+_running = partial(rare_param, group="Running")
+_kept = partial(rare_param, group="Records and store")
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class RecordSource:
     """
 
     files: tuple[str, ...] = param((), "", metavar="[FILE]...", positional=True)
-    errors: str = param(
+    errors: str = _kept(
         "pass",
         "What to do with a bad line or a failed record: pass it on; process a failed record again (retry); or"
         " stop.",
@@ -42,36 +47,36 @@ class RecordSource:
         "Merge records of the same model; if several records contain the same metric, keep the value from"
         " more images.",
     )
-    allow_empty: bool = param(
+    allow_empty: bool = _kept(
         False, "Exit with status 0 instead of 3 if there are no input records.", flags=("--allow-empty",)
     )
-    in_place: bool = param(False, "Replace FILE by the records that the tool writes.", flags=("--in-place",))
-    shard: str | None = param(
+    in_place: bool = _kept(False, "Replace FILE by the records that the tool writes.", flags=("--in-place",))
+    shard: str | None = _running(
         None,
         "Compute only every N-th result, starting with the I-th (1/4 to 4/4); with --checkpoint, compute a"
         " share of the batches; auto: the shard of this Slurm task.",
         metavar="I/N",
     )
-    placeholders: bool = param(
+    placeholders: bool = _running(
         False,
         "With --shard, write a placeholder line for each result of another shard, so that the files of all"
         " shards can be joined line by line.",
         flags=("--placeholders",),
     )
-    checkpoint: str | None = param(
+    checkpoint: str | None = _model(
         None,
         "Evaluate this checkpoint and read no records. FILE may also be the name of published weights, which"
         " --download fetches: hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
         metavar="FILE",
     )
-    arch: str | None = param(
+    arch: str | None = _model(
         None,
         "Architecture of the checkpoint: resnet18, nb201-13714, the string of a cell, torchvision:NAME,"
         " timm:NAME, repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION; options select a variant:"
         " preactresnet18:shortcut=input.  [default: recognised from the file]",
         metavar="NAME",
     )
-    normalize: str | None = param(
+    normalize: str | None = _model(
         None,
         "Normalisation of the checkpoint's inputs, if the file does not contain it: numbers such as"
         " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published"

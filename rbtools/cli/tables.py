@@ -71,7 +71,7 @@ def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
     texts = [text or heading.missing for text in texts]
     if not heading.numeric:
         texts = [_shortened(text) for text in texts]
-    title = _broken(heading.shown, _widest(texts))
+    title = _broken(heading.text, _widest(texts))
     width = _widest([*texts, *title.split("\n")])
     return _DrawnColumn(title, heading.numeric, texts, width, [cell.best for cell in cells])
 
@@ -144,7 +144,7 @@ def _note(hidden: Sequence[str], width: int, hint: str) -> str:
     named = ", ".join(hidden[:_NAMED])
     more = f" and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else ""
     text = f"not shown: {named}{more} ({hint})"
-    return textwrap.fill(table.plain(text), max(width, 20), break_on_hyphens=False)
+    return textwrap.fill(table.printable(text), max(width, 20), break_on_hyphens=False)
 
 
 def _widest(texts: Sequence[str]) -> int:
@@ -154,7 +154,7 @@ def _widest(texts: Sequence[str]) -> int:
 def _broken(title: str, width: int) -> str:
     """A heading, broken between the parts of a name, so that its lines are about as wide as the cells."""
     lines = [""]
-    for piece in heading_pieces(table.plain(title)):
+    for piece in heading_pieces(table.printable(title)):
         if lines[-1] and len(lines[-1] + piece) > max(width, _NARROWEST):
             lines.append("")
         lines[-1] += piece
@@ -227,10 +227,12 @@ def _of_record(
     record: Mapping[str, Any], built: table.Table, key: str, width: int, hint: str, lines: Sequence[str] = ()
 ) -> str:
     arch = record.get("arch") or {}
-    parts = [table.plain(", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part))]
+    parts = [
+        table.printable(", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part))
+    ]
     if built.rows:
         parts.append(draw(built, key, width, terminal=True, fixed=1, hint=hint))
-    parts += map(table.plain, lines)
+    parts += map(table.printable, lines)
     if "error" in record:
-        parts.append(f"error: {table.plain(str(record['error'].get('message', '')))}")
+        parts.append(f"error: {table.printable(str(record['error'].get('message', '')))}")
     return "\n".join([*parts, "(a pipe or a file gets the record, as JSON)"])

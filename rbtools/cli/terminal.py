@@ -14,9 +14,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import one_line
+from rbtools.registry import param, rare_param
 
 if TYPE_CHECKING:
     from rbtools.cli.events import Log
@@ -26,6 +29,28 @@ _SECONDS_BETWEEN_PAINTS = 0.1
 _SECONDS_BETWEEN_LINES = 60.0  # of progress, if there is no terminal
 _RECORDS = " Is it a file of records? Published tables are read by rb-convert."
 _NAMED_LINES = 8  # the most invalid lines that are reported one by one
+
+
+_rare_message = partial(rare_param, group="Messages and help")
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The options of messages, of which every tool makes its `Terminal`."""
+
+    quiet: bool = param(
+        False, "Print only warnings and errors on stderr.", flags=("--quiet", "-q"), group="Messages and help"
+    )
+    verbose: bool = _rare_message(
+        False, "Print more on stderr, such as the time of each stage in seconds.", flags=("--verbose", "-v")
+    )
+    log: str | None = _rare_message(None, "Append events to FILE, one JSON object per line.", metavar="FILE")
+    config: str | None = _rare_message(
+        None,
+        "YAML file with defaults for options, or none.  [default: rbtools.yaml in the working directory,"
+        " which overrides rbtools/config.yaml in XDG_CONFIG_HOME]",
+        metavar="FILE",
+    )
 
 
 class Terminal:

@@ -9,7 +9,7 @@ import click
 
 from rbtools.cli.click_commands import CONTEXT, OptionChooser, rendered
 from rbtools.cli.declare import TOOLS, Tool
-from rbtools.cli.method_options import for_people, legible, method_options
+from rbtools.cli.method_options import for_people, method_options
 
 
 class Page(NamedTuple):
@@ -51,7 +51,7 @@ def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
     for name in command.registry:
         cls = command.registry.load(name)
         help_text = for_people(cls)
-        params = legible(list(method_options([cls])))
+        params = method_options([cls])
         below = click.Command(name, params=params, help=help_text, add_help_option=False)
         words = f"{page.words} {command.option} {name}"
         yield Page(words, below, _context(below, name, page.context))

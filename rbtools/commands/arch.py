@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools import units
 from rbtools.cli import calls, options, shared, streams
-from rbtools.cli.build_context import SCALING, scaling
-from rbtools.cli.run_options import RunOptions
 from rbtools.cli.source import RecordSource
 from rbtools.errors import RbError, UsageError, of_network
+from rbtools.execution.run import Run, Scaling, Selection
 from rbtools.records import SCHEMA, dumps
-from rbtools.registry import OWN, param
+from rbtools.registry import OWN, param, rare_param
 from rbtools.spaces import SPACES, Space, sized
 from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
-
-if TYPE_CHECKING:
-    from rbtools.execution.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +34,7 @@ class ArchOptions:
         " python:MODULE:FUNCTION (counting its parameters needs --allow-code), or fcnn:relu/tanh+skip. With"
         " --from-checkpoint, the name of the network in the files.",
         metavar="LIST",
+        group="Model",
     )
     space: str = param("nasbench201", "Search space of the architectures.", choices=tuple(SPACES))
     unique: bool = param(
@@ -54,8 +51,12 @@ class ArchOptions:
         "Write all architectures that differ from ARCH (an index, a name or a cell string) in one edge.",
         metavar="ARCH",
     )
-    dataset: str | None = param(None, "Count parameters and operations for this data set.", metavar="NAME")
-    data_dir: str | None = param(None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA")
+    dataset: str | None = param(
+        None, "Count parameters and operations for this data set.", metavar="NAME", group="Data"
+    )
+    data_dir: str | None = rare_param(
+        None, "Folder of the data sets.", metavar="DIR", variable="RB_DATA", group="Data"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class ArchChoice:
         metavar="EXPR",
     )
     sample: int | None = param(None, "Write N random architectures.", bounds="[1, inf)", metavar="N")
-    seed: int = param(0, "Seed of --sample.", bounds="[0, inf)")
+    seed: int = param(0, "Seed of --sample.", bounds="[0, inf)", group="Running")
 
 
 @shared.command()
@@ -86,7 +87,8 @@ class ArchChoice:
 @shared.takes("choice", ArchChoice, make=dict)
 @shared.takes("sizes", ArchSizes, make=dict)
 @shared.takes("normalize", RecordSource, "normalize", make=lambda normalize: normalize)
-@shared.takes("work", RunOptions, "member", "allow_code", *SCALING, make=dict)
+@shared.takes("work", Selection, "member", "allow_code", make=dict)
+@shared.takes("typed_scaling", Scaling, make=dict)
 @options.screen_options
 def main(
     typed: ArchOptions,
@@ -94,6 +96,7 @@ def main(
     sizes: dict[str, int | None],
     normalize: str | None,
     work: dict[str, Any],
+    typed_scaling: dict[str, Any],
     screen: shared.Terminal,
 ) -> int:
     """Write architectures as records, ordered by their published indices.
@@ -112,23 +115,11 @@ def main(
       rb-arch --space fcnn --depth 3 --width 256 --where 'skips == 1' --sample 20 --dataset digits
       rb-arch --from-checkpoint model.pt --normalize cifar10 | rb-attack fgsm --dataset imagefolder:photos
     """
-    scaled = scaling(screen, **{name: work.pop(name) for name in SCALING})
+    scaled = options.scaling(screen, **typed_scaling)
     if scaled and typed.dataset is None:
-        raise UsageError(f"{_given(SCALING)} describes the images of a data set. Add --dataset NAME.")
+        raise UsageError(f"{_given(typed_scaling)} describes the images of a data set. Add --dataset NAME.")
     if typed.checkpoints:
-        if option := _given(NOT_FOR_FILES):
-            raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
-        from rbtools.execution.run import Run
-
-        run = Run.of(
-            tool=screen.tool,
-            notify=screen.once,
-            dataset=typed.dataset,
-            data_dir=typed.data_dir,
-            **scaled,
-            **work,
-        )
-        recognised = _of_files([*typed.checkpoints, *typed.files], (typed.arch, normalize), screen, run)
+        recognised = _of_files(typed, normalize, {**scaled, **work}, screen)
         return _write(holding(recognised, choice["where"]), screen)
     program = _is_program(typed.dataset) or any(map(_is_program, (typed.arch or "").split(",")))
     _refuse_without_files(typed.files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
@@ -158,15 +149,19 @@ def main(
 
 
 def _of_files(
-    files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
+    typed: ArchOptions, normalize: str | None, settings: dict[str, Any], screen: shared.Terminal
 ) -> Iterator[dict[str, Any]]:
     """A record for each file, in the given order, with an `error` if the network is not recognised. Raises
     UsageError for a path that is not a file, before any file is read."""
     from rbtools.inputs import checkpoints
 
-    hints = checkpoints.CheckpointHints(*described)
+    if option := _given(NOT_FOR_FILES):
+        raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
+    settings |= {"dataset": typed.dataset, "data_dir": typed.data_dir}
+    run = Run.of(tool=screen.tool, notify=screen.once, **settings)
+    hints = checkpoints.CheckpointHints(typed.arch, normalize)
     shared.checked(hints, run)
-    paths = [shared.file_path(name) for name in files]
+    paths = [shared.file_path(name) for name in (*typed.checkpoints, *typed.files)]
 
     def file_records() -> Iterator[dict[str, Any]]:
         for path in paths:
@@ -212,7 +207,7 @@ def _named(
     text: str, sizes: dict[str, int | None], about: dict[str, Any], extra: dict[str, Any], allow_code: bool
 ) -> Iterator[dict[str, Any]]:
     from rbtools import spaces
-    from rbtools.inputs.checkpoints import named_arch
+    from rbtools.inputs.named_networks import named_arch
 
     given = {key: value for key, value in sizes.items() if value is not None}
     for word in filter(None, (part.strip() for part in text.split(","))):

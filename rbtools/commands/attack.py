@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.lattice import grid_param
-from rbtools.cli import options, parse_units, shared, streams
-from rbtools.cli.source import file_path
+from rbtools.cli import options, origin_models, parse_units, shared
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import opened
 from rbtools.records import dumps
-from rbtools.registry import REQUIRED, param
+from rbtools.registry import REQUIRED, param, rare_param
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
-    from rbtools.execution.run import Run
 
 _SMALLEST_SAMPLE = 10  # images of --two-phase N
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
@@ -26,19 +23,19 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions:
     eps: str = options.eps_param()
-    ladder: bool = param(
+    ladder: bool = rare_param(
         False,
         "Count an image that is fooled at one distance as fooled at all larger distances.",
         flags=("--ladder",),
     )
     detail: bool = options.detail_param()
-    save_adv: str | None = param(
+    save_adv: str | None = rare_param(
         None,
         "Write the adversarial images to DIR, one .npz file for each model and distance. rb-verify --adv"
         " checks these files.",
         metavar="DIR",
     )
-    save_png: bool = param(
+    save_png: bool = rare_param(
         False, "With --save-adv and --grid 8bit, also write each image as a PNG file.", flags=("--save-png",)
     )
     two_phase: str | None = param(
@@ -47,23 +44,23 @@ class AttackOptions:
         " images.",
         metavar="N|all",
     )
-    precision_goal: float | None = param(
+    precision_goal: float | None = rare_param(
         None,
         "Like --two-phase, but enlarge the sample until the interval of the accuracy is at most +- X, such as"
         " 0.01.",
         bounds="(0, 0.5]",
     )
-    screen_steps: int | None = param(
+    screen_steps: int | None = rare_param(
         None,
         "Number of gradient steps of the two PGD attacks (in L1: APGD) on all images.  [default: 20]",
         bounds="[1, inf)",
     )
 
 
-@shared.command(choose=ATTACKS)
+@shared.command(choose=ATTACKS, of_eps=("two_phase", "precision_goal", "screen_steps"))
 @shared.takes("typed", AttackOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def main(
     attack: str,
     params: dict[str, Any],
@@ -132,11 +129,6 @@ def _two_phase(
     size, goal = typed.two_phase, typed.precision_goal
     if typed.ladder or typed.detail or typed.save_adv is not None:
         raise UsageError("--two-phase attacks only some images: leave out --ladder, --detail, --save-adv.")
-    if not method.in_ball:
-        raise UsageError(
-            f"--two-phase compares an attack with PGD in the same ball, and {method.name} searches in the"
-            f" threat {method.within.name}. Leave it out."
-        )
     if method.grid != "none":
         raise UsageError(
             "--two-phase does not work with --grid: its PGD runs use real-valued images. To attack all"
@@ -161,7 +153,7 @@ def _two_phase(
 @shared.command()
 @shared.takes("typed", AttackOptions, "detail")
 @options.source_options
-@options.search_options
+@options.takes_run()
 def none(typed: AttackOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure clean accuracy, without an attack.
 
@@ -188,7 +180,7 @@ class PresetOptions:
 @shared.command()
 @shared.takes("typed", PresetOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
@@ -221,14 +213,14 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
 class ChecklistOptions:
     eps: str = param("8", "Distance of the tests, in 1/255.", metavar="DISTANCE")
     steps: int = param(20, "Number of gradient steps of PGD.", bounds="[1, inf)")
-    queries: int = param(1000, "Queries of Square.", bounds="[1, inf)")
+    queries: int = rare_param(1000, "Queries of Square.", bounds="[1, inf)")
     samples: int = param(100, "Number of random points in the ball around each image.", bounds="[1, inf)")
 
 
 @shared.command()
 @shared.takes("typed", ChecklistOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Check that a model's robustness is not due to gradient masking.
 
@@ -259,7 +251,7 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
 @dataclass(frozen=True, kw_only=True)
 class CurveOptions:
     norm: str = param("linf", "Norm of the distances.", choices=("linf", "l2", "l1"))
-    queries: int = param(
+    queries: int = rare_param(
         2000,
         "Number of forward and backward passes of each search, per image. Checks in float32 are not counted.",
         bounds="[20, inf)",
@@ -279,7 +271,7 @@ class CurveOptions:
 @shared.command()
 @shared.takes("typed", CurveOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure robust accuracy at every distance with one search for the nearest adversarial examples.
 
@@ -358,7 +350,7 @@ class TransferOptions:
 @shared.command(choose=ATTACKS, by="--attack", default="pgd")
 @shared.takes("typed", TransferOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def transfer(
     params: dict[str, Any], typed: TransferOptions, source: shared.RecordSource, work: shared.CommandContext
 ) -> shared.Status:
@@ -383,39 +375,13 @@ def transfer(
     from rbtools.jobs.transfer import transferred
 
     method, distances = parse_units.attack(ATTACKS, typed.attack, params, typed.eps, work.screen.warn)
-    records = _models_of(typed.origin, work.run)
+    records = origin_models.models_of(typed.origin, work.run)
     names = [record.get("checkpoint") for record in records]
     twice = [name for name in names if name is not None and names.count(name) > 1]
     if twice:
         raise UsageError(f"--from contains the checkpoint {twice[0][:19]}... twice. Leave one of them out.")
     sources = tuple(dumps(record).decode() for record in records)
     return shared.evaluate(source, work, transferred(method, distances, sources, work.run))
-
-
-def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
-    """One record for each file in --from, or the records that a Python call passes."""
-    given = streams.of_command().file(origin)
-    if isinstance(given, Mapping):
-        given = [given]
-    return [_model_of(one, run) for one in (origin.split(",") if given is None else given)]
-
-
-def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
-    from rbtools.inputs import checkpoints, resolve
-
-    try:
-        if isinstance(given, Mapping):
-            record = dict(given)
-        else:
-            path = file_path(given.strip())
-            with opened(path) as stream:
-                if stream.read(1) != b"{":
-                    return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
-            record = streams.of_command().one_record(path, "attack")
-        resolve.checkpoint_name(record, run)
-        return record
-    except RbError as wrong:
-        raise UsageError(f"--from: {wrong}") from None
 
 
 main.commands.update(none=none, preset=preset, check=check, curve=curve, transfer=transfer)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rbtools.certification import CERTIFIERS
 from rbtools.cli import options, parse_units, shared
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,13 +15,15 @@ class CertificateOptions:
     eps: str | None = param(
         None, "L2 radii to certify, for pixels in [0, 1].  [default: 0,0.25,0.5,0.75,1]", metavar="LIST"
     )
-    detail: bool = param(False, "Keep the certified radius of each image in the record.", flags=("--detail",))
+    detail: bool = rare_param(
+        False, "Keep the certified radius of each image in the record.", flags=("--detail",)
+    )
 
 
 @shared.command(choose=CERTIFIERS)
 @shared.takes("typed", CertificateOptions)
 @options.source_options
-@options.bare_run_options
+@options.takes_run(without=("defend", "backward", "precision", "prepare"))
 def main(
     certifier: str,
     params: dict[str, Any],

@@ -22,7 +22,7 @@ from rbtools.formats.csv import csv_bytes
 from rbtools.formats.parquet_table import parquet_bytes
 from rbtools.formats.written import Sender, WrittenOnly
 from rbtools.records import dumps
-from rbtools.registry import REQUIRED, param
+from rbtools.registry import REQUIRED, param, rare_param
 from rbtools.store.files import check_folder_of, write_all
 
 
@@ -36,8 +36,11 @@ class ConversionOptions:
         metavar="PATH",
         flags=("--write",),
     )
-    errors: str = param(
-        "pass", "If a row or record cannot be converted: pass it on, or stop.", choices=("pass", "stop")
+    errors: str = rare_param(
+        "pass",
+        "If a row or record cannot be converted: pass it on, or stop.",
+        choices=("pass", "stop"),
+        group="Records and store",
     )
 
 

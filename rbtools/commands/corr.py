@@ -11,11 +11,10 @@ from rbtools.cli import options, shared, tables
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Sink, counted, form_param, names, where_param
 from rbtools.errors import RbError, UsageError
-from rbtools.records import dumps
+from rbtools.records import dumps, metric_name
 from rbtools.registry import param
-from rbtools.scoring import correlate, metric_words, table
+from rbtools.scoring import correlate, table, table_style
 from rbtools.scoring.groups import field
-from rbtools.scoring.join import JoinedSets
 from rbtools.scoring.ranking import Contender, averaged
 
 
@@ -46,7 +45,7 @@ class CorrelationOptions:
     bootstrap: int = param(
         0, "Add 95 % intervals from N bootstrap samples of the records.", bounds="[0, inf)", metavar="N"
     )
-    seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)")
+    seed: int = param(0, "Seed of --bootstrap.", bounds="[0, inf)", group="Running")
     form: str | None = form_param()
 
 
@@ -76,7 +75,7 @@ def main(typed: CorrelationOptions, source: shared.RecordSource, screen: shared.
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, typed.where)
         joined_by, aggregate = names(typed.on, "--on"), names(typed.aggregate, "--aggregate")
-        sets = JoinedSets(_read(sink, joined_by, typed.by, aggregate), joined_by)
+        sets = correlate.JoinedSets(_read(sink, joined_by, typed.by, aggregate), joined_by)
         _tell(sink, sets, typed.by)
         sink.tell()
         if sink.good:
@@ -131,7 +130,7 @@ def _read(
     return sets
 
 
-def _tell(sink: Sink, sets: JoinedSets, by: str | None) -> None:
+def _tell(sink: Sink, sets: correlate.JoinedSets, by: str | None) -> None:
     """Warn if records are left out, or if the records are of several data sets."""
     on, warn = ",".join(sets.on), sink.screen.warn
     if sets.without:
@@ -158,7 +157,7 @@ def _labels(files: Sequence[str]) -> dict[str, str]:
     return dict(zip(sources, stems if clear else files, strict=True))
 
 
-def _check(sets: JoinedSets, good: int) -> None:
+def _check(sets: correlate.JoinedSets, good: int) -> None:
     if sets.on and len(sets.labels) < 2:
         raise UsageError(
             f"There is only one result set ({sets.labels[0]}). To correlate sets, give two or more."
@@ -171,7 +170,7 @@ def _check(sets: JoinedSets, good: int) -> None:
 
 def _matrix(
     kind: str,
-    sets: JoinedSets,
+    sets: correlate.JoinedSets,
     axes: tuple[list[str], list[str]],
     bootstrap: int,
     seed: int,
@@ -221,8 +220,8 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
         rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
     built = table.Table(headings, list(rows.values()))
     if not form.startswith("csv"):
-        words = {name: metric_words.heading(name) for name in (*matrix.rows, *matrix.cols)}
-        built = table.styled(built, table.Style(labels=words))
+        words = {name: metric_name.heading(name) for name in (*matrix.rows, *matrix.cols)}
+        built = table_style.styled(built, table_style.Style(labels=words))
     tables.write(built, matrix.cols[0], form, output, fixed=1)
 
 

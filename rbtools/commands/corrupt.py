@@ -11,7 +11,7 @@ from rbtools import units
 from rbtools.cli import options, parse_units, shared, streams
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 
 
 def severity_param() -> Any:
@@ -29,7 +29,7 @@ class CorruptionOptions:
         flags=("--from",),
     )
     detail: bool = options.detail_param()
-    reference: str | None = param(
+    reference: str | None = rare_param(
         None,
         "File with a record of rb-corrupt all; adds corrupt.mce and corrupt.relative_mce, relative to the"
         " errors in this record.",
@@ -48,7 +48,7 @@ class CorruptionOptions:
 @shared.command(choose=CORRUPTIONS, many=True)
 @shared.takes("typed", CorruptionOptions)
 @options.source_options
-@options.run_options
+@options.takes_run(without=("precision", "prepare"))
 def main(
     corruptions: list[str],
     params: dict[str, Any],
@@ -70,8 +70,8 @@ def main(
       rb-corrupt fog,contrast --dataset digits --write digits-c --show digits-c.png
       rb-corrupt fog,contrast --from digits-c trained.jsonl
     """
-    from rbtools.evaluation.accuracy import corrupted
-    from rbtools.jobs.corrupted_images import ArchiveJob
+    from rbtools.evaluation.corrupted import corrupted
+    from rbtools.jobs.corruption_archive import ArchiveJob
 
     severities = parse_units.severities(typed.severity)
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
@@ -122,13 +122,13 @@ def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | Non
 
 def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
     """The folder of the archive. Raises UsageError if the file of a corruption is missing in the archive."""
-    from rbtools.jobs import corrupted_images
+    from rbtools.jobs import corruption_archive
 
     if params:
         flag = "--" + next(iter(params)).replace("_", "-")
         raise UsageError(f"{flag} changes how images are corrupted, but --from reads them. Leave one out.")
     try:
-        corrupted_images.files(Path(folder), names)
+        corruption_archive.files(Path(folder), names)
     except RbError as wrong:
         raise UsageError(f"--from: {wrong}") from None
     return Path(folder).absolute()

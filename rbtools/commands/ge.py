@@ -39,7 +39,7 @@ def _ge(
 @shared.command()
 @shared.takes("typed", GapOptions, "n_train")
 @options.source_options
-@options.both_splits_options
+@options.takes_run(without=("split", "precision", "prepare"))
 def acc(typed: GapOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure the gap of clean accuracy (train minus test)."""
     from rbtools.evaluation.accuracy import clean
@@ -50,7 +50,7 @@ def acc(typed: GapOptions, source: shared.RecordSource, work: shared.CommandCont
 @shared.command(choose=ATTACKS)
 @shared.takes("typed", GapOptions, "eps", "n_train")
 @options.source_options
-@options.searched_splits_options
+@options.takes_run(without=("split",))
 def attack(
     attack: str,
     params: dict[str, Any],
@@ -68,7 +68,7 @@ def attack(
 @shared.command(choose=CORRUPTIONS, many=True)
 @shared.takes("typed", GapOptions, "severity", "n_train")
 @options.source_options
-@options.both_splits_options
+@options.takes_run(without=("split", "precision", "prepare"))
 def corrupt(
     corruptions: list[str],
     params: dict[str, Any],
@@ -77,7 +77,7 @@ def corrupt(
     work: shared.CommandContext,
 ) -> shared.Status:
     """Measure the gap of accuracy under corruptions (train minus test)."""
-    from rbtools.evaluation.accuracy import corrupted
+    from rbtools.evaluation.corrupted import corrupted
 
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
     return _ge(source, work, corrupted(chosen, parse_units.severities(typed.severity)), typed.n_train)
@@ -87,7 +87,7 @@ def corrupt(
 @pr_options
 @shared.takes("typed", GapOptions, "n_train")
 @options.source_options
-@options.searched_splits_options
+@options.takes_run(without=("split",))
 def pr(
     params: dict[str, Any],
     options: PROptions,
@@ -111,7 +111,7 @@ def pr(
 @shared.command(choose=ATTACKS)
 @shared.takes("typed", GapOptions, "eps", "n_train")
 @options.source_options
-@options.searched_splits_options
+@options.takes_run(without=("split",))
 def loss_attack(
     attack: str,
     params: dict[str, Any],

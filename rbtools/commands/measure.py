@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import options, parse_units, shared
 from rbtools.measures import MEASURES
-from rbtools.registry import gathered, param
+from rbtools.registry import gathered, param, rare_param
 
 if TYPE_CHECKING:
     from rbtools.jobs.measurement import MeasureJob
@@ -22,10 +22,10 @@ class MeasureOptions:
     eps: str = param("8", "Distances of the perturbed images, in 1/255.", metavar="LIST")
     attack: str = param("pgd", "Attacks that perturb the images: pgd, fgsm, or both.", metavar="LIST")
     attack_steps: int = param(10, "Number of gradient steps of PGD.", bounds="[1, inf)")
-    step_size: str | None = param(
+    step_size: str | None = rare_param(
         None, "Step size of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE"
     )
-    attack_norm: str = param(
+    attack_norm: str = rare_param(
         "linf",
         "Norm of PGD: linf, or sphere (L2 over all points with the norm of the image). With sphere, --eps and"
         " --step-size are fractions of that norm.",
@@ -38,18 +38,21 @@ class MeasureOptions:
         choices=("auto", "init", "trained", "both"),
     )
     split: str | None = param(
-        None, "Split: train, test or train,test.  [default: depends on the measure]", metavar="LIST"
+        None,
+        "Split: train, test or train,test.  [default: depends on the measure]",
+        metavar="LIST",
+        group="Data",
     )
     batches: int | None = param(
         None, "Number of batches.  [default: depends on the measure]", bounds="[1, inf)"
     )
     batch_size: int | None = param(
-        None, "Images per batch.  [default: depends on the measure]", bounds="[1, inf)"
+        None, "Images per batch.  [default: depends on the measure]", bounds="[1, inf)", group="Optimisation"
     )
-    init_seed: int = param(
+    init_seed: int = rare_param(
         0, "Seed of the fresh weights, which are the initial weights of rb-train --seed.", bounds="[0, inf)"
     )
-    batchnorm: str | None = param(
+    batchnorm: str | None = rare_param(
         None,
         "Statistics of BatchNorm in ntk, naswot, nasi, snip, grad_norm and jacobian: batch statistics,"
         " statistics of each image separately (as in the code of KNAS), or running statistics.  [default:"
@@ -61,7 +64,7 @@ class MeasureOptions:
 @shared.command(choose=MEASURES, many=True)
 @shared.takes("options", MeasureOptions)
 @options.source_options
-@options.measuring_options
+@options.takes_run(without=("defend", "backward", "draws", "split", "precision", "prepare"))
 def main(
     measures: list[str],
     params: dict[str, Any],

@@ -10,7 +10,7 @@ from rbtools.errors import UsageError
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.records import expr
-from rbtools.registry import gathered, param
+from rbtools.registry import gathered, param, rare_param
 
 if TYPE_CHECKING:
     from rbtools.evaluation.spec import Evaluation
@@ -22,34 +22,34 @@ class PROptions:
     preset: str | None = param(
         None, "The settings of a paper: " + ", ".join(gathered("pr-presets")) + ".", metavar="NAME"
     )
-    denominator: str = param(
+    denominator: str = rare_param(
         "correct",
         "Images to average over: correct, which are classified correctly without noise (pr.NOISE.GAMMA, as in"
         " PRBench); all (pr-all.NOISE.GAMMA, as in advbench); or both.",
         choices=("correct", "all", "both"),
     )
-    gamma: str | None = param(
+    gamma: str | None = rare_param(
         None,
         "Radii of the noise, for pixels in [0, 1], or strengths of a transformation (rotation: degrees);"
         " start:stop:count for a curve, such as 0:0.15:31. PRBench's first radius is 8/255 (text) or 0.03"
         " (code).  [default: 8/255,0.08,0.1,0.12; of a transformation, its own]",
         metavar="LIST",
     )
-    rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
+    rho: str = rare_param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
     samples: int = param(
         100, "Noisy copies of each image (with --sampling adaptive, at most).", bounds=f"[1, {1 << 23}]"
     )
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
-    passes: str = param(
+    passes: str = rare_param(
         "at-least",
         "When an image passes: if its PR is 1 - rho or more, at-least (text); if its PR is more than 1 - rho,"
         " above (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )
-    confidence: float = param(
+    confidence: float = rare_param(
         0.95, "Confidence of intervals and of decisions on single images.", metavar="SHARE"
     )
-    only: str = param(
+    only: str = rare_param(
         "both",
         "With probacc, do not compute PR_D, and stop sampling an image as soon as its remaining copies cannot"
         " change whether it passes.",
@@ -61,7 +61,7 @@ class PROptions:
         " stops sampling an image as soon as it is decided.",
         choices=("fixed", "adaptive"),
     )
-    require_decided: bool = param(
+    require_decided: bool = rare_param(
         False,
         "Stop with an error if --samples is too small to decide on any --rho at this --confidence.",
         flags=("--require-decided",),
@@ -118,12 +118,12 @@ class RareOptions(PROptions):
         " small for plain sampling, by adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
-    particles: int = param(200, "Number of particles (with --sampling rare).", bounds="[20, inf)")
-    moves: int = param(
+    particles: int = rare_param(200, "Number of particles (with --sampling rare).", bounds="[20, inf)")
+    moves: int = rare_param(
         10, "Number of moves of a particle between two levels (with --sampling rare).", bounds="[1, inf)"
     )
-    runs: int = param(10, "Number of independent repetitions (with --sampling rare).", bounds="[2, inf)")
-    floor: float = param(
+    runs: int = rare_param(10, "Number of independent repetitions (with --sampling rare).", bounds="[2, inf)")
+    floor: float = rare_param(
         1e-12, "Count probabilities below SHARE as 0 (with --sampling rare).", metavar="SHARE"
     )
 
@@ -170,7 +170,7 @@ pr_options = shared.takes("options", PROptions, denominator="both")
 @shared.command(choose=NOISES, by="--noise", default="uniform")
 @shared.takes("options", RareOptions)
 @options.source_options
-@options.search_options
+@options.takes_run()
 def main(
     params: dict[str, Any], options: RareOptions, source: shared.RecordSource, work: shared.CommandContext
 ) -> int:

@@ -6,37 +6,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rbtools.cli import options, shared, streams
+from rbtools.cli import options, shared
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import RecordSource, failed_record, name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import parse_yaml, read_settings
 from rbtools.records import Line, dumps, results
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.scoring import merge as merging
 from rbtools.scoring import same_model, terms
 from rbtools.scoring.composite import MISSING, Composite
 from rbtools.scoring.derived import Derived, derived, explained
+from rbtools.scoring.rank_order import Directions
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreOptions:
+class ScoreOptions(Directions):
     metrics: tuple[str, ...] = param(
         (),
-        "Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)), separated by commas,"
-        " each with an optional weight; with lower, smaller is better.  [default: all metrics that every"
-        " record has]",
-        metavar="NAME[:WEIGHT][:lower|higher]",
+        "Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)), separated by commas."
+        "  [default: all metrics that every record has]",
+        metavar="LIST",
         flags=("--metric",),
+    )
+    weights: tuple[str, ...] = param(
+        (),
+        "Add a metric to the score with this weight: pgd20.8=2. Metrics in --metric have the weight 1. The"
+        " option can be repeated.",
+        metavar="NAME=NUMBER",
+        flags=("--weight",),
     )
     preset: str | None = param(
         None,
-        "Use the metrics and directions of a published composite score; --weights and --metric add further"
+        "Use the metrics and directions of a published composite score; --metric and --weight add further"
         " metrics.",
         choices=tuple(terms.presets()),
-    )
-    weights: str | None = param(
-        None, "A YAML file of metrics and their weights: 'acc: 2', 'ge.acc: 1:lower'.", metavar="FILE"
     )
     within: str | None = param(
         None,
@@ -59,9 +62,14 @@ class ScoreOptions:
         flags=("--explain",),
     )
     dry_run: bool = param(
-        False, "Report the metrics that the score would have, and compute no score.", flags=("--dry-run",)
+        False,
+        "Report the metrics that the score would have, and compute no score.",
+        flags=("--dry-run",),
+        group="Records and store",
     )
-    force: bool = param(False, "Let --add overwrite metrics of another source.", flags=("--force",))
+    force: bool = rare_param(
+        False, "Let --add overwrite metrics of another source.", flags=("--force",), group="Records and store"
+    )
 
 
 @shared.command()
@@ -84,13 +92,14 @@ def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: 
 
     \b
     Examples:
-      rb-score --metric acc --metric pgd20.8:2 results.jsonl | rb-rank
+      rb-score --metric acc --weight pgd20.8=2 results.jsonl | rb-rank
       rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
       rb-score --preset prbench --within dataset,arch.name leaderboard.jsonl
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
       rb-score --explain 'union(fgsm.*,pgd20.*)' results.jsonl
     """
-    asked, fields = _asked(typed.metrics, typed.weights), names(typed.within, "--within")
+    asked = terms.asked(typed.metrics, typed, typed.weights, typed.preset)
+    fields = names(typed.within, "--within")
     only_add = bool(typed.adds or typed.explains) and not (typed.metrics or typed.preset or typed.weights)
     if only_add and typed.within is not None:
         raise UsageError(
@@ -127,27 +136,6 @@ def _tell(of_score: Sequence[terms.Term], count: int, screen: shared.Terminal, *
         screen.say(f"dry run: {count} records would be scored by {words}; it takes no time.")
     else:
         screen.detail(f"scored by {words}.")
-
-
-def _asked(metrics: Sequence[str], file: str | None) -> list[terms.Term]:
-    """The terms of --weights and --metric; if both options contain a metric, --metric has priority."""
-    listed = terms.asked(",".join(metrics)) if metrics else []
-    return terms.together(_of_file(file) if file else [], listed)
-
-
-def _of_file(path: str) -> list[terms.Term]:
-    if (given := streams.of_command().file(path)) is not None:
-        return terms.weighted(given, path)
-    import yaml
-
-    try:
-        content = parse_yaml(read_settings(path))
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"{path} is not YAML: {reason}. Expected lines such as 'acc: 2'.") from None
-    return terms.weighted(content, path)
 
 
 class _ScoredLines:

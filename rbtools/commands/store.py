@@ -10,9 +10,9 @@ from typing import Any
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.run_options import RunOptions
 from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
+from rbtools.execution.run import Run
 from rbtools.records import SCHEMA, dumps, expr
 from rbtools.registry import param
 from rbtools.store import Store, listing, upkeep
@@ -35,7 +35,9 @@ class UpkeepOptions:
     keep_metrics: bool = param(
         False, "Keep only results; also remove checkpoints and unfinished runs.", flags=("--keep-metrics",)
     )
-    dry_run: bool = param(False, "Only report the files that would be removed.", flags=("--dry-run",))
+    dry_run: bool = param(
+        False, "Only report the files that would be removed.", flags=("--dry-run",), group="Records and store"
+    )
 
 
 class SelectedResults:
@@ -76,9 +78,7 @@ class SelectedResults:
         return shared.FAILED if self.damaged else shared.DONE
 
 
-store_option = shared.takes(
-    "store", RunOptions, "store", make=lambda store: Store(store), store=options.store_param
-)
+store_option = shared.takes("store", Run, "store", make=lambda store: Store(store), store=options.store_param)
 
 
 @shared.command()

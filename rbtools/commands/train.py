@@ -12,7 +12,7 @@ from rbtools import registry
 from rbtools.cli import calls, options, parse_units, shared
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 from rbtools.trainer import distributed, presets
 from rbtools.trainer.recipe import Recipe, check, check_method
 from rbtools.training import METHODS
@@ -36,10 +36,18 @@ class TrainingOptions:
     method: str | None = param(
         None, "Training methods: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]", metavar="LIST"
     )
-    tensorboard: str | None = param(
-        None, "Write training curves to DIR (needs pip install 'rbtools[tensorboard]').", metavar="DIR"
+    tensorboard: str | None = rare_param(
+        None,
+        "Write training curves to DIR (needs pip install 'rbtools[tensorboard]').",
+        metavar="DIR",
+        group="Validation, tracking and initial weights",
     )
-    seed: str = param("0", "Seeds, separated by commas; each seed yields one trained record.", metavar="LIST")
+    seed: str = param(
+        "0",
+        "Seeds, separated by commas; each seed yields one trained record.",
+        metavar="LIST",
+        group="Running",
+    )
 
 
 @shared.command(choose=METHODS, by="--method", default=_default_method, covers="--preset")

@@ -43,7 +43,12 @@ class VerifyOptions:
 @shared.command()
 @shared.takes("typed", VerifyOptions)
 @options.source_options
-@options.verify_options
+# Entries that are measured again contain their split and images; results never come from the store.
+@options.takes_run(
+    without="split indices defend backward draws precision prepare name_as replace plan".split(),
+    n=param(None, "Use N random images of each entry.", bounds="[1, inf)", metavar="N"),
+    store=options.store_param,
+)
 def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Repeat the measurements of records, and compare the results.
 
@@ -84,28 +89,31 @@ def main(typed: VerifyOptions, source: shared.RecordSource, work: shared.Command
       rb-attack pgd --steps 5 --n 50 --save-adv adv trained.jsonl | rb-verify --adv adv
     """
     from rbtools.cli import tables
-    from rbtools.jobs.evidence import EvidenceJob
-    from rbtools.jobs.verification import ConsistencyJob, VerifyJob
 
     heard = _Verdicts(work.screen)
     work.screen.listeners.append(heard.hear)
     source = dataclasses.replace(source, table=tables.verify_table)
+    return functools.partial(_judged, _status(typed, source, work), heard)
+
+
+def _status(typed: VerifyOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
+    """Check the records as the options say."""
+    from rbtools.jobs.evidence import EvidenceJob
+    from rbtools.jobs.verification import ConsistencyJob, VerifyJob
+
     if typed.inconsistent:
         others = (typed.sample, work.run.selection.n, typed.adv, source.checkpoint)
         if any(value is not None for value in others):
             raise UsageError(
                 "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
             )
-        status = shared.filter_records(source, [ConsistencyJob()], work)
-    elif typed.adv is not None:
+        return shared.filter_records(source, [ConsistencyJob()], work)
+    if typed.adv is not None:
         if typed.sample is not None or work.run.selection.n is not None:
             raise UsageError("--adv checks all images of its files. Leave out --sample and --n.")
-        status = _with_file(source, work, EvidenceJob(typed.adv), alone=True)
-    else:
-        run = work.run
-        job = VerifyJob(run.selection.n, typed.sample, run.settings.seed)
-        status = _with_file(source, work, job)
-    return functools.partial(_judged, status, heard)
+        return _with_file(source, work, EvidenceJob(typed.adv), alone=True)
+    run = work.run
+    return _with_file(source, work, VerifyJob(run.selection.n, typed.sample, run.settings.seed))
 
 
 def _judged(status: shared.Status, heard: _Verdicts) -> int:

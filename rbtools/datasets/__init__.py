@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from rbtools.datasets import indices, of_classes, preprocessing
-from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
+from rbtools.datasets.base import Dataset, DatasetSource, Description
 from rbtools.datasets.indices import subset
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
@@ -24,7 +24,6 @@ __all__ = [
     "Dataset",
     "Description",
     "describe",
-    "fingerprint",
     "indices",
     "load",
     "source",
@@ -41,7 +40,7 @@ DATASETS = Registry(
         "cifar100": "rbtools.datasets.cifar:Cifar100",
         "cinic10": "rbtools.datasets.photographs:Cinic10",
         "tinyimagenet": "rbtools.datasets.photographs:TinyImageNet",
-        "imagenet": "rbtools.datasets.imagenet:ImageNet",
+        "imagenet": "rbtools.datasets.photographs:ImageNet",
         "imagenet50": "rbtools.datasets.photographs:ImageNet50",
         "imagenet16-120": "rbtools.datasets.cifar:ImageNet16",
         "cifar10-c": "rbtools.datasets.corrupted:Cifar10C",
@@ -155,20 +154,3 @@ def load(
     or the split is unknown, or if a file (named in the message) is unreadable.
     """
     return source(name, data_dir, class_map, allow_code=allow_code, **options).load(split)
-
-
-def fingerprint(
-    name: str,
-    split: str,
-    data_dir: PathLike | None = None,
-    cache: HashCache | None = None,
-    *,
-    class_map: PathLike | None = None,
-    allow_code: bool = False,
-    **options: Any,
-) -> str:
-    """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
-
-    Imports no torch. With a `cache`, a file is read again only if its size, time or inode has changed.
-    """
-    return source(name, data_dir, class_map, allow_code=allow_code, **options).fingerprint(split, cache)

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Protocol
 
+from rbtools.datasets import streaming
 from rbtools.errors import RbError, one_line
 from rbtools.lazy import np
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torch import Tensor
 
     from rbtools.datasets.preprocessing import Preprocessing
 
@@ -61,6 +63,27 @@ def decode(
         _decode_one(images, int(ids[place]), out[place], preprocessing, only_others)
 
     in_threads(len(ids), work)
+
+
+def images_of(
+    images: Encoded,
+    shape: tuple[int, int, int],
+    scaled: Preprocessing | None,
+    odd: Preprocessing | None = None,
+) -> Tensor | streaming.Streamed:
+    """All images (N, C, H, W) as one tensor or, if they are `scaled` or do not fit into memory, decoded when
+    they are indexed. `odd` is the preprocessing of images that are not of this shape. Raises RbError."""
+    whole = (len(images), *shape)
+
+    def fetch(ids: np.ndarray, out: np.ndarray) -> None:
+        decode(images, ids, out, scaled or odd, only_others=scaled is None)
+
+    if scaled is not None:
+        return streaming.Streamed(whole, fetch)
+    loaded = streaming.images(whole, fetch)
+    if isinstance(loaded, streaming.Streamed) and odd is None:
+        check_sizes(images)  # report a wrong size now, not during the work
+    return loaded
 
 
 def size_of(images: Encoded, index: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from rbtools.datasets import content_hash, decode, streaming
+from rbtools.datasets import content_hash, decode
 from rbtools.datasets.base import (
     Dataset,
     DatasetSource,
@@ -74,12 +74,7 @@ class Parquet(DatasetSource):
         self._known(split)
         table, scaled = self._tables[split], self.preprocessing
         size = decode.size_of(table, 0) if scaled is None else (scaled.crop, scaled.crop)
-        made = streaming.images if scaled is None else streaming.Streamed
-        images = made(
-            (len(table), self._channels, *size), lambda ids, out: decode.decode(table, ids, out, scaled)
-        )
-        if isinstance(images, streaming.Streamed) and scaled is None:
-            decode.check_sizes(table)  # report a wrong size now, not during the work
+        images = decode.images_of(table, (self._channels, *size), scaled)
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, ClassVar, NoReturn
 
-from rbtools.datasets import content_hash, decode, streaming
+from rbtools.datasets import content_hash, decode
 from rbtools.datasets.base import Dataset, DatasetSource, HashCache, are_numbers
 from rbtools.datasets.preprocessing import Preprocessing
 from rbtools.errors import RbError
@@ -240,15 +240,9 @@ class TreeDataset(DatasetSource):
         return tree.classes
 
     def load(self, split: str) -> Dataset:
-        tree, scaled = self.tree(split), self.scaled
-        names, shape = self.names(tree), (len(tree), *self.image_shape(tree))
-
-        def fetch(ids: np.ndarray, out: np.ndarray) -> None:
-            decode.decode(tree, ids, out, scaled or self.odd, only_others=scaled is None)
-
-        images = streaming.images(shape, fetch) if scaled is None else streaming.Streamed(shape, fetch)
-        if isinstance(images, streaming.Streamed) and (scaled or self.odd) is None:
-            decode.check_sizes(tree)  # report a wrong size now, not during the work
+        tree = self.tree(split)
+        names = self.names(tree)
+        images = decode.images_of(tree, self.image_shape(tree), self.scaled, self.odd)
         label_of = np.array([names.index(name) for name in tree.classes])
         return self.loaded(split, images, label_of[[position for position, _ in tree.files]], names)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks import ATTACKS, lattice
-from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.losses import logit_margin
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch
 from rbtools.lazy import nn, torch
@@ -151,7 +151,7 @@ def _doubtful(
     totals["forward"] += float(len(copies))
     doubt[compared] = correct[compared] & (copies.argmax(1) != batch.labels[compared])
     if oracle.least is not None:
-        margin, of_copy = _margin(logits, batch.labels), _margin(copies, batch.labels)
+        margin, of_copy = (logit_margin(some, batch.labels) for some in (logits, copies))
         near = _ROUNDINGS * (margin - of_copy).abs().max()
         least = margin.abs() if last else torch.minimum(oracle.least, of_copy)
         doubt |= ~(least > near) & (correct | last)
@@ -226,7 +226,3 @@ def _add(
             sums[f"broken_by.{number}"] = int((broken == number).sum())
     for name, value in sums.items():
         totals[name] = totals.get(name, 0.0) + float(value)
-
-
-def _margin(logits: Tensor, labels: Tensor) -> Tensor:
-    return of_class(logits, labels) - best_other(logits, labels)

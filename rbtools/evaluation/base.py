@@ -213,7 +213,7 @@ class OutcomeRows(NamedTuple):
             values: np.ndarray = np.load(io.BytesIO(body), allow_pickle=False)
             totals = {str(name): float(value) for name, value in head["totals"].items()}
             if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
-                names = (head["devices"], head["prepared"], head.get("environments", [""]))
+                names = (head["devices"], head["prepared"], head["environments"])
                 return cls(values, totals, *(list(map(str, part)) for part in names))
         except Exception:  # numpy and its parser of headers raise nearly any error
             pass

@@ -175,9 +175,9 @@ class Smoothed(Spec):
         return {**share(self.correct(rows)), **summary, **drawn, **detail}
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         adaptive = {"adaptive": "stopping" in entry}
-        method = rebuilt(CERTIFIERS, entry.get("certificate"), entry, lenient=lenient, **adaptive)
+        method = rebuilt(CERTIFIERS, entry.get("certificate"), entry, **adaptive)
         if method is None or "eps" not in entry:
             return None
         return cls(method=method, eps=entry["eps"], each_image="detail" in entry)

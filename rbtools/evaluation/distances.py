@@ -98,16 +98,16 @@ class Nearest(OfAttack):
         return [replace(spec, farthest=farthest) for spec in specs]
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Nearest | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Nearest | None:
         name = entry.get("attack")
         if not (name == CurveAttack.name or entry.get("search") == _NEAREST) or "best" in entry:
             return None
         if not isinstance(name, str) or name in SEARCHES:
-            method = rebuilt(SEARCHES, name, entry, lenient=lenient, eps=None)
+            method = rebuilt(SEARCHES, name, entry, eps=None)
         else:
             known = ATTACKS.of_name(name)
             farthest = {} if known is None else {known.within.strength: entry.get("farthest")}
-            method = rebuilt(ATTACKS, name, entry, lenient=lenient, **farthest)
+            method = rebuilt(ATTACKS, name, entry, **farthest)
         return None if method is None else cls(method=method, eps=entry.get(method.within.strength))
 
 

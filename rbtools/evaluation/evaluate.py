@@ -15,6 +15,7 @@ from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError, in_words_of_python
+from rbtools.evaluation import randomised
 from rbtools.evaluation.base import (
     REFERENCE_BATCH,
     Batch,
@@ -25,8 +26,7 @@ from rbtools.evaluation.base import (
     default_chunk_size,
 )
 from rbtools.evaluation.spec import Spec, by_column
-from rbtools.evaluation.tile_state import TileState
-from rbtools.evaluation.tiles import Tile, complete
+from rbtools.evaluation.tiles import Tile, TileState, complete
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.execution.report import SILENT, Pace, Report, progress_of
@@ -80,60 +80,57 @@ def evaluate(
     3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification method with its radius (`(Smooth(),
     0.5)`), "acc", or a list of tasks.
 
-    `n` is the number of images, which are in proportion to the classes, so that the result estimates that
-    of all images. `seed` determines all random numbers,
-    which belong to the image and its position in the data. `device` "auto" is the device of the model.
-    `batch` is the number of images that go through the model at once; it changes memory use but not results.
-    `precision` is the precision of attack searches ("fp32", "bf16"); the model itself decides in float32.
-    `store` is a folder in which outcomes are kept; their keys contain a hash of the model's weights and
-    class. Without `store`, nothing is written. With `keep_images`, results contain the perturbed images.
-    `draws` is the number of random passes for each image if the model is randomised; 1 evaluates it like any
-    other model. `progress` is a function that is called with a line of text; True shows a tqdm line.
-    `options` scale and crop the images of a named data set: resize=256, crop=224 (`rbtools.datasets.source`).
+    `n` is the number of images, which are in proportion to the classes, so that the result estimates that of
+    all images. `seed` determines all random numbers, which belong to the image and its position in the data.
+    `device` "auto" is the device of the model. `batch` is the number of images that go through the model at
+    once; it changes memory use but not results. `precision` is the precision of attack searches ("fp32",
+    "bf16"); the model itself decides in float32. `store` is a folder in which outcomes are kept; their keys
+    contain a hash of the model's weights and class. Without `store`, nothing is written. With `keep_images`,
+    results contain the perturbed images. `draws` is the number of random passes for each image if the model
+    is randomised; 1 evaluates it like any other model. `progress` is a function that is called with a line of
+    text; True shows a tqdm line. `options` scale and crop the images of a named data set: resize=256,
+    crop=224 (`rbtools.datasets.source`).
 
     Raises RbError if an argument has another form; the message contains what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
-    from rbtools.evaluation.by_draws import by_draws, eot_of
 
-    counts = (("draws", draws, 1), ("n", n, 1), ("batch", batch, 1))
-    for name, count, least in (*counts, ("seed", seed, 0)):
-        if count is not None and (not isinstance(count, Integral) or count < least):
-            raise RbError(f"{name} is {count!r}. It must be a whole number, {least} or more.")
-    if precision not in ("auto", "fp32", "bf16"):
-        raise RbError(f"precision is {precision!r}. Choose from: auto, fp32, bf16.")
+    _check(precision, seed, draws=draws, n=n, batch=batch)
     given = in_memory.data_of(data, kept=store is not None, **options)
     network, place = in_memory.model_of(model, given, device)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
-    chosen = precisions.chosen(precision, place.type == "cuda")
-    settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws)
+    precision = precisions.chosen(precision, place.type == "cuda")
+    settings = Settings(seed=seed, batch=batch, precision=precision, draws=draws)
     cache = in_memory.Cache(store, model, given)
     with progress_of(progress) as line, float32(place), in_memory.in_eval_mode(model):
         report = SILENT if line is None else Report(progress=line)
         look = in_memory.looked_at(network, given, order, place, cache)
-        network = in_memory.randomised.controlled(network, look)
+        network = randomised.controlled(network, look)
         examples, results = Examples(given.images, given.labels, order), list[in_memory.Result]()
         where: Any = {"settings": settings, "device": place, "report": report, "store": cache.store}
-        for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
-            if look.randomised:
-                asked, todo = todo, by_draws(todo, draws) if draws > 1 else todo
-                if asked is not todo or eot_of(todo) is not None:
-                    warnings.warn(f"The model {look.sentence(draws, eot_of(todo))}", stacklevel=4)
+        for one in task if isinstance(task, list) else [task]:
+            todo, said = randomised.judged(in_memory.task_of(one), look, draws)
+            if said is not None:
+                warnings.warn(f"The model {said}", stacklevel=4)
+            images = in_memory.KeptImages() if keep_images else None
             columns = by_column(todo.every)
             specs = [column[0] for column in columns]
             outcomes = [cache.outcomes(spec, settings, len(order), anew=keep_images) for spec in specs]
-            images = in_memory.KeptImages() if keep_images else None
             evaluator = Evaluator(network, examples, todo.title, specs, save=images, **where)
             measured, status = partial(map, evaluator.measure), evaluator.status(outcomes)
             complete(outcomes, len(order), evaluator.size, measured, status, store=evaluator.store)
-            for column, known in zip(columns, outcomes, strict=True):
-                for spec in column:
-                    if spec in todo.specs:
-                        results.append(in_memory.result_of(spec, known, order, settings, images))
-                        if known.totals.get("outside"):  # the attack is not what it seems to be
-                            for text in results[-1].entry.get("warnings", ()):
-                                warnings.warn(f"{results[-1].metric}: {text}", stacklevel=4)
+            results += in_memory.results_of(todo, columns, outcomes, order, settings, images)
     return results if isinstance(task, list) or len(results) > 1 else results[0]
+
+
+def _check(precision: str, seed: Any, **counts: Any) -> None:
+    """Raise RbError for an unknown precision, or if a number is not whole or less than 1 (the seed: 0)."""
+    for name, count in {**counts, "seed": seed}.items():
+        least = 0 if name == "seed" else 1
+        if count is not None and (not isinstance(count, Integral) or count < least):
+            raise RbError(f"{name} is {count!r}. It must be a whole number, {least} or more.")
+    if precision not in ("auto", "fp32", "bf16"):
+        raise RbError(f"precision is {precision!r}. Choose from: auto, fp32, bf16.")
 
 
 class Evaluator:
@@ -159,8 +156,6 @@ class Evaluator:
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
         load: Any = None,
     ) -> None:
-        from rbtools.evaluation.randomised import RandomisedModel
-
         # Partial results in a store have no images.
         self.store, self.save = store if store is not None and save is None else Store(None), save
         self.watch: Callable[[str, int], None] | None = None
@@ -169,7 +164,7 @@ class Evaluator:
         self.model, self.examples, self.title, self.specs = model, examples, title, specs
         self.settings, self.device, self.report = settings, device, report
         self.shape = tuple(examples.images.shape[1:])
-        self.randomised = isinstance(model, RandomisedModel)
+        self.randomised = getattr(model, "randomised", False)
         self.pixels = streaming.batchwise(examples.images, device)
         self.labels = examples.labels.to(device)
         self.size = together(specs, device, self.shape)

@@ -6,7 +6,7 @@ import contextlib
 import html
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +20,9 @@ from rbtools.datasets import preprocessing
 from rbtools.datasets.given import pair
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError, as_arguments
-from rbtools.evaluation import accuracy, model_checks, randomised
+from rbtools.evaluation import accuracy, corrupted, model_checks
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
-from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look
+from rbtools.evaluation.randomised import LOOKED, Randomness, batch_of_look, look
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import named
@@ -92,7 +92,7 @@ def task_of(given: Any) -> Evaluation:
     if isinstance(method, Corruption) and strength is not None:
         if strength not in units.SEVERITIES:
             raise RbError(f"The severity is {strength}. Severities are 1, 2, 3, 4 and 5.")
-        return accuracy.corrupted((method,), (int(strength),))
+        return corrupted.corrupted((method,), (int(strength),))
     if isinstance(strength, int | float):
         _check_radius(method, strength)
     if isinstance(method, Noise) and isinstance(strength, int | float):
@@ -157,9 +157,7 @@ def looked_at(
     """The randomness of a network, determined on the first images. Warns if the outputs or the normalisation
     look wrong. Raises RbError for the same models as `Randomness.checked`."""
     first = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
-    found = cache.found(
-        "randomness", {}, lambda: randomised.look(network, check_input.floats(first))._asdict()
-    )
+    found = cache.found("randomness", {}, lambda: look(network, check_input.floats(first))._asdict())
     randomness = Randomness(**found).checked()
     ids = order[: model_checks.FIRST]
 
@@ -276,7 +274,27 @@ class Result:
         return f"<table>{''.join(lines)}</table>"
 
 
-def result_of(
+def results_of(
+    evaluation: Evaluation,
+    columns: Sequence[Sequence[Spec]],
+    outcomes: Sequence[Outcomes],
+    order: Tensor,
+    settings: Settings,
+    images: KeptImages | None,
+) -> list[Result]:
+    """The results of the requested specs, of which those in one column have the same outcomes. Warns if an
+    attack left its ball: it is not what it seems to be."""
+    results = []
+    for column, known in zip(columns, outcomes, strict=True):
+        for spec in column:
+            if spec in evaluation.specs:
+                results.append(_result_of(spec, known, order, settings, images))
+                for text in results[-1].entry.get("warnings", ()) if known.totals.get("outside") else ():
+                    warnings.warn(f"{results[-1].metric}: {text}", stacklevel=5)
+    return results
+
+
+def _result_of(
     spec: Spec, known: Outcomes, order: Tensor, settings: Settings, images: KeptImages | None
 ) -> Result:
     """The result of a spec, computed from the outcomes of the examples in `order` (n,)."""

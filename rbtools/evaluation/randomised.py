@@ -1,136 +1,229 @@
-"""Finds out whether a model is randomised, and controls its random numbers for each example.
+"""Randomised models: the test for random numbers, and means over random passes in place of one pass.
 
-The model is run several times on the same images, and on some of the images in another batch. A model whose
-logits differ between passes of the same batch is randomised. A model whose logits differ only in another
-batch depends on the batch.
+For the test, the model is run several times on the same images, and on some of the images in another batch. A
+model whose logits differ between passes of the same batch is randomised. A model whose logits differ only in
+another batch depends on the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
-import torch
-from torch import Tensor, nn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, optional
-from rbtools.evaluation.by_draws import IMAGES, Randomness
+from rbtools.evaluation.base import default_chunk_size
+from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.device import out_of_memory
-from rbtools.rng.foreign import ExampleNumbers, states
+from rbtools.lazy import nn, torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOOKED = 3  # version of the checks of a model, for keys in the store
+IMAGES = 8  # the number of images on which a model is tested for random numbers
+PIXELS = 64 * 32 * 32  # the pixels of a batch on which a model is tested for dependence on the batch
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
 _FEW = 2  # images of the other batch
 _PASSES = 32  # further passes of a model that uses random numbers: a single number may repeat by chance
 _UNSEEN = 8  # further passes of a few images: any model may have its own generator
 _CHECKS = 6  # passes that check that the random numbers belong to the examples
+_WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward pass draws random numbers"}
 
-Passed = Callable[[Tensor], Tensor]
+
+class Randomness(NamedTuple):
+    """The randomness of a model.
+
+    `kind` is "none", "dropout" or "noise". `numbers` is "example" if the random numbers can belong to the
+    examples in a batch of any size, "one by one" if this is possible only when every image goes through the
+    model separately, and "uncontrolled" otherwise, for example if the model has its own generator. `batch` is
+    true if the logits of an image depend on the other images of the batch, or on its position in the batch.
+    `changes` is true if a pass changes the model's parameters or buffers.
+    """
+
+    kind: str = "none"
+    numbers: str = "example"
+    batch: bool = False
+    changes: bool = False
+
+    @property
+    def randomised(self) -> bool:
+        """Whether a second pass returns other logits for the same image."""
+        return self.kind != "none"
+
+    def sentence(self, draws: int, eot: int | None) -> str:
+        """A sentence, without its subject, about the evaluation of a randomised model. `eot` is the number of
+        random passes over which an attack averages its gradients."""
+        of_attacks = {
+            None: "",
+            1: ", and attacks follow the gradient of one draw (--eot 1), which is a weak guide",
+        }
+        means = of_attacks.get(eot, f", and attacks use means over {eot} draws (--eot)")
+        single = {
+            "example": "",
+            "one by one": " Some of its numbers belong to the batch: every image goes through it alone.",
+            "uncontrolled": " Its numbers come from a generator of its own: results do not repeat.",
+        }[self.numbers]
+        verdicts = f"Verdicts are means over {draws} draws (--draws)"
+        verdicts = verdicts if draws > 1 else "A verdict is of one draw (--draws 1)"
+        return f"is randomised: {_WORDS[self.kind]}. {verdicts}{means}.{single}"
+
+    def checked(self) -> Randomness:
+        """This object. Raises RbError if the result for an image depends on other images."""
+        if self.batch:
+            raise RbError(
+                "The model is in train mode, takes statistics over the batch, or adds noise of a fixed seed:"
+                " what it gives for an image depends on the others of its batch. Call model.eval() before it"
+                " is saved and leave the choice to module.training, or draw noise from torch's own generator"
+                " without a seed."
+            )
+        if self.changes:
+            raise RbError(
+                "The model changes its parameters or buffers while it is tested, so a result depends on the"
+                " images before it. Call model.eval() before it is saved."
+            )
+        return self
 
 
-class RandomisedModel(nn.Module):
-    """A randomised model. With `one_by_one`, every image goes through the model separately."""
+# --- the test of a model --------------------------------------------------------------------------
 
-    randomised = True
 
-    def __init__(self, network: nn.Module, one_by_one: bool = False) -> None:
-        super().__init__()
-        self.network, self.one_by_one = network, one_by_one
+def batch_of_look(images: Any, most: int) -> int:
+    """The number of images (N, C, H, W), at most `most`, on which a model is tested for randomness."""
+    small = max(2 * IMAGES, PIXELS // (images.shape[2] * images.shape[3]))
+    return int(min(most, small, default_chunk_size(torch.device("cpu"), images.shape[1:])))
 
-    def forward(self, images: Tensor) -> Tensor:
-        numbers = ExampleNumbers.active[-1] if ExampleNumbers.active else None
-        if numbers is None or not self.one_by_one or not len(images):
-            return self.network(images)
-        parts = []
-        for i in range(len(images)):
-            with numbers.row(i):
-                parts.append(self.network(images[i : i + 1]))
-        return torch.cat(parts)
+
+def look(model: nn.Module, images: Tensor) -> Randomness:
+    """The randomness of a model, determined by passes of two or more images (N, C, H, W). Errors in a pass
+    and logits that are not finite count as "nothing is random", because the evaluation reports them."""
+    try:
+        return _Passes(model, images[:IMAGES]).randomness(images)
+    except Exception as wrong:  # the network's own code
+        if isinstance(wrong, RbError) or (isinstance(wrong, RuntimeError) and out_of_memory(wrong)):
+            raise
+    return Randomness()
+
+
+class _Passes:
+    """Passes of a model on some images. `first` are the logits (N, K) of the first pass, and `changes` is
+    true if a pass changes the model."""
+
+    def __init__(self, model: nn.Module, images: Tensor) -> None:
+        self.model, self.images = model, images
+        self.state = {name: value.clone() for name, value in model.state_dict().items()}
+        self.changes = False
+        self.first = self.logits(images)
+        state = model.state_dict()
+        self.changes = any(not torch.equal(value, self.state[name]) for name, value in state.items())
+
+    def randomness(self, batch: Tensor) -> Randomness:
+        """The randomness of the model. `batch` contains more images than the first pass."""
+        if self.first.dim() != 2 or not bool(self.first.isfinite().all()):
+            return Randomness()
+        if not self.differ_by_chance():
+            alike = not self.differ(self.few, self.first[:_FEW])
+            with optional():
+                alike = alike and not self.differ_by_place(batch)
+            return Randomness(batch=not alike, changes=self.changes)
+        kind, numbers = self.numbers()
+        norms = (one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm))
+        return Randomness(kind, numbers, any(norm.training for norm in norms), self.changes)
+
+    def logits(self, images: Tensor, model: nn.Module | None = None) -> Tensor:
+        """The logits of a pass, also through a model that contains the tested one. Every pass but the first
+        starts from the state of the checkpoint, which is restored afterwards."""
+        if self.changes:
+            self.model.load_state_dict(self.state)
+        with torch.no_grad():
+            logits = (self.model if model is None else model)(images)
+        if self.changes:
+            self.model.load_state_dict(self.state)
+        return logits.float() if isinstance(logits, torch.Tensor) else torch.tensor(torch.nan)
+
+    def differ(self, one: Tensor, other: Tensor) -> bool:
+        near = SAME * float(self.first.max() - self.first.min()) + 1e-6
+        return one.shape != other.shape or not float((one - other).abs().max()) <= near  # true for NaN, too
+
+    def differ_by_chance(self) -> bool:
+        """Whether the logits of further passes of the same batch differ. `few` are those of the first images
+        alone."""
+        from rbtools.rng.foreign import states
+
+        before = states(self.images.device)
+        other = self.differ(self.first, self.logits(self.images))
+        self.few = self.logits(self.images[:_FEW])
+        if states(self.images.device) != before:
+            other = other or any(self.differ(self.first, self.logits(self.images)) for _ in range(_PASSES))
+        return other or any(self.differ(self.few, self.logits(self.images[:_FEW])) for _ in range(_UNSEEN))
+
+    def differ_by_place(self, images: Tensor) -> bool:
+        """Whether the logits of half of the images change when this half is a batch in another order."""
+        whole = self.logits(images)
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+        half = order[: (len(images) + 1) // 2].to(images.device)
+        return self.differ(whole[half], self.logits(images[half]))
+
+    def numbers(self) -> tuple[str, str]:
+        """The fields `kind` and `numbers` of the randomness of a randomised model."""
+        from rbtools.rng.foreign import ExampleNumbers, RandomisedModel
+
+        everyone = torch.arange(len(self.images), device=self.images.device)
+        some, kinds, numbers = everyone[:_FEW].flip(0), set[str](), "uncontrolled"
+        for one_by_one in (False, True):
+            tried = RandomisedModel(self.model, one_by_one)
+            shared = depends = False
+            for number in range(_CHECKS):
+                results = []
+                for rows in (everyone, some):
+                    with ExampleNumbers(0, "probe", rows, number) as context:
+                        results.append(self.logits(self.images[rows], tried))
+                    kinds |= context.kinds
+                    shared |= context.shared and not one_by_one
+                depends |= self.differ(results[0][some], results[1])
+            if not shared and not depends:
+                numbers = "one by one" if one_by_one else "example"
+                break
+        return "dropout" if kinds == {"dropout"} else "noise", numbers
+
+
+# --- its evaluation -------------------------------------------------------------------------------
 
 
 def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
     """The model that is evaluated: the model itself or, if it is randomised, a `RandomisedModel`."""
-    return RandomisedModel(model, randomness.numbers != "example") if randomness.randomised else model
+    if not randomness.randomised:
+        return model
+    from rbtools.rng.foreign import RandomisedModel
+
+    return RandomisedModel(model, randomness.numbers != "example")
 
 
-def look(model: nn.Module, images: Tensor) -> Randomness:
-    """The randomness of a model. Errors in a pass count as "nothing is random"."""
-    found = Randomness()
-    try:
-        found = randomness_of(model, images)
-    except Exception as wrong:  # the network's own code
-        if isinstance(wrong, RbError) or (isinstance(wrong, RuntimeError) and out_of_memory(wrong)):
-            raise
-    return found
+def judged(evaluation: Evaluation, randomness: Randomness, draws: int) -> tuple[Evaluation, str | None]:
+    """The evaluation of a model, with means over `draws` passes if it is randomised, and the sentence that
+    tells this, or None. Raises RbError for an evaluation that has no such means."""
+    if not randomness.randomised:
+        return evaluation, None
+    changed = by_draws(evaluation, draws) if draws > 1 else evaluation
+    methods: list[Any] = [getattr(spec, "method", None) for spec in changed.specs]
+    eot = next((method.draws_each for method in methods if hasattr(method, "draws_each")), None)
+    told = changed is not evaluation or eot is not None  # rb-pr is unchanged
+    return changed, randomness.sentence(draws, eot) if told else None
 
 
-def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
-    """The randomness of a model, determined by passes of two or more images (N, C, H, W). Logits that are not
-    finite count as "nothing is random", because the evaluation reports this problem."""
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-
-    batch, images = images, images[:IMAGES]
-
-    def passed(one: nn.Module, part: Tensor) -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = one(part)
-        return logits.float() if isinstance(logits, torch.Tensor) else torch.tensor(torch.nan)
-
-    first = passed(model, images)
-    if first.dim() != 2 or not bool(first.isfinite().all()):
-        return Randomness()
-    changes = any(not torch.equal(value, state[name]) for name, value in model.state_dict().items())
-
-    def again(one: nn.Module, part: Tensor) -> Tensor:
-        """Run a pass that starts from the state of the checkpoint and restores this state afterwards."""
-        if changes:
-            model.load_state_dict(state)
-        logits = passed(one, part)
-        if changes:
-            model.load_state_dict(state)
-        return logits
-
-    near = SAME * float(first.max() - first.min()) + 1e-6
-
-    def differ(one: Tensor, other: Tensor) -> bool:
-        return one.shape != other.shape or not float((one - other).abs().max()) <= near  # true for NaN, too
-
-    before = states(images.device)
-    other, few = differ(first, again(model, images)), again(model, images[:_FEW])
-    if states(images.device) != before:
-        other = other or any(differ(first, again(model, images)) for _ in range(_PASSES))
-    other = other or any(differ(few, again(model, images[:_FEW])) for _ in range(_UNSEEN))
-    if not other:
-        alike = not differ(few, first[:_FEW])
-        with optional():
-            alike = alike and not _of_place(partial(again, model), batch, differ)
-        return Randomness(batch=not alike, changes=changes)
-    everyone = torch.arange(len(images), device=images.device)
-    some = everyone[:_FEW].flip(0)
-    kinds: set[str] = set()
-    numbers = "uncontrolled"
-    for one_by_one in (False, True):
-        tried = RandomisedModel(model, one_by_one)
-        shared = depends = False
-        for number in range(_CHECKS):
-            results = []
-            for rows in (everyone, some):
-                with ExampleNumbers(0, "probe", rows, number) as context:
-                    results.append(again(tried, images[rows]))
-                kinds |= context.kinds
-                shared |= context.shared and not one_by_one
-            depends |= differ(results[0][some], results[1])
-        if not shared and not depends:
-            numbers = "one by one" if one_by_one else "example"
-            break
-    in_train_mode = any(
-        isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules()
-    )
-    return Randomness("dropout" if kinds == {"dropout"} else "noise", numbers, in_train_mode, changes)
-
-
-def _of_place(again: Passed, images: Tensor, differ: Callable[[Tensor, Tensor], bool]) -> bool:
-    """Whether the logits of half of the images change when this half is a batch in another order."""
-    whole = again(images)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    half = order[: (len(images) + 1) // 2].to(images.device)
-    return differ(whole[half], again(images[half]))
+def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
+    """The evaluation in which means over random passes replace the result of one pass. Raises RbError if the
+    evaluation has no such means."""
+    every = evaluation.every
+    specs, along = ([spec.by_draws(draws) for spec in part] for part in (evaluation.specs, evaluation.along))
+    if specs == [*evaluation.specs]:
+        return evaluation
+    if None in (*specs, *along):
+        raise RbError(
+            f"The model is randomised, and {evaluation.title} has no verdict over draws. Measure its accuracy"
+            " with rb-attack or rb-corrupt, or give --draws 1 to judge it by one draw."
+        )
+    if any(spec.detail for spec in every) or evaluation.save is not None:
+        raise RbError("--detail and --save-adv are of one pass, and this model is randomised: omit them.")
+    if any(spec.needs for spec in every):
+        raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
+    return replace(evaluation, title=f"{evaluation.title}, {draws} draws", specs=(*specs,), along=(*along,))

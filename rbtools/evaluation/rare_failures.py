@@ -101,8 +101,8 @@ class RareFailure(Spec):
         return logarithms.float(), seen
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
-        noise = rebuilt(NOISES, entry.get("noise"), entry, lenient=lenient)
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
+        noise = rebuilt(NOISES, entry.get("noise"), entry)
         named = {f.name: entry[f.name] for f in fields(splitting.Splitting) if f.name in entry}
         whole = "particles" in named and "gamma" in entry and all(map(is_number, named.values()))
         if noise is None or not whole:

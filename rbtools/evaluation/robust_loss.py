@@ -61,11 +61,11 @@ class RobustLoss(OfAttack):
         return Outcome(rows, {name: found.totals[name] for name in ("forward", "backward")})
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> RobustLoss | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> RobustLoss | None:
         what = str(entry["metric"]).partition(".")[0]
         if what not in PARTS or entry.get("attacked") != "all":
             return None
-        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        method = rebuilt(ATTACKS, entry.get("attack"), entry)
         return None if method is None else cls(method=method, what=what)
 
 

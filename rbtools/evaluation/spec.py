@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import registry
+from rbtools.check_field import check_number, plain
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
 from rbtools.lazy import np
@@ -48,8 +49,8 @@ class Spec:
             value, label = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
             if "help" not in field.metadata or (value is None and field.default is None):
                 continue
-            registry.plain(field, value, label)
-            registry.check_number(field, value, label)
+            plain(field, value, label)
+            check_number(field, value, label)
             choices = field.metadata["choices"]
             if choices and value not in choices:
                 raise RbError(f"{label} is {value!r}. Choose from: {', '.join(choices)}.")
@@ -188,9 +189,9 @@ class Spec:
         return {"metric": self.name(), **self.settings(), **self.findings(rows, totals or {})}
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         """The spec of an entry whose metric has no split, or None if the entry is of another kind or lacks
-        settings. With `lenient`, missing settings have their defaults."""
+        settings."""
         raise NotImplementedError
 
 
@@ -256,15 +257,12 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
     return round(float(names[0].removeprefix("ci")) / 100, 12) if names else 0.95
 
 
-def rebuilt(
-    methods: Registry, name: object, entry: Mapping[str, Any], *, lenient: bool = False, **given: Any
-) -> Any | None:
-    """The method called `name` with the settings of an entry, or None if there is no such method. Raises
-    RbError if the method does not accept a setting.
+def rebuilt(methods: Registry, name: object, entry: Mapping[str, Any], **given: Any) -> Any | None:
+    """The method called `name` with the settings of an entry, or None if there is no such method or if the
+    entry lacks settings. Raises RbError if the method does not accept a setting.
 
     A field that can be derived from other fields (`derived` of the class) is derived from them if the result
-    agrees with the entry. With `lenient`, settings that the entry lacks have their defaults. `given` contains
-    values that replace those of the entry.
+    agrees with the entry. `given` contains values that replace those of the entry.
     """
     cls = methods.of_name(name)
     if cls is None:
@@ -272,7 +270,7 @@ def rebuilt(
     fields = {registry.public_name(field): field for field in dataclasses.fields(cls)}
     said = {public: entry[public] for public in fields if public in entry and public not in given}
     missing = [field for public, field in fields.items() if public not in {**said, **given}]
-    if not lenient and any(not (f.metadata.get("optional") or f.default is None) for f in missing):
+    if any(not (field.metadata.get("optional") or field.default is None) for field in missing):
         return None
     derived: frozenset[str] = getattr(cls, "derived", frozenset())
     refused: RbError | None = None

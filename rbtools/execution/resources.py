@@ -1,20 +1,50 @@
-"""The number of workers, and the number of threads of each worker."""
+"""The number of cores, of workers, and of threads of each worker."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import math
 import os
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtools.errors import UsageError
-from rbtools.execution import ENGINES, LOCAL, cores
+from rbtools.execution import ENGINES, LOCAL
 from rbtools.execution.run import Run
 
 MOST = 1024  # processes or threads: no machine has more cores, and starting more would overload it
 KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # device names of torch
 SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces whose networks are small: one thread is enough
+
+
+_QUOTAS = "/sys/fs/cgroup"
+
+
+def cores() -> int:
+    """The number of cores that this process may use, according to its affinity and its control group."""
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(min(known, _quota(Path(_QUOTAS)) or known), 1)
+
+
+def _quota(folder: Path) -> int | None:
+    """The quota of processor time of the control group, in cores and rounded up, or None without a quota. The
+    files of version 2 and of version 1 of control groups contain a time and its period in microseconds."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or its first word is "max"
+            quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
+            return math.ceil(quota / period) if quota > 0 and period > 0 else None
+    return None
+
+
+def threads_asked() -> int | None:
+    """The smaller of the numbers of threads in OMP_NUM_THREADS and MKL_NUM_THREADS, or None. Of a list with a
+    number for each level of nesting, the first number counts."""
+    said = (os.environ.get(name, "").split(",")[0].strip() for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    numbers = (int(word) for word in said if word.isascii() and word.isdigit() and len(word) < 10)
+    return min((number for number in numbers if number), default=None)
 
 
 def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:
@@ -33,7 +63,7 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
             raise UsageError(f"--jobs is '{text}'. Expected a whole number from 1 to {MOST}, or auto.")
         return int(text)
     cards = gpus(device)
-    return cards * (per_gpu or 1) if cards else max(cores.count() // (threads or 1), 1)
+    return cards * (per_gpu or 1) if cards else max(cores() // (threads or 1), 1)
 
 
 def gpus(device: str) -> int:
@@ -66,15 +96,15 @@ def threads_for(run: Run, arch: object, share: int | None = None) -> int:
         return run.placement.threads
     if isinstance(arch, Mapping) and arch.get("space") in SMALL:
         return 1
-    most = share or max(cores.count() // max(run.placement.jobs, 1), 1)
-    return min(cores.asked() or most, most)
+    most = share or max(cores() // max(run.placement.jobs, 1), 1)
+    return min(threads_asked() or most, most)
 
 
 def training_threads(run: Run, arch: object) -> int:
     """The number of CPU threads of a training run, by the rules of `threads_for`, with all cores of the
     machine as the fair share. It must not depend on the number of parallel training runs (`--jobs`), because
     it changes the rounding of sums, and therefore the weights."""
-    return threads_for(run, arch, cores.count())
+    return threads_for(run, arch, cores())
 
 
 class Kind(NamedTuple):

@@ -1,15 +1,25 @@
-"""A run: the options that all tools share, grouped by purpose."""
+"""A run: the options that all tools share, grouped by purpose.
+
+A field made by `param` is also an option of the tools that take it (`takes_run` in cli/options.py). Where the
+typed text differs from the value of the field, `build_context` there makes the value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
-from rbtools.execution import LOCAL
+from rbtools.execution import ENGINES, LOCAL
 from rbtools.execution.report import Report
 from rbtools.execution.settings import Settings
+from rbtools.registry import REQUIRED, param, rare_param
 from rbtools.store import Store
+
+_data, _rare_data = partial(param, group="Data"), partial(rare_param, group="Data")
+_running, _rare_running = partial(param, group="Running"), partial(rare_param, group="Running")
+_rare_model = partial(rare_param, group="Model")
+_rare_kept = partial(rare_param, group="Records and store")
 
 
 @dataclass(frozen=True)
@@ -23,24 +33,109 @@ class Selection:
     record, and `normalize` is the [mean, std] of `--transform`. `weights` is a folder of published weights,
     and `member` is the name of one of several networks in a file. `allow_code` permits running networks that
     are the user's own code; no record and no file can set this. `defend` contains the stages before the
-    network (`defences.stages.Stages`).
+    network, made with `backward` (`defences.stages.Stages`).
     """
 
-    dataset: str | None = None
-    data_dir: str | None = None
-    class_map: str | None = None
-    classes: str | None = None
+    dataset: str | None = _data(
+        None,
+        "Data set: a name such as digits, cifar10, cifar10:classes=cat/dog or cifar10-c:fog.3, or"
+        " imagefolder:PATH, npz:PATH, parquet:PATH or python:MODULE:CLASS.  [default: the data set of the"
+        " record, else digits]",
+        metavar="NAME",
+    )
+    split: str = _data("test", "Split of the data set.")
+    n: int | None = _data(None, "Use N images, in proportion to the classes.", bounds="[1, inf)", metavar="N")
+    indices: Any = rare_param(
+        None,
+        "Use the images with these numbers in the split (0-999: the first 1,000), or the images listed in"
+        " FILE (FILE:NAME: in the list NAME). --n then uses N of them.",
+        metavar="LIST|FILE",
+        group="Data",
+    )
+    data_dir: str | None = _rare_data(
+        None,
+        "Folder of published data sets, packed or unpacked.  [default: data]",
+        metavar="DIR",
+        variable="RB_DATA",
+    )
+    download: bool = _rare_data(
+        False, "Download a published data set that is missing in --data-dir.", flags=("--download",)
+    )
+    class_map: str | None = _rare_data(
+        None,
+        "JSON file that maps each class to its number in the network, if the network has another order of"
+        " classes than the data set.",
+        metavar="FILE",
+    )
+    classes: str | None = _rare_data(
+        None,
+        "Classes of the network that are in the data set, if the data set does not contain all of them: names"
+        " of class folders, or for each class of the data set its number or name in the network, such as"
+        " 1,3,5.",
+        metavar="LIST",
+    )
+    member: str | None = _rare_model(
+        None, "Which weights to use if a file contains several: best, ema, cifar10/777 ...", metavar="NAME"
+    )
+    allow_code: bool = _rare_model(
+        False,
+        "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run.",
+        flags=("--allow-code",),
+    )
+    defend: Any = rare_param(
+        None,
+        "Defence stages in front of the network, with their values: jpeg:75, quantize:4,"
+        " python:MODULE:CLASS.",
+        metavar="LIST",
+        group="Model",
+    )
+    backward: str | None = _rare_model(
+        None,
+        "How gradients pass through the stages of --defend: none (zero gradient), identity (BPDA), or own"
+        " (gradient of the stage).  [default: for each stage the choice that gives the strongest attack]",
+        choices=("none", "identity", "own"),
+    )
+    weights: str | None = param(
+        None,
+        "Folder of published nasbench201 weights, for records without a checkpoint. The files in the folder"
+        " are named by index: 000123-FULL.pth, or 000123.pickle.pbz2 of NATS-Bench.",
+        metavar="DIR",
+    )
     preprocessing: str | None = None
     normalize: Any = None
-    download: bool = False
-    split: str = "test"
-    n: int | None = None
-    indices: Any = None
     archive: str | None = None
-    weights: str | None = None
-    member: str | None = None
-    allow_code: bool = False
-    defend: Any = None
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The options from which `Selection.preprocessing` and `Selection.normalize` are made."""
+
+    resize: int | None = _data(
+        None,
+        "Scale the shorter side of each image to N pixels (with --squash, both sides), as torchvision and"
+        " timm do it, and then --crop.",
+        bounds="[1, 4096]",
+        metavar="N",
+    )
+    crop: int | None = _data(
+        None,
+        "Cut a square with sides of N pixels out of the centre of each image.  [default with --squash: the"
+        " size of --resize]",
+        bounds="[1, 4096]",
+        metavar="N",
+    )
+    interpolation: str | None = _rare_data(
+        None, "Interpolation of --resize.  [default: bilinear]", choices=("bilinear", "bicubic")
+    )
+    squash: bool = _rare_data(
+        False, "Scale both sides to --resize, which distorts images that are not square.", flags=("--squash",)
+    )
+    transform: str | None = _rare_data(
+        None,
+        "Scale and crop images like published weights, torchvision:ResNet18_Weights.IMAGENET1K_V1 or"
+        " timm:resnet50.a1_in1k. Their normalisation is the default of --normalize.",
+        metavar="torchvision:WEIGHTS|timm:NAME",
+    )
 
 
 @dataclass(frozen=True)
@@ -54,15 +149,44 @@ class Placement:
     with the same store compute the other parts.
     """
 
-    device: str = "auto"
-    threads: int | None = None
-    engine: str = LOCAL
-    address: str | None = None
-    jobs: int = 1
-    jobs_per_gpu: int = 1
+    device: str = _running("auto", "Device to compute on: cpu, cuda, cuda:1 or auto.", metavar="NAME")
+    jobs: int = _running(
+        1,
+        "Number of worker processes, spread over all GPUs; with auto, one process for each GPU, or for each"
+        " core if there is no GPU.  [default: 1; on Ray, as many as fit the cluster]",
+        metavar="N|auto",
+        typed=None,
+    )
+    jobs_per_gpu: int = _rare_running(
+        1,
+        "Workers per GPU, with --jobs auto and on Ray.  [default: 1]",
+        bounds="[1, inf)",
+        metavar="N",
+        typed=None,
+    )
+    engine: str = _rare_running(
+        LOCAL,
+        "Where the workers run: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
+        choices=tuple(ENGINES),
+    )
+    address: str | None = _rare_running(
+        None,
+        "Address of the Ray cluster.  [default: RAY_ADDRESS, else a cluster that runs on this machine, else a"
+        " new cluster]",
+        metavar="HOST:PORT",
+        flags=("--ray-address",),
+    )
+    unordered: bool = _rare_running(
+        False, "Write each record as soon as it is finished.", flags=("--unordered",)
+    )
+    threads: int | None = _rare_running(
+        None,
+        "Number of CPU threads for one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else all"
+        " cores, divided among the jobs]",
+        bounds="[1, inf)",
+    )
     worker: int = 0
     shard: tuple[int, int] = (1, 1)
-    unordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,24 +196,47 @@ class Run:
     `pool` is the engine whose workers share the tiles of an evaluation; without it, this process measures the
     tiles. `plan` collects what the store lacks in a dry run (`execution.dry_run.DryRun`). `name_as` is the
     name of a new entry, and `replace` is true if it replaces other entries with this name. `command` is the
-    command line, without paths of this machine.
+    command line, without paths of this machine. `kept` contains what this process keeps from one call to the
+    next, such as loaded networks, which all changed copies of the run share.
     """
 
     tool: str = "rbtools"
-    store: Store = field(default_factory=lambda: Store(None))
+    store: Store = param(
+        REQUIRED,
+        "Folder of stored results and checkpoints; with none, results are neither read nor stored.",
+        metavar="DIR|none",
+        variable="RB_STORE",
+        typed="rb-store",
+        factory=lambda: Store(None),
+        group="Records and store",
+    )
+    plan: Any = param(
+        None,
+        "Compute nothing; report how many results are missing and how many the store contains.",
+        flags=("--dry-run",),
+        typed=False,
+        group="Records and store",
+    )
+    name_as: str | None = _rare_kept(
+        None, "Name of the result in the record.", metavar="NAME", flags=("--as",)
+    )
+    replace: bool = _rare_kept(
+        False,
+        "Compute results again even if the store contains them, and overwrite results that were measured with"
+        " another protocol.",
+        flags=("--force",),
+    )
     settings: Settings = field(default_factory=Settings)
     selection: Selection = field(default_factory=Selection)
     placement: Placement = field(default_factory=Placement)
     report: Report = field(default_factory=Report)
     pool: Any = None
-    plan: Any = None
-    name_as: str | None = None
-    replace: bool = False
     command: str | None = None
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the run without the engine, so that a worker measures its tiles itself."""
-        return {**self.__dict__, "pool": None}
+        return {**self.__dict__, "pool": None, "kept": {}}
 
     @property
     def labels(self) -> dict[str, str]:
@@ -102,28 +249,15 @@ class Run:
 
     def changed(self, **options: Any) -> Run:
         """A copy of the run with other values of some options, which may be fields of any part."""
-        own = {name: value for name, value in options.items() if name in _OWN}
         parts: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
-            if name not in own:
-                parts.setdefault(_part_of(name), {})[name] = value
+            if name not in _PART_OF:
+                raise TypeError(f"A run has no option {name!r}.")
+            parts.setdefault(_PART_OF[name], {})[name] = value
+        own = parts.pop("run", {})
         changed = {part: replace(getattr(self, part), **values) for part, values in parts.items()}
         return replace(self, **own, **changed)
 
-    def options(self, names: Iterable[str]) -> dict[str, Any]:
-        """The values of these options, if they are not empty. Raises TypeError for an unknown option."""
-        parts = {name: self if name in _OWN else getattr(self, _part_of(name)) for name in names}
-        values = {name: getattr(part, name) for name, part in parts.items()}
-        return {name: value for name, value in values.items() if value}
 
-
-_OWN = {part.name for part in fields(Run)}
-_PARTS = (("settings", Settings), ("selection", Selection), ("placement", Placement), ("report", Report))
-_PART_OF = {option.name: part for part, kind in _PARTS for option in fields(kind)}
-OPTIONS = frozenset(_OWN | _PART_OF.keys())  # the names of options that `Run.of` accepts
-
-
-def _part_of(name: str) -> str:
-    if name not in _PART_OF:
-        raise TypeError(f"A run has no option {name!r}.")
-    return _PART_OF[name]
+_PARTS = {"settings": Settings, "selection": Selection, "placement": Placement, "report": Report, "run": Run}
+_PART_OF = {option.name: part for part, kind in _PARTS.items() for option in fields(kind)}

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+
+from rbtools.registry import param, rare_param
+
+_running = partial(rare_param, group="Running")
 
 
 @dataclass(frozen=True)
@@ -16,8 +21,27 @@ class Settings:
     each verdict.
     """
 
-    seed: int = 0
-    batch: int | None = None
-    precision: str = "fp32"
-    prepare: bool = True
-    draws: int = 20
+    seed: int = param(0, "Seed of all random numbers.", bounds="[0, inf)", group="Running")
+    batch: int | None = _running(
+        None, "Images per batch; this affects memory, not results.", bounds="[1, inf)", metavar="N"
+    )
+    precision: str = _running(
+        "fp32",
+        "Precision of attack searches; float32 decides on success. auto: bf16 if the hardware supports it.",
+        choices=("auto", "fp32", "bf16"),
+        typed="auto",
+    )
+    prepare: bool = _running(
+        True,
+        "With fold, search on a copy of the network with folded BatchNorm, channels last, in --precision.",
+        choices=("none", "fold"),
+        typed="fold",
+    )
+    draws: int = rare_param(
+        20,
+        "Number of random evaluations for each decision on a randomised model; with 1, the model is treated"
+        " as deterministic.",
+        bounds="[1, inf)",
+        metavar="N",
+        group="Model",
+    )

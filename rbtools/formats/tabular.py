@@ -64,9 +64,10 @@ class Tabular:
 
     columns: str = param(
         "",
-        "Meaning of columns, as a list of COLUMN=NAME, such as 'Model=arch.name,Clean=acc:percent,Notes=-'.",
+        "Meaning of columns, as a list of COLUMN=NAME, such as 'Model=arch.name,Clean=acc,Notes=-'.",
         name="map",
     )
+    percents: str = param("", "Columns whose numbers are percentages, separated by commas.", name="percent")
     fields: str = param(
         "", "Fields to add to all records, as a list of NAME=VALUE, such as 'dataset=cifar10'.", name="set"
     )
@@ -100,8 +101,8 @@ class Tabular:
         for name in mapped:
             if name not in header:
                 raise RbError(
-                    f"--map names the column '{name}', which {source} does not have.{near(name, header)}"
-                    f" Columns: {listed}."
+                    f"--map or --percent names the column '{name}', which {source} does not"
+                    f" have.{near(name, header)} Columns: {listed}."
                 )
         columns = (mapped.get(name, Column(name)) for name in header)
         if "arch" not in self._constants() and not any(one.name.startswith("arch.") for one in columns):
@@ -191,11 +192,14 @@ class Tabular:
 
     def _mapped(self) -> dict[str, Column]:
         columns = {}
-        for header, text in _pairs(self.columns, "--map", "'Clean=acc:percent'"):
-            name, colon, unit = text.rpartition(":")
-            if colon and unit not in numbers.SCALES:
-                raise RbError(f"--map {header}={text}: '{unit}' is not a unit. Expected percent or fraction.")
-            columns[header] = Column(name if colon else text, unit == "percent", True)
+        for header, name in _pairs(self.columns, "--map", "Clean=acc"):
+            bare, _, unit = name.rpartition(":")
+            if bare and unit in numbers.SCALES:
+                right = f"--map '{header}={bare}'" + f" --percent '{header}'" * (unit == "percent")
+                raise RbError(f"--map {header}={name}: a unit is not part of a name. Write {right}.")
+            columns[header] = Column(name, given=True)
+        for header in filter(None, map(str.strip, next(csv.reader([self.percents]), []))):
+            columns[header] = columns.get(header, Column(header))._replace(percent=True, given=True)
         return columns
 
     def _constants(self) -> Record:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from rbtools.datasets import npy, streaming
 from rbtools.datasets.base import NotHere, channels_of, check_labels
 from rbtools.datasets.given import pair
 from rbtools.datasets.imagefolder import named
-from rbtools.errors import NoSplit, RbError, UsageError
+from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
 from rbtools.inputs import class_order, published_weights
 from rbtools.lazy import nn, np, torch
@@ -45,8 +45,8 @@ class Data:
     about: datasets.Description
     fingerprint: str
     size: int
-    data_dir: str | None
-    class_map: str | None
+    data_dir: str | None = None
+    class_map: str | None = None
     indices: datasets.indices.Indices | None = None
     preprocessing: str | None = None
 
@@ -171,20 +171,20 @@ def _described(
     name: str,
     split: str,
     data_dir: str | None,
-    class_map: str | None,
     preprocessing: str | None,
     chosen: str | datasets.indices.Indices | None,
     store: Store,
     allow_code: bool,
+    class_map: str | None,
 ) -> Data:
     source = datasets.source(name, data_dir, class_map, allow_code=allow_code, preprocessing=preprocessing)
     about, fingerprint = source.describe(), source.fingerprint(split, store)
     scaled = None if source.preprocessing is None else str(source.preprocessing)
-    size = about.sizes.get(split)
-    if size is None:
-        known = ", ".join(about.sizes)
-        raise NoSplit(f"The data set {name} has no split '{split}'. It has: {known}.")
-    return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map, None, scaled), chosen)
+    if split not in about.sizes:
+        raise source.unknown_split(split, about.sizes)
+    size = about.sizes[split]
+    data = Data(name, split, about, fingerprint, size, data_dir, class_map, preprocessing=scaled)
+    return _selected(data, chosen)
 
 
 # Data sets that this process has downloaded or found.
@@ -206,38 +206,25 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         )
     preprocessing = run.selection.preprocessing or _preprocessing(record, name)
     split = split or run.selection.split
-    if run.selection.download and (name, split, run.selection.data_dir) not in _here:
-        source = datasets.source(name, run.selection.data_dir, allow_code=run.selection.allow_code)
+    selection = run.selection
+    if selection.download and (name, split, selection.data_dir) not in _here:
+        source = datasets.source(name, selection.data_dir, allow_code=selection.allow_code)
         source.download(split, run.report.progress, run.report.check_cancelled)
-        _here.add((name, split, run.selection.data_dir))
-    class_map = run.selection.class_map
+        _here.add((name, split, selection.data_dir))
+    class_map = selection.class_map
     if class_map is None and "class_map" in record:
         class_map = json.dumps(record["class_map"])
-
-    def described(class_map: str | None) -> Data:
-        return _described(
-            _absolute(name),
-            split,
-            run.selection.data_dir,
-            class_map,
-            preprocessing,
-            run.selection.indices,
-            run.store,
-            run.selection.allow_code,
-        )
-
+    where = (_absolute(name), split, selection.data_dir, preprocessing, selection.indices)
+    described = partial(_described, *where, run.store, selection.allow_code)
     order = None
     try:
-        data = described(None if run.selection.classes else class_map)
+        data = described(None if selection.classes else class_map)
         order = _order(record, data, class_map, run)
         data = data if order is None else described(json.dumps(order))
     except NotHere:
-        if run.selection.archive is None:
+        if selection.archive is None:
             raise
-        data = from_archive(
-            *(name, split, run.selection.data_dir, preprocessing),
-            *(run.selection.indices, run.selection.archive, run.store),
-        )
+        data = _from_archive(name, split, preprocessing, selection.archive, run)
     for note in data.about.notes:
         run.report.notify(note)
     if order is not None:
@@ -305,28 +292,22 @@ def named_data(record: Mapping[str, Any], default: str) -> str:
     return _absolute(name) if isinstance(name, str) else default
 
 
-def from_archive(
-    name: str,
-    split: str,
-    data_dir: str | None,
-    preprocessing: str | None,
-    chosen: str | None,
-    folder: str,
-    store: Store,
-) -> ArchiveDataset:
+def _from_archive(name: str, split: str, preprocessing: str | None, folder: str, run: Run) -> ArchiveDataset:
     """A published data set whose files are missing. Raises RbError for an unknown split."""
-    about = datasets.describe(name, data_dir, preprocessing=preprocessing)
+    data_dir = run.selection.data_dir
+    source = datasets.source(name, data_dir, preprocessing=preprocessing)
+    about = source.describe()
     if split not in about.sizes:
-        raise NoSplit(f"The data set {name} has no split '{split}'. It has: {', '.join(about.sizes)}.")
+        raise source.unknown_split(split, about.sizes)
     labels = Path(folder) / "labels.npy"
     if not labels.is_file():
         raise RbError(f"The folder {folder} lacks labels.npy. Unpack the archive again.")
     size = about.sizes[split]
-    content = {"archive": store.file_hash(labels), "shape": about.shape, "size": size}
+    content = {"archive": run.store.file_hash(labels), "shape": about.shape, "size": size}
     data = ArchiveDataset(
-        name, split, about, digest(content), size, data_dir, None, None, preprocessing, folder
+        name, split, about, digest(content), size, data_dir, preprocessing=preprocessing, folder=folder
     )
-    return _selected(data, chosen, content)
+    return _selected(data, run.selection.indices, content)
 
 
 def record_in_memory(model: nn.Module, data: Any) -> InMemory:
@@ -362,7 +343,7 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
     fingerprint = images_hash(images, labels)
     arch = {"space": "memory", "name": weights["class"].rpartition(".")[2]}
     fields = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
-    split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, None, None, None, None, dataset)
+    split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, dataset=dataset)
     return InMemory(fields, model, split)
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbtools import check_input
+from rbtools import check_input, models
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import Pending, RbError
 from rbtools.execution import resources
@@ -125,13 +125,12 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
 
 def _function(record: dict[str, Any], data: Data | None, run: Run) -> AnsweringModel:
     """The model of a user's function that answers. Raises RbError for a network, which needs weights."""
-    from rbtools.models import build
     from rbtools.models.answering import AnsweringModel
 
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
     if classes is None or shape is None:
         raise no_checkpoint()
-    model = build(record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code)
+    model = models.build(record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code)
     if not isinstance(model, AnsweringModel):
         raise no_checkpoint()
     return model
@@ -139,13 +138,11 @@ def _function(record: dict[str, Any], data: Data | None, run: Run) -> AnsweringM
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
     """Report once for each network (`name` identifies its weights) that it gets copies of its images."""
-    if name not in _told and check_input.gets_copies(network):
-        _told.add(name)
+    told = run.kept.setdefault("networks that get copies", set())
+    if name not in told and check_input.gets_copies(network):
+        told.add(name)
         arch = record["arch"]
         run.report.notify(f"{arch.get('name') or arch.get('str')}: {check_input.COPIES}.")
-
-
-_told: set[str] = set()
 
 
 def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int] | None]:

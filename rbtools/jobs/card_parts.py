@@ -14,7 +14,8 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import search_named
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, near
-from rbtools.evaluation.accuracy import attacked, clean, corrupted
+from rbtools.evaluation.accuracy import attacked, clean
+from rbtools.evaluation.corrupted import corrupted
 from rbtools.evaluation.distances import nearest
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation, by_column

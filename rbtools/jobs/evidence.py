@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rbtools.attacks import ATTACKS, lattice
-from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.losses import logit_margin
 from rbtools.datasets import npy
 from rbtools.defences import stages
 from rbtools.errors import RbError, shown
@@ -187,7 +187,7 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
             _check_allowed(images, points, pixels(dataset.images[ids]), saved)
             with torch.no_grad():
                 logits = model(images.to(place)).float().cpu()
-            margins = of_class(logits, labels) - best_other(logits, labels)
+            margins = logit_margin(logits, labels)
             margins /= logits.abs().amax(1).clamp_min(1e-12)
             broken, ties = broken + int((margins < 0).sum()), ties + int((margins.abs() <= _TIE).sum())
             inputs.run.report.progress(f"saved images  {start}/{n}")

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import SEARCHES
+from rbtools.certification import CERTIFIERS
+from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Attacked, Clean
+from rbtools.evaluation.probabilistic import Noisy
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.run import Run
 from rbtools.jobs import attack_tasks, measurement, screened_attack
 from rbtools.jobs.attack_tasks import MaskingChecklist
-from rbtools.jobs.corrupted_images import Archived
+from rbtools.jobs.corruption_archive import Archived
 from rbtools.jobs.evaluate_record import EvaluateJob
 from rbtools.jobs.measurement import MeasureJob
 from rbtools.jobs.screened_attack import TwoPhaseJob
 from rbtools.jobs.train_test_gap import GapJob
 from rbtools.jobs.transfer import Transferred
 from rbtools.measures import MEASURES
-from rbtools.records import metric_name
+from rbtools.probabilistic import NOISES
+from rbtools.records import consistency, metric_name
 from rbtools.records.name_forms import SPECS
 from rbtools.records.results import is_number
 from rbtools.registry import options as options_of
@@ -41,14 +46,13 @@ class Unsayable(Exception):
     """Raised if an entry does not determine its measurement. The text states the reason."""
 
 
-def spec_of(entry: Entry, *, lenient: bool = False) -> Any:
+def spec_of(entry: Entry) -> Any:
     """The spec that produces this entry, whose metric contains no split. Returns None if no spec produces
-    such an entry, or if settings are missing. With `lenient`, missing settings have their default values, as
-    in published numbers. Raises RbError for a setting that is invalid for a method."""
+    such an entry, or if settings are missing. Raises RbError for a setting that is invalid for a method."""
     refused: RbError | None = None
     for cls in specs():
         try:
-            spec = cls.from_entry(entry, lenient=lenient)
+            spec = cls.from_entry(entry)
         except RbError as wrong:
             refused = refused or wrong
             continue
@@ -199,16 +203,23 @@ def joined(questions: Mapping[str, Question]) -> list[tuple[Any, list[str]]]:
     return found
 
 
+_METHODS: tuple[tuple[str, Any], ...] = (
+    ("attack", SEARCHES),
+    ("attack", ATTACKS),
+    ("corruption", CORRUPTIONS),
+    ("noise", NOISES),
+    ("certificate", CERTIFIERS),
+)
+
+
 # --- from an entry --------------------------------------------------------------------------------
 
 
-def question_of(
-    entry: Entry, beside: Mapping[str, Entry] | None = None, *, lenient: bool = False
-) -> Question:
+def question_of(entry: Entry, beside: Mapping[str, Entry] | None = None) -> Question:
     """The question that an entry answers. Raises Unsayable if the entry does not determine its measurement.
 
     `beside` maps metrics to the record's entries, which contain the number of images for PR and the attacks
-    of a checklist. With `lenient`, missing settings have the tools' defaults, as for published numbers.
+    of a checklist. Settings that a published number lacks have the tools' defaults.
     """
     name, beside = str(entry["metric"]), beside or {}
     parts = metric_name.parse(name)
@@ -220,12 +231,13 @@ def question_of(
     if "measure" in entry:
         raise Unsayable(f"The record does not say how this was measured: {name}.")
     difference = parts.is_gap or parts.is_ge
-    specs = _specs(entry, parts, lenient)
+    published = consistency.is_published(entry)
+    specs = _specs(entry, parts, published)
     under = _under(entry, searched=specs[0].searches, difference=difference)
-    if entry.get("split") in (None, "test") and "indices" in entry and not lenient:
+    if entry.get("split") in (None, "test") and "indices" in entry and not published:
         raise Unsayable("Chosen images were evaluated (--indices), of which the record has only a hash.")
     counts = _counts(entry, beside)
-    if counts is None and not lenient:
+    if counts is None and not published:
         raise Unsayable("The record does not say how many images rb-pr was given.")
     counts = counts or [None] * (1 + difference)
     if len(counts) != 1 + difference or not all(n is None or (type(n) is int and n > 0) for n in counts):
@@ -240,28 +252,26 @@ def question_of(
     )
 
 
-def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[Any, ...]:
+def _specs(entry: Entry, parts: metric_name.MetricName, published: bool) -> tuple[Any, ...]:
     """The specs of an entry. A mean over corruptions has several specs; any other metric has one."""
     name = str(entry["metric"])
     bare = (parts.rest() if parts.is_ge or parts.is_gap else parts).build()
     entry = {**entry, "metric": metric_name.without_split(bare)}
     if bare.endswith("acc-among"):
         return (Clean(),)  # it is measured along with clean accuracy
-    if "archive" in entry and not lenient:
+    if "archive" in entry and not published:
         raise Unsayable("The corrupted images came from an archive.")
-    if "reference" in entry and not lenient:
+    if "reference" in entry and not published:
         raise Unsayable("mCE is relative to a reference, which the record does not have.")
     names, severities = entry.get("corruptions") or [entry.get("corruption")], entry.get("severities")
     if isinstance(severities, list) and isinstance(names, list):
         several = [{**entry, "corruption": one, "severity": s} for one in names for s in severities]
     else:
         several = [entry]
-    if lenient:
-        several = [{**_named(one["metric"]), **one} for one in several]
+    if published:
+        several = [_completed(one) for one in several]
     try:
-        specs: list[Any] = [
-            spec_of(one, lenient=lenient) if lenient or "n" in one else None for one in several
-        ]
+        specs: list[Any] = [spec_of(one) if published or "n" in one else None for one in several]
     except RbError as wrong:
         raise Unsayable(str(wrong)) from None
     if specs and None not in specs:
@@ -276,6 +286,18 @@ def _specs(entry: Entry, parts: metric_name.MetricName, lenient: bool) -> tuple[
     known = _named(entry["metric"])
     how = "says only in part how" if known else "does not say how"
     raise Unsayable(f"The record {how} this was measured: {name}.")
+
+
+def _completed(entry: Entry) -> Record:
+    """A published entry with the settings that its name contains, and the defaults of those that it lacks."""
+    entry = {**_named(entry["metric"]), **entry}
+    usual: Any = {"samples": Noisy.samples, "denominator": Noisy.denominator}
+    for word, methods in _METHODS:
+        if (cls := methods.of_name(entry.get(word))) is not None:
+            needed = [field for field in dataclasses.fields(cls) if not field.metadata.get("optional")]
+            usual |= {public_name(field): field.default for field in needed}
+    known = {name: value for name, value in usual.items() if value not in (None, dataclasses.MISSING)}
+    return {**known, **entry}
 
 
 def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look, by_draws, eot_of
+from rbtools.evaluation import randomised
+from rbtools.evaluation.randomised import LOOKED, Randomness
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution import device
 from rbtools.execution.engine import Call
@@ -63,11 +64,9 @@ def draws_of(inputs: Inputs) -> int:
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
     """The evaluation, with means over several passes if the model is randomised; with `tell`, this is
     reported. Raises RbError for an evaluation that has no such means, and as `found`."""
-    draws = draws_of(inputs)
-    changed, look = by_draws(evaluation, draws) if draws else evaluation, found(inputs)
-    of_one = look.randomised and not draws and eot_of(evaluation) is not None
-    if tell and (of_one or changed is not evaluation):  # rb-pr is unchanged
-        arch, said = inputs.record["arch"], look.sentence(draws or 1, eot_of(changed))
+    changed, said = randomised.judged(evaluation, found(inputs), inputs.run.settings.draws)
+    if tell and said is not None:
+        arch = inputs.record["arch"]
         inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {said}")
     return changed
 
@@ -95,17 +94,15 @@ class LookCall(Call):
     inputs: Inputs
 
     def __call__(self, run: Run) -> Randomness:
-        from rbtools.evaluation.randomised import look
-
         inputs = self.inputs
         dataset = inputs.data.load()
-        most = batch_of_look(dataset.images, inputs.data.size)
+        most = randomised.batch_of_look(dataset.images, inputs.data.size)
         with device.taken(run, inputs.threads()) as place:
             model = inputs.load_model(place)
 
             def of_images(count: int) -> Randomness:
                 ids = inputs.data.order(dataset.labels)[:count]
-                return look(model, dataset.images[ids].to(place).float().div(255))
+                return randomised.look(model, dataset.images[ids].to(place).float().div(255))
 
             try:
                 return of_images(most)

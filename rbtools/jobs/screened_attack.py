@@ -17,12 +17,12 @@ import orjson
 
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.apgd import APGDMargin
+from rbtools.attacks.losses import logit_margin
 from rbtools.datasets import indices
 from rbtools.errors import Pending, RbError
 from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.jobs import randomness, stored_results
 from rbtools.jobs.evaluate_record import Ask, Entries, Entry, Plan, PlanJob
@@ -85,7 +85,7 @@ class Screened(Spec):
         for attack in self.attacks:
             result = attacking.run_attack(batch, attack, still_correct=still_correct)
             still_correct = result.survived
-            least = torch.minimum(least, margin(result.logits, batch.labels))
+            least = torch.minimum(least, logit_margin(result.logits, batch.labels))
             for name, value in result.totals.items():
                 totals[name] = totals.get(name, 0.0) + value
         rows = torch.where(still_correct, least.clamp_min(0), torch.full_like(least, _BROKEN))
@@ -186,7 +186,6 @@ class _Estimate:
             **stored_results.inputs_fields(inputs),
             **{name: digest(stored_results.outcome_fields(inputs, spec)) for name, spec in specs.items()},
             **seed_fields(inputs.run.settings.seed),
-            "sources": [],
             **self.about,
             "n": self.n,
             **({"size": request.size} if request.goal is None else {"goal": request.goal}),

@@ -18,8 +18,8 @@ from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
 from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import Outcomes
-from rbtools.evaluation.by_draws import Randomness
 from rbtools.evaluation.evaluate import Evaluator, Examples, StatusLine, together
+from rbtools.evaluation.randomised import Randomness, controlled
 from rbtools.evaluation.spec import Spec
 from rbtools.evaluation.tiles import Tile, complete, stored_parts
 from rbtools.execution import device, precision, resources
@@ -43,8 +43,6 @@ class RecordEvaluation:
     @contextlib.contextmanager
     def opened(self, save: Any = None) -> Iterator[Evaluator]:
         """Yields the evaluator, with the network on this process's device. `save` is that of `Evaluator`."""
-        from rbtools.evaluation.randomised import controlled
-
         inputs, run = self.inputs, self.inputs.run
         with device.taken(run, inputs.threads()) as place:
             with run.report.clock.stage("model"):
@@ -177,20 +175,17 @@ class OpenedCall(Call):
     @contextlib.contextmanager
     def opened(self, run: Run) -> Iterator[tuple[Any, Any]]:
         """Yields the work, and the object that `opened` of the work yields in this process."""
-        global _open
         work = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
-        there = replace(work.inputs.run, placement=run.placement, report=run.report)
+        there = replace(work.inputs.run, placement=run.placement, report=run.report, kept=run.kept)
         work = replace(work, inputs=replace(work.inputs, run=there))
-        if _open is None or _open[0] != self.sent:
-            _open = None  # free its memory before the next network is loaded
+        if "opened" not in run.kept or run.kept["opened"][0] != self.sent:
+            run.kept.pop("opened", None)  # free its memory before the next network is loaded
             with work.opened() as loaded:
-                _open = self.sent, loaded
+                run.kept["opened"] = self.sent, loaded
+        opened = run.kept["opened"][1]
         with device.taken(run, work.inputs.threads()):
-            _open[1].report = run.report
-            yield work, _open[1]
-
-
-_open: tuple[bytes, Any] | None = None  # the work that a worker opened last
+            opened.report = run.report
+            yield work, opened
 
 
 @dataclass(frozen=True)

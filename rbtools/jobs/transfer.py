@@ -13,7 +13,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import attacking
 from rbtools.evaluation.accuracy import Attacked, Clean, kept_of
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.by_draws import IMAGES
+from rbtools.evaluation.randomised import IMAGES, controlled, look
 from rbtools.evaluation.spec import Entry, Evaluation, rebuilt
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # the fields that are needed to load a model, besides the checkpoint
 DESCRIBES = ("arch", "dataset", "preprocessing", "checkpoint_file")
 ENSEMBLE = "ensemble"  # a key of broken_by_source, beside the sources' checkpoints
+_SOURCES = "sources of transfer"  # the key of the loaded models in `Run.kept`
 _COUNT = "broken_by_source."  # followed by the number of the attacked model: a sum over images
 
 
@@ -110,13 +111,13 @@ class Transferred(Attacked):
         return Outcome(left, totals)
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, lenient: bool = False) -> Self | None:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
         sources, models = (_listed(entry.get(name)) for name in ("source", "source_model"))
         if len(models) != len(sources) or not all(isinstance(model, Mapping) for model in models):
             return None
         if not all(isinstance(source, str) for source in sources):
             return None
-        method = rebuilt(ATTACKS, entry.get("attack"), entry, lenient=lenient)
+        method = rebuilt(ATTACKS, entry.get("attack"), entry)
         if method is None or not metric_name.of_other_network(entry["metric"]):
             return None
         named = zip(sources, models, strict=True)
@@ -135,7 +136,7 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
 
 
 def _one_or_all(items: Sequence[Any]) -> Any:
-    """A field of an entry or key. Earlier versions allowed only one source, without a list."""
+    """A field of an entry or key. One source stands there without a list."""
     return items[0] if len(items) == 1 else list(items)
 
 
@@ -153,35 +154,30 @@ def _mean_logits(models: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
     return lambda images: torch.stack([model(images).float() for model in models]).mean(0)
 
 
-# The last source models and their key: they are loaded once for all records and batches.
-_last: list[tuple[Any, list[nn.Module]]] = []
-
-
 def loaded(run: Run, sources: Sequence[str], batch: Batch) -> list[nn.Module]:
-    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. `run`
-    evaluates the other model. Raises RbError if a model cannot be loaded, or if images or classes differ from
-    the evaluated model's."""
-    from rbtools.evaluation.randomised import controlled, randomness_of
-
+    """The sources' models in the order of the checkpoints' names, in eval mode with frozen parameters. They
+    are loaded once for all records and batches of the run, which evaluates the other models. Raises RbError
+    if a model cannot be loaded, or if images or classes differ from the evaluated model's."""
     classes, where = batch.clean_logits.shape[1], batch.images.device
     chosen = run.selection
     images = (chosen.dataset, chosen.split, chosen.data_dir, chosen.class_map, chosen.preprocessing)
     named = (tuple(sources), *images, run.store.folder)
     key = (*named, where, batch.images.shape[1:], classes)
-    if not _last or _last[0][0] != key:
+    last, models = run.kept.get(_SOURCES, (None, []))
+    if last != key:
         models = []
         bare = run.changed(defend=None, indices=None)  # defences and indices are the evaluated model's
         for name, record in _by_name(sources, bare):
             try:
                 model = resolve.load_model(record, data_of(record, bare), bare, where)
                 _check_fits(model, batch.images[:1], classes)
-                model = controlled(model, randomness_of(model, batch.images[:IMAGES]))
+                model = controlled(model, look(model, batch.images[:IMAGES]))
             except RbError as wrong:
                 which = f" {name[:19]}..." if len(sources) > 1 else ""
                 raise RbError(f"The model{which} of --from cannot be attacked. {wrong}") from None
             models.append(model)
-        _last[:] = [(key, models)]
-    return _last[0][1]
+        run.kept[_SOURCES] = key, models
+    return models
 
 
 def _check_fits(model: nn.Module, image: Tensor, classes: int) -> None:

@@ -178,7 +178,7 @@ class _Measurement:
         every = {entry["metric"]: entry for entry in self.record.get("evals") or ()}
         for metric, entry in self.claims.items():
             try:
-                question = question_of(entry, every, lenient=consistency.is_published(entry))
+                question = question_of(entry, every)
             except Unsayable as wrong:
                 self.failed[metric] = str(wrong)
             else:

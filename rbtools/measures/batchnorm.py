@@ -28,23 +28,21 @@ def use(model: nn.Module, statistics: str) -> bool:
         # Without running statistics torch uses those of the batch, also in eval mode.
         norm.track_running_stats = False
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-        norm.forward = partial(_forward, norm.forward if statistics == "batch" else partial(_of_images, norm))  # type: ignore[method-assign]
+        each = statistics == "image"
+        norm.forward = partial(_forward, partial(_of_images, norm) if each else norm.forward, each)  # type: ignore[method-assign]
     return statistics == "batch"
 
 
-def _forward(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    try:
-        return forward(x)
-    except ValueError as error:
-        if "more than 1" not in str(error):
-            raise
+def _forward(forward: Callable[[Tensor], Tensor], each: bool, x: Tensor) -> Tensor:
+    """The output of a layer with the statistics of its batch or, if `each` is true, of each image. Raises
+    RbError for a single value."""
+    if x.numel() // x.shape[1] // (len(x) if each else 1) <= 1:
         raise RbError(
             f"A BatchNorm layer gets a single value of each channel, shape {tuple(x.shape)}, which has no"
             " variance. Use more images (--batch-size) with --batchnorm batch, or --batchnorm running."
-        ) from error
+        )
+    return forward(x)
 
 
 def _of_images(norm: nn.modules.batchnorm._BatchNorm, x: Tensor) -> Tensor:
-    if x.ndim < 3:  # one value a channel
-        raise ValueError("Expected more than 1 value per channel")
     return F.instance_norm(x, weight=norm.weight, bias=norm.bias, eps=norm.eps)

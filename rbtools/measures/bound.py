@@ -14,7 +14,7 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
 from rbtools.measures.bounds import Bound
 from rbtools.measures.ntk import difference
 from rbtools.measures.wci import WCI
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 
 PAPERS = ("robbench", "prbench", "wci")
 CONSTANTS = ("lipschitz", "lipschitz_theta", "smooth", "smooth_theta")
@@ -73,63 +73,63 @@ class BoundMeasure(Measure):
 
     paper: str = param("robbench", "The paper whose theorems are computed.", choices=PAPERS)
     beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
-    activation: str | None = param(
+    activation: str | None = rare_param(
         None,
         "For robbench2: the first activation.  [default: the network's in fcnn and rescnn, else relu]",
         choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
     )
-    rho: float | None = param(
+    rho: float | None = rare_param(
         None,
         "For robbench2: L2 radius for images of norm 1.  [default: the largest L2 distance of an"
         " attacked image]",
         check="non-negative",
     )
-    lipschitz: float | None = param(
+    lipschitz: float | None = rare_param(
         None, "Lipschitz constant L of the loss as a function of the image.  [default: estimated]"
     )
-    lipschitz_theta: float | None = param(
+    lipschitz_theta: float | None = rare_param(
         None, "Lipschitz constant L_theta of the loss as a function of the weights.  [default: estimated]"
     )
-    smooth: float | None = param(
+    smooth: float | None = rare_param(
         None,
         "Lipschitz constant beta of the weights' gradient, as a function of the image.  [default: estimated]",
     )
-    smooth_theta: float | None = param(
+    smooth_theta: float | None = rare_param(
         None,
         "Lipschitz constant beta_theta of the weights' gradient, as a function of the weights.  [default:"
         " estimated]",
     )
-    gamma: float | None = param(
+    gamma: float | None = rare_param(
         None,
         "For prbench: L2 radius.  [default: the largest L2 distance of an attacked image]",
         check="non-negative",
     )
-    softmax: float | None = param(
+    softmax: float | None = rare_param(
         None,
         "Largest distance nu of softmax outputs in the ball.  [default: estimated]",
         check="non-negative",
     )
-    examples: int | None = param(
+    examples: int | None = rare_param(
         None, "Number n of training images.  [default: read from the record]", check="positive"
     )
-    updates: int | None = param(
+    updates: int | None = rare_param(
         None, "Number T of training updates.  [default: read from the record]", check="non-negative"
     )
-    weight: float | None = param(
+    weight: float | None = rare_param(
         None,
         "The lambda of prbench2 and of the theorem of wci.  [default: the weight in the training run;"
         " for wci, the number of training images]",
         check="positive",
     )
-    c: float | None = param(None, "Replace T by T^(c psi), as in PRBench's appendix.")
-    form: str = param(
+    c: float | None = rare_param(None, "Replace T by T^(c psi), as in PRBench's appendix.")
+    form: str = rare_param(
         "text",
         "Formula of PRBench's theorem 2: as in the text or as in the appendix.",
         choices=("text", "appendix"),
     )
     probes: int = param(20, "For wci: number of random vectors for the trace.", check="positive")
-    largest: float = param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
-    failure: float = param(
+    largest: float = rare_param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
+    failure: float = rare_param(
         0.05, "For wci's lemma 1: the probability epsilon that the bound does not hold.", check="share"
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1

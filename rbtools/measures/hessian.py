@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, standard_error
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
 
 # Maps vectors (R, d) to products (R, d), with one operator for each row.
 Product = Callable[[Tensor], Tensor]
@@ -37,10 +37,10 @@ class Hessian(Measure):
     )
     solver: str = param("lanczos", "Method for the eigenvalues.", choices=("lanczos", "power", "both"))
     top: int = param(1, "Number of largest eigenvalues, with Lanczos.", check="positive")
-    iterations: int = param(
+    iterations: int = rare_param(
         100, "Maximal number of Hessian-vector products per eigenvalue.", check="positive"
     )
-    tolerance: float = param(
+    tolerance: float = rare_param(
         1e-3, "Error tolerance of eigenvalues, relative to the largest.", check="positive"
     )
     probes: int = param(20, "Number of random vectors for a trace.", check="positive")

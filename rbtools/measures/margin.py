@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.losses import logit_margin
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 
@@ -37,5 +37,5 @@ class Margin(Measure):
 def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:
     with torch.no_grad():
         logits = torch.cat([model(part).double() for part in images.split(chunk)])
-    margins: list[float] = (of_class(logits, labels) - best_other(logits, labels)).tolist()
+    margins: list[float] = logit_margin(logits, labels).tolist()
     return margins

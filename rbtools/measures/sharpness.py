@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rbtools.lazy import nn
 from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
-from rbtools.registry import param
+from rbtools.registry import rare_param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Sharpness(Measure):
     less_is_better = True
     attacks = 1
 
-    gamma: float = param(0.01, "Step norm, relative to the norm of the weight tensor.", check="positive")
+    gamma: float = rare_param(0.01, "Step norm, relative to the norm of the weight tensor.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         names = list(derivatives.layers(model).values())

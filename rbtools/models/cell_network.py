@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError
 from rbtools.models import Shape
-from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, POOL, SKIP, ops_of
+from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, POOL, SKIP, check_counts, ops_of
 
 
 class ReLUConvBN(nn.Module):
@@ -161,9 +161,7 @@ class NASBench201Network(Skeleton):
         classes: int = 10,
         in_channels: int = 3,
     ) -> None:
-        for name, value in (("channels", channels), ("cells", cells), ("classes", classes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise RbError(f"A NAS-Bench-201 network cannot have {name} {value!r}. Give 1 or more.")
+        check_counts(channels=channels, cells=cells, classes=classes)
         numbers = tuple(int(op) for op in ops)
         super().__init__(lambda width: CellModule(numbers, width), channels, cells, classes, in_channels)
         self.ops = numbers

@@ -1,11 +1,10 @@
-"""Identifies the network of a weights file, loads the weights strictly, and writes weights files."""
+"""Identifies the network of a weights file and its normalisation, and loads the weights."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,27 +14,26 @@ from torch import Tensor, nn
 
 from rbtools import check_input, models
 from rbtools.errors import Misfit, RbError, optional
-from rbtools.models import Shape, normalising, programs, tensor_names, trial, unpack, variants, weights_file
-from rbtools.models.families import classes_of, in_channels_of, infer, pooled_windows, skeleton
-from rbtools.models.load_weights import load_into
-from rbtools.models.meta import meta_init
-from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
-from rbtools.models.normalize import (
-    PER_IMAGE,
-    Normalized,
-    PerImageStandardization,
-    Preprocessed,
-    behind,
-    per_channel,
+from rbtools.models import Shape, load_weights, normalising, programs, trial
+from rbtools.models.families import (
+    VARIANT_FIELDS,
+    classes_of,
+    different_cells,
+    in_channels_of,
+    infer,
+    label,
+    pooled_windows,
+    skeleton,
+    variants_of,
 )
-from rbtools.models.read_checkpoint import Checkpoint, counted, read
+from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
+from rbtools.models.normalize import PER_IMAGE, behind, per_channel
+from rbtools.models.read_checkpoint import Checkpoint, read
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
 from rbtools.spaces.identity import identity
 
 Candidate = tuple[dict[str, Any], nn.Module]  # (architecture, its network)
-# Spaces whose networks usually do not compute constants while they are built.
-WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "repo", "fcnn", "rescnn")
 # Fields of an architecture record that describe the file and not the network.
 NOT_OF_THE_NETWORK = ("member", "normalize", "preprocessing")
 
@@ -69,17 +67,14 @@ def load(
     if kind is not None:
         return _program(path, kind, arch, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
-    n_classes, channels = _classes_and_channels(checkpoint, classes, shape)
+    classes, channels = _classes_and_channels(checkpoint, classes, shape)
     archs, facts = _architectures(checkpoint, arch, hints)
-    arch = archs[0]
-    large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
-    side = arch.get("side") or (224 if large or arch.get("stem") == "imagenet" else 32)
-    if arch.get("pool") == "4x4":
-        side = 32 * pooled_windows(checkpoint.state)
-    classes, shape = n_classes, shape or (channels, side, side)
+    if shape is None:
+        side = _usual_side(checkpoint, archs[0])
+        shape = (channels, side, side)
     candidates: list[Candidate] = []
     for one in archs:
-        network, checkpoint = _network(checkpoint, one, classes, shape, allow_code)
+        network, checkpoint = load_weights.filled(checkpoint, one, classes, shape, allow_code)
         if one.get("space") == "timm" and "side" not in one:
             cropped = normalising.preprocessing(getattr(network, "pretrained_cfg", None))
             one = {"preprocessing": cropped, **one} if cropped else one
@@ -89,22 +84,28 @@ def load(
         _check_own(path, network, classes, shape)
     named = facts["arch_from"] == "given"
     choices = normalising.choices(checkpoint, arch, network, classes, shape[0], hints, named)
-    first = _normalize_of(checkpoint, {**arch, **next(iter(choices.fields.values()))})
+    normalize_of = partial(_normalize_of, checkpoint)
+    first = normalize_of({**arch, **next(iter(choices.fields.values()))})
     if isinstance(first, list) and len(first[0]) not in (1, shape[0]):
         raise RbError(
             f"The normalisation has {len(first[0])} means and the images of the checkpoint {path} have"
             f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
         )
-    arch, model, more = _decided(
-        path, candidates, choices, hints, partial(_normalize_of, checkpoint), named=named
-    )
-    normalize = _normalize_of(checkpoint, arch)
-    facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize}
+    arch, model, more = _decided(path, candidates, choices, hints, normalize_of, named=named)
+    facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize_of(arch)}
     warnings = normalising.warnings_of(network, arch)
     if "left_out" in checkpoint.origin:
         warnings.append(f"{checkpoint.origin['left_out']} are in the file beside the network: left out")
     facts |= {"warnings": warnings} if warnings else {}
     return model.eval(), arch, facts
+
+
+def _usual_side(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> int:
+    """The side of the images in pixels if no data set is known."""
+    if arch.get("pool") == "4x4":
+        return 32 * pooled_windows(checkpoint.state)
+    large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
+    return arch.get("side") or (224 if large or arch.get("stem") == "imagenet" else 32)
 
 
 def _decided(
@@ -126,14 +127,14 @@ def _decided(
     if hints.batches is None:
         arch, network = candidates[0]
         if several:
-            facts["unchecked"] = [field for field in variants.VARIANT_FIELDS if field in arch]
+            facts["unchecked"] = [field for field in VARIANT_FIELDS if field in arch]
         if len(choices.fields) > 1:
             return arch, network, {**facts, "normalize_from": normalising.OPEN}
         candidates = candidates[:1]
     archs, models, preferred = {}, {}, set()
     for arch, network in candidates:
         for name, more in choices.fields.items():
-            options = f"--arch {variants.label(arch)} " * several
+            options = f"--arch {label(arch)} " * several
             options += f"--normalize {name}" * (len(choices.fields) > 1)
             archs[options.strip()] = whole = {**arch, **more}
             models[options.strip()] = behind(network, normalize_of(whole))
@@ -174,17 +175,17 @@ def _architectures(
     else:
         facts["arch_from"], seen = "weights", checkpoint.seen
         if len(seen) > 1 and hints.batches is not None:  # images decide
-            return [{**cell, **of_file} for cell in variants.different_cells(seen)], facts
+            return [{**cell, **of_file} for cell in different_cells(seen)], facts
         try:
             fields = infer(checkpoint.state, checkpoint.metadata).arch
         except RbError as error:
             error.args = (f"{error} The file is {checkpoint.path}.",)
             raise
     whole = {**_sizes_in_weights(fields, checkpoint), **fields, **of_file}
-    named = any(field in (arch or {}) for field in variants.VARIANT_FIELDS)
+    named = any(field in (arch or {}) for field in VARIANT_FIELDS)
     if named or facts["arch_from"] == "metadata" or "run" in checkpoint.origin:
         return [whole], facts
-    return variants.variants_of(whole), facts
+    return variants_of(whole), facts
 
 
 def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
@@ -212,79 +213,6 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
         one.arch for one in checkpoint.seen if zoo.FORMS.get(str(one.arch["name"])) == zoo.FORMS[arch["name"]]
     ]
     return {key: one[key] for one in same for key in ("stem", "pool", "patch", "side") if key in one}
-
-
-def _network(
-    checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: Shape, allow: bool
-) -> tuple[nn.Module, Checkpoint]:
-    """Returns the network with its weights, and the checkpoint with the network's tensor names."""
-    if arch.get("space") in WITHOUT_CONSTANTS:
-        with meta_init():
-            network = models.build(arch, classes=classes, shape=shape)
-        load_into(network, checkpoint)
-        if not any(buffer.is_meta for buffer in network.buffers()):
-            return network, checkpoint
-    with torch.random.fork_rng(devices=[]):  # such a network computes constants while it is built
-        network = models.build(arch, classes=classes, shape=shape, allow_code=allow)
-    if arch.get("space") not in WITHOUT_CONSTANTS:
-        checkpoint = _as_saved(checkpoint, network)
-    load_into(network, checkpoint)
-    if arch.get("space") in models.RUNS_CODE:
-        check_input.keep_images(network, shape)
-    return network, checkpoint
-
-
-def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """Returns the checkpoint with the file's own tensor names if they fit the network.
-
-    The tensor names of a user's own network may look like a wrapper's prefix or like a normaliser's buffers.
-    The file may also contain losses, metrics or a second, smaller network. If no names fit, the error message
-    uses the names that fit best.
-    """
-    names = {key for key in network.state_dict() if not key.endswith(tensor_names.OPTIONAL)}
-    saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(tensor_names.OPTIONAL)}
-    starts = sorted({key[:end] for key in saved for end in range(len(key)) if not end or key[end - 1] == "."})
-    at = {start: {key.removeprefix(start) for key in saved if key.startswith(start)} for start in starts}
-    most, best = 0, ("", "")
-    for inside in _wrappers(names):
-        wanted = {key.removeprefix(inside) for key in names}
-        fits = [prefix for prefix, keys in at.items() if keys == wanted]
-        if len(fits) > 1:
-            fits = [prefix for prefix in fits if prefix == checkpoint.origin["prefix"]]
-        for prefix in fits:
-            rest = {key: value for key, value in saved.items() if not key.startswith(prefix)}
-            others = sum(value.numel() for key, value in rest.items() if not unpack.is_beside(key))
-            if others <= sum(saved[prefix + key].numel() for key in wanted):
-                return _under(checkpoint, prefix, inside, rest)
-        for prefix, keys in at.items():
-            if len(keys & wanted) > most:
-                most, best = len(keys & wanted), (prefix, inside)
-    now = len(names & set(tensor_names.translation(checkpoint.state, dict.fromkeys(names)).values()))
-    return _under(checkpoint, *best, {}) if now < most < len(names) else checkpoint
-
-
-def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
-    state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
-    origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
-    origin.pop("left_out", None)
-    if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
-        mean, std, origin["normalisation"] = None, None, "inside the network"
-    unpack.take_normalisation(rest, checkpoint.path, {})  # removes the normalisation from the rest
-    if beside := [key for key in rest if not key.startswith(unpack.COPIES)]:
-        origin["left_out"] = counted(beside)
-    state = {inside + key: value for key, value in state.items()}
-    return replace(checkpoint, state=state, mean=mean, std=std, origin=origin, inside=inside)
-
-
-def _wrappers(names: set[str]) -> Iterator[str]:
-    """Yields the prefixes that all names share, such as "", "module." and "module.net."."""
-    inside = ""
-    while True:
-        yield inside
-        words = {name.removeprefix(inside).partition(".")[0] for name in names}
-        inside += f"{words.pop()}." if len(words) == 1 else " "
-        if inside.endswith((" ", "..")) or not all(name.startswith(inside) for name in names):
-            return
 
 
 def _given(arch: Mapping[str, Any]) -> list[list[float]] | str | None:
@@ -397,28 +325,3 @@ def _program(
     whole, model, more = _decided(path, [candidate], choices, hints, _given, named=False)
     facts = {"format": kind, "classes": n_classes, "shape": list(shape), "arch_from": "program"}
     return model.eval(), whole, {**facts, **more, "normalize": _given(whole)}
-
-
-def to_bytes(network: nn.Module, metadata: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of a safetensors file with the tensors of the bare network and `metadata` as JSON.
-
-    The tensors `normalize.mean` and `normalize.std` are those of a `Normalized` network. Equal weights and
-    metadata give equal bytes on every device and for every memory format.
-    """
-    from safetensors.torch import save
-
-    network = getattr(network, "_orig_mod", network)  # unwrap torch.compile's wrapper
-    bare = network.network if isinstance(network, Preprocessed) else network
-    tensors = dict(bare.state_dict())
-    if isinstance(network, Normalized):
-        tensors |= {"normalize.mean": per_channel(network.mean), "normalize.std": per_channel(network.std)}
-    if isinstance(network, PerImageStandardization):
-        metadata = {**metadata, "normalize": PER_IMAGE}
-    plain = {
-        # Cloned, because safetensors refuses tensors that share memory or are channels-last.
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
-    # One key only: the order in which the library writes several keys changes from run to run.
-    text = json.dumps(dict(metadata), sort_keys=True, allow_nan=False, separators=(",", ":"))
-    return save(plain, {weights_file.METADATA_KEY: text})

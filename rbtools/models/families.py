@@ -13,18 +13,28 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, shown
-from rbtools.models import Shape
+from rbtools.models import VARIANTS, Shape
+from rbtools.models.cell_network import edges_to_compute
 from rbtools.models.meta import shapes_of
 from rbtools.models.tensor_names import HEAD, OPTIONAL, translation
 from rbtools.registry import Registry
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, POOL, SKIP
-from rbtools.spaces.zoo import FORMS, STEMS, PreActResNetForm, ResNetForm, SimpleCNNForm, VGGForm, ViT
+from rbtools.spaces.zoo import (
+    FORMS,
+    SHORTCUTS,
+    STEMS,
+    PreActResNetForm,
+    ResNetForm,
+    SimpleCNNForm,
+    VGGForm,
+    ViT,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -290,3 +300,45 @@ def _patches(state: State) -> dict[str, int] | None:
             side = math.isqrt(places.shape[1] - 1) * patch
             return {} if (patch, side) == (16, 224) else {"patch": patch, "side": side}
     return None
+
+
+# --- variants: networks with the same tensor names and shapes that compute different functions -------------
+
+# Fields of an architecture record that distinguish variants.
+VARIANT_FIELDS = ("stem", "shortcut", "activation", "eps")
+
+
+def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the architecture, and after it its known variants."""
+    usual = {"shortcut": SHORTCUTS[0], **arch}
+    others = [fields for fields in _variant_fields(arch) if any(usual.get(f) != v for f, v in fields.items())]
+    return [dict(arch), *({**arch, **fields} for fields in others)]
+
+
+def label(arch: Mapping[str, Any]) -> str:
+    """Returns NAME:FIELD=VALUE for messages and `--arch`, with the space unless it is the zoo."""
+    space = "" if arch.get("space") in ("zoo", "nasbench201") else f"{arch.get('space')}:"
+    fields = [f":{field}={arch[field]}" for field in (*VARIANT_FIELDS, "pool") if field in arch]
+    return f"{space}{arch.get('name') or arch.get('str')}{''.join(fields)}"
+
+
+def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
+    name = str(arch.get("name"))
+    if arch.get("space") in VARIANTS:
+        return list(VARIANTS.load(str(arch["space"]))(arch))
+    form = FORMS.get(name) if arch.get("space") == "zoo" else None
+    if isinstance(form, ResNetForm) and arch.get("stem") != "imagenet" and arch.get("pool") != "4x4":
+        return [{"stem": "cifar"}, {"stem": "cifar-maxpool"}]
+    if isinstance(form, PreActResNetForm):
+        return [{"shortcut": shortcut} for shortcut in SHORTCUTS]
+    return []
+
+
+def different_cells(candidates: Sequence[Inferred]) -> list[dict[str, Any]]:
+    """Returns one architecture per function: cells that differ in unused edges have the same one."""
+    by_function: dict[tuple[int | None, ...], dict[str, Any]] = {}
+    for arch in sorted((one.arch for one in candidates), key=lambda arch: int(arch["index"])):
+        ops = nb201.ops_of(arch)
+        used = edges_to_compute(ops)
+        by_function.setdefault(tuple(op if live else None for op, live in zip(ops, used, strict=True)), arch)
+    return list(by_function.values())

@@ -1,16 +1,99 @@
+"""Builds the network of an architecture and loads the weights of a file into it, strictly."""
+
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rbtools import check_input, models
 from rbtools.errors import Misfit, RbError
+from rbtools.models import Shape, unpack
 from rbtools.models.families import skeleton
+from rbtools.models.meta import meta_init
 from rbtools.models.normalize import Normalized
 from rbtools.models.read_checkpoint import Checkpoint, counted
 from rbtools.models.tensor_names import OPTIONAL, translation
+
+# Spaces whose networks usually do not compute constants while they are built.
+WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "repo", "fcnn", "rescnn")
+
+
+def filled(
+    checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: Shape, allow: bool
+) -> tuple[nn.Module, Checkpoint]:
+    """Returns the network with its weights, and the checkpoint with the network's tensor names."""
+    if arch.get("space") in WITHOUT_CONSTANTS:
+        with meta_init():
+            network = models.build(arch, classes=classes, shape=shape)
+        load_into(network, checkpoint)
+        if not any(buffer.is_meta for buffer in network.buffers()):
+            return network, checkpoint
+    with torch.random.fork_rng(devices=[]):  # such a network computes constants while it is built
+        network = models.build(arch, classes=classes, shape=shape, allow_code=allow)
+    if arch.get("space") not in WITHOUT_CONSTANTS:
+        checkpoint = _as_saved(checkpoint, network)
+    load_into(network, checkpoint)
+    if arch.get("space") in models.RUNS_CODE:
+        check_input.keep_images(network, shape)
+    return network, checkpoint
+
+
+def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
+    """Returns the checkpoint with the file's own tensor names if they fit the network.
+
+    The tensor names of a user's own network may look like a wrapper's prefix or like a normaliser's buffers.
+    The file may also contain losses, metrics or a second, smaller network. If no names fit, the error message
+    uses the names that fit best.
+    """
+    names = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
+    saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(OPTIONAL)}
+    starts = sorted({key[:end] for key in saved for end in range(len(key)) if not end or key[end - 1] == "."})
+    at = {start: {key.removeprefix(start) for key in saved if key.startswith(start)} for start in starts}
+    most, best = 0, ("", "")
+    for inside in _wrappers(names):
+        wanted = {key.removeprefix(inside) for key in names}
+        fits = [prefix for prefix, keys in at.items() if keys == wanted]
+        if len(fits) > 1:
+            fits = [prefix for prefix in fits if prefix == checkpoint.origin["prefix"]]
+        for prefix in fits:
+            rest = {key: value for key, value in saved.items() if not key.startswith(prefix)}
+            others = sum(value.numel() for key, value in rest.items() if not unpack.is_beside(key))
+            if others <= sum(saved[prefix + key].numel() for key in wanted):
+                return _under(checkpoint, prefix, inside, rest)
+        for prefix, keys in at.items():
+            if len(keys & wanted) > most:
+                most, best = len(keys & wanted), (prefix, inside)
+    now = len(names & set(translation(checkpoint.state, dict.fromkeys(names)).values()))
+    return _under(checkpoint, *best, {}) if now < most < len(names) else checkpoint
+
+
+def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
+    state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
+    origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
+    origin.pop("left_out", None)
+    if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
+        mean, std, origin["normalisation"] = None, None, "inside the network"
+    unpack.take_normalisation(rest, checkpoint.path, {})  # removes the normalisation from the rest
+    if beside := [key for key in rest if not key.startswith(unpack.COPIES)]:
+        origin["left_out"] = counted(beside)
+    state = {inside + key: value for key, value in state.items()}
+    return replace(checkpoint, state=state, mean=mean, std=std, origin=origin, inside=inside)
+
+
+def _wrappers(names: set[str]) -> Iterator[str]:
+    """Yields the prefixes that all names share, such as "", "module." and "module.net."."""
+    inside = ""
+    while True:
+        yield inside
+        words = {name.removeprefix(inside).partition(".")[0] for name in names}
+        inside += f"{words.pop()}." if len(words) == 1 else " "
+        if inside.endswith((" ", "..")) or not all(name.startswith(inside) for name in names):
+            return
 
 
 def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor
 from rbtools.errors import RbError, shown
 from rbtools.models import published, tensor_names, unpack, weights_file
 from rbtools.models.families import Ambiguous, Inferred, infer
-from rbtools.models.unpickle import SHARED, SMALL, Stub, UnusualTensor
+from rbtools.models.pickle_objects import Stub, UnusualTensor
+from rbtools.models.unpickle import SHARED, SMALL
 from rbtools.registry import hooks
 
 _PRUNED, _MASK = "_orig", "_mask"  # suffixes of names from torch.nn.utils.prune

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rbtools.errors import RbError, near, shown
 from rbtools.models.normalize import per_channel
-from rbtools.models.unpickle import UnusualTensor
+from rbtools.models.pickle_objects import UnusualTensor
 
 # Keys under which training scripts store the weights, the likelier ones first.
 WRAPPERS = (

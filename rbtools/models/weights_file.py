@@ -1,16 +1,22 @@
-"""Reads a weights file without running code in it. The content shows the format, not the file name."""
+"""Reads weights files without running code in them, and writes them.
+
+The content of a file shows its format, not the file name.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from rbtools.errors import WITHOUT_A_NETWORK, RbError, shown
 from rbtools.models import programs, published, unpickle
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization, Preprocessed, per_channel
 from rbtools.plain_files import opened, plain, shards_of
 
 WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"
@@ -153,3 +159,28 @@ def _description(path: Path, head: bytes) -> str:
     if "\ufffd" not in text[:-1] and all(letter.isprintable() or letter.isspace() for letter in text):
         return f"a text file that begins with '{' '.join(text.split())[:40]}'"
     return f"no format known here (it begins with the bytes {head[:8].hex(' ')})"
+
+
+def to_bytes(network: nn.Module, metadata: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of a safetensors file with the tensors of the bare network and `metadata` as JSON.
+
+    The tensors `normalize.mean` and `normalize.std` are those of a `Normalized` network. Equal weights and
+    metadata give equal bytes on every device and for every memory format.
+    """
+    from safetensors.torch import save
+
+    network = getattr(network, "_orig_mod", network)  # unwrap torch.compile's wrapper
+    bare = network.network if isinstance(network, Preprocessed) else network
+    tensors = dict(bare.state_dict())
+    if isinstance(network, Normalized):
+        tensors |= {"normalize.mean": per_channel(network.mean), "normalize.std": per_channel(network.std)}
+    if isinstance(network, PerImageStandardization):
+        metadata = {**metadata, "normalize": PER_IMAGE}
+    contiguous = {
+        # Cloned, because safetensors refuses tensors that share memory or are channels-last.
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    # One key only: the order in which the library writes several keys changes from run to run.
+    text = json.dumps(dict(metadata), sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return save(contiguous, {METADATA_KEY: text})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.pages import bibliography, templates
+from rbtools.pages import templates
 from rbtools.pages.page_content import commands_of
 from rbtools.plots.base import encode
 from rbtools.plots.curves import CurvesPlot
@@ -44,7 +46,7 @@ def page(record: Record, latex: str, title: str | None = None) -> str:
         "checklist": _checklist(record),
         "latex": latex,
         "commands": commands_of(record),
-        "bibtex": bibliography.of_record(record),
+        "bibtex": _bibtex(record),
     }
     return templates.page("report.html", {"style-src": templates.file("report.css")}, values, "img-src data:")
 
@@ -193,3 +195,69 @@ def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
 def _is_autoattack(entry: Mapping[str, Any]) -> bool:
     """Whether the complete AutoAttack was run, and not another ensemble of `rb-attack aa`."""
     return entry.get("attack") == "aa" and not entry.get("attacks")
+
+
+# --- BibTeX entries of the methods that were used for a record's results -----------------------------
+
+_AUTO = ("croce2020reliable",)
+# The publication of each attack, training method and certificate; those without one are absent.
+ATTACKS: dict[str, tuple[str, ...]] = {
+    "fgsm": ("goodfellow2015explaining",),
+    "pgd": ("madry2018towards",),
+    "cw": ("carlini2017towards", "madry2018towards"),
+    "mi-fgsm": ("dong2018boosting",),
+    "cw-l2": ("carlini2017towards",),
+    "apgd-ce": _AUTO,
+    "apgd-dlr": _AUTO,
+    "apgd-t": _AUTO,
+    "fab": ("croce2020minimally",),
+    "fab-t": ("croce2020minimally", *_AUTO),
+    "fmn": ("pintor2021fast",),
+    "ddn": ("rony2019decoupling",),
+    "square": ("andriushchenko2020square",),
+    "aa": (*_AUTO, "croce2020minimally", "andriushchenko2020square"),
+}
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "pgd": ("madry2018towards",),
+    "n-fgsm": ("dejorge2022make",),
+    "trades": ("zhang2019theoretically",),
+    "mart": ("wang2020improving",),
+    "alp": ("kannan2018adversarial",),
+    "clp": ("kannan2018adversarial",),
+    "cvar": ("robey2022probabilistically",),
+    "kl-pgd": ("zhang2019theoretically", "madry2018towards"),
+}
+CERTIFICATES: dict[str, tuple[str, ...]] = {
+    "smooth": ("cohen2019certified",),
+}
+
+
+@cache
+def publications() -> dict[str, str]:
+    """Maps the key of each publication to its BibTeX entry."""
+    text = templates.file("methods.bib")
+    return {re.split("[{,]", entry, maxsplit=2)[1]: entry for entry in text.strip().split("\n\n")}
+
+
+def _bibtex(record: Mapping[str, Any]) -> str:
+    """BibTeX entries of the methods in a record, without duplicates: first for results, then for training."""
+    keys: dict[str, None] = {}
+    for entry in record.get("evals") or ():
+        keys |= dict.fromkeys(_publications_of(entry))
+    train = record.get("train")
+    if isinstance(train, Mapping):
+        keys |= dict.fromkeys(TRAININGS.get(str(train.get("method")), ()))
+    return "\n\n".join(publications()[key] for key in keys)
+
+
+def _publications_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    if entry.get("attacks"):  # an ensemble whose attacks are not those of AutoAttack
+        parts = str(entry["attacks"]).split(",")
+        return tuple(key for name in parts for key in ATTACKS.get(name.strip(), ()))
+    if "attack" in entry:
+        return ATTACKS.get(str(entry["attack"]), ())
+    if "certificate" in entry:
+        return CERTIFICATES.get(str(entry["certificate"]), ())
+    if "corruption" in entry or "corruptions" in entry:
+        return ("hendrycks2019benchmarking",)
+    return ("robey2022probabilistically",) if "noise" in entry else ()

@@ -9,7 +9,6 @@ from rbtools.evaluation.attack_names import attack_of
 from rbtools.measures import MEASURES
 from rbtools.records import metric_name
 from rbtools.records.results import is_number
-from rbtools.scoring import metric_words
 
 Record = Mapping[str, Any]
 
@@ -78,7 +77,7 @@ def columns(records: Sequence[Record]) -> list[PageColumn]:
 
 
 def _column(name: str, attacked: bool) -> PageColumn:
-    title = ARCH_COUNTS.get(name) or metric_words.heading(name)
+    title = ARCH_COUNTS.get(name) or metric_name.heading(name)
     return PageColumn(name, title, _group(name, attacked), metric_name.higher_is_better(name))
 
 
@@ -124,7 +123,7 @@ def curves(names: Iterable[str]) -> list[Curve]:
         parts = metric_name.parse(name)
         if parts.prefixes:
             continue
-        title = metric_words.heading(name)
+        title = metric_name.heading(name)
         if parts.over == "gamma" and not parts.rho:
             order = 3 if parts.stem == "pfail" else 0
             key = (order, f"{title.rpartition(', γ')[0]} over γ", "radius γ")

@@ -10,7 +10,7 @@ from rbtools.errors import RbError
 from rbtools.pages import page_columns as board
 from rbtools.records import expr, metric_name
 from rbtools.records.results import is_number, last_entry
-from rbtools.scoring import metric_words, terms
+from rbtools.scoring import terms
 from rbtools.scoring.composite import MISSING
 
 Record = Mapping[str, Any]
@@ -40,7 +40,7 @@ class PageTerm:
         which = [different.index(name) for name in names]
         return {
             **plain,
-            "title": metric_words.heading(self.metric),
+            "title": metric_name.heading(self.metric),
             "own": metric_name.higher_is_better(self.metric),
             "values": values,
             "lows": [pair and pair[0] for pair in pairs],

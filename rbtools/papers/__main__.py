@@ -16,7 +16,7 @@ import click
 
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
-from rbtools.execution import cores
+from rbtools.execution import resources
 from rbtools.papers import item_listing, items, needed_files, pipes, recipes, sidebyside
 from rbtools.papers.packaged import SCALES
 from rbtools.papers.recipes import Setting
@@ -163,7 +163,7 @@ def main(
         if name == "list":
             click.echo(item_listing.listed())
         elif item is not None:
-            click.echo(item_listing.shown(item, setting, Path(folder), options["width"]))
+            click.echo(item_listing.described(item, setting, Path(folder), options["width"]))
         elif of == "search":
             from rbtools.papers import reproduce_search
 
@@ -191,7 +191,7 @@ def main(
 
             for source in () if options["only_draw"] else sources:
                 reproduce(source, setting, Path(folder))
-            at_once = int(setting.jobs) if setting.jobs.isdigit() else cores.count()
+            at_once = int(setting.jobs) if setting.jobs.isdigit() else resources.cores()
             figures_of_papers.draw_all(of, setting.scale, Path(folder), options["width"], at_once)
     except RbError as wrong:
         click.echo(f"{name}: {wrong}", err=True)

@@ -241,7 +241,7 @@ class PaperRun:
                 (self.folder / item.records).unlink(missing_ok=True)
         records = self.read()
         others = {item.of: self.read(item.of) for item in self.paper.items.values() if item.of}
-        shown = {"": module.plain(records) if hasattr(module, "plain") else records, **others}
+        shown = {"": module.for_figures(records) if hasattr(module, "for_figures") else records, **others}
         for of, some in shown.items():
             file = self.folder / items.records_file(of)
             if some:

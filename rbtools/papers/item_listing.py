@@ -20,7 +20,7 @@ def listed() -> str:
     return "\n".join(lines)
 
 
-def shown(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width: float = items.WIDTH) -> str:
+def described(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width: float = items.WIDTH) -> str:
     """The description of an item or a claim; `width` is the width of figures in inches. Raises RbError if no
     item or claim has this name."""
     found = _all(setting.scale, folder, width)
@@ -29,7 +29,7 @@ def shown(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width: fl
     recipe, text, fields = found[name]
     lines = [f"  {key}: {one}".replace(": \n", ":\n") for key, one in fields.items() if one]
     if recipe:
-        made = pipes.shown(recipes.pipe(recipe, setting), "    ")
+        made = pipes.lines(recipes.pipe(recipe, setting), "    ")
         lines += [f"  records, made by make reproduce-{recipe} SCALE={setting.scale}:", *made]
     return "\n".join([f"{name}: {text}", *lines])
 

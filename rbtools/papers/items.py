@@ -34,7 +34,7 @@ def records_file(of: str) -> str:
 
 class PanelCall(NamedTuple):
     """A call of a tool: the tool's name without rb-, its subcommand (`curves` in `rb-plot curves`), and its
-    options. An option that is a switch has the value True."""
+    options. An option that is a switch has the value True, and one of pairs (NAME=VALUE) is a mapping."""
 
     tool: str
     words: list[str]
@@ -43,7 +43,9 @@ class PanelCall(NamedTuple):
     def line(self) -> list[str]:
         words = [f"rb-{self.tool}", *self.words]
         for name, value in self.options.items():
-            words += [f"--{name}"] if value is True else [f"--{name}", value]
+            pairs = [f"{one}={text}" for one, text in value.items()] if isinstance(value, dict) else [value]
+            for text in pairs:
+                words += [f"--{name}"] if text is True else [f"--{name}", text]
         return words
 
 
@@ -163,7 +165,12 @@ def _item(number: str, fields: dict[str, Any], words: Mapping[str, str]) -> Item
 
 def _call(fields: Mapping[str, Any], words: Mapping[str, str]) -> PanelCall:
     (tool, what), *options = fields.items()
-    filled = {name: value if value is True else _filled(value, words) for name, value in options}
+    filled: dict[str, Any] = {}
+    for name, value in options:
+        if isinstance(value, dict):
+            filled[name] = {_filled(one, words): _filled(text, words) for one, text in value.items()}
+        else:
+            filled[name] = value if value is True else _filled(value, words)
     return PanelCall(tool, what.split(), {name: value for name, value in filled.items() if value})
 
 

@@ -58,20 +58,20 @@ def commands(pipe: Sequence[object]) -> Iterator[Command]:
             yield from itertools.chain(*map(commands, stage))
 
 
-def shown(pipe: Pipe, indent: str = "") -> list[str]:
+def lines(pipe: Pipe, indent: str = "") -> list[str]:
     """The lines of an equivalent shell script; groups of several pipes are in parentheses."""
     stages = []
     for stage in pipe:
         if isinstance(stage, list):
             stages.append([indent + shlex.join(stage)])
         elif len(stage) == 1:
-            stages.append(shown(stage[0], indent))
+            stages.append(lines(stage[0], indent))
         else:
-            inside = [line for one in stage for line in shown(one, f"{indent}  ")]
+            inside = [line for one in stage for line in lines(one, f"{indent}  ")]
             stages.append([f"{indent}(", *inside, f"{indent})"])
-    for lines in stages[:-1]:
-        lines[-1] += " |"
-    return [line for lines in stages for line in lines]
+    for some in stages[:-1]:
+        some[-1] += " |"
+    return [line for some in stages for line in some]
 
 
 @dataclass(frozen=True)

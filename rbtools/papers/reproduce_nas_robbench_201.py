@@ -59,7 +59,7 @@ def sample(records: side.Records) -> side.Records:
     return [record for record in records if "search" not in record]
 
 
-def plain(records: side.Records) -> side.Records:
+def for_figures(records: side.Records) -> side.Records:
     """The records that figures show, one for each architecture and data set, with means over seeds."""
     groups = defaultdict(list)
     for record in sample(records):
@@ -258,7 +258,7 @@ def without_training(records: side.Records, scale: str) -> side.Values:
     metric_of = metrics(scale)
     columns = {name: metric_of[name] for name in COLUMNS_7}
     found: side.Values = {}
-    some = plain(side.of_first_set(records))
+    some = for_figures(side.of_first_set(records))
     for name in ("KNAS", "EigenNAS", "NASWOT"):
         metric = metric_of[name]
         known = [one for one in some if one["metrics"].get(metric) is not None]

@@ -151,7 +151,7 @@ def rows_of(records: side.Records, scale: str) -> side.Values:
     return found
 
 
-def plain(records: side.Records) -> side.Records:
+def for_figures(records: side.Records) -> side.Records:
     """The records that figures show, without networks that were trained with the filter. If the training
     noise is not uniform, its name is added to the method's name. For figure 2a, the metrics at the distance
     that each data set uses have common names, `aa` and `pr.08`."""
@@ -224,7 +224,7 @@ def medians(pairs: Sequence[side.Rows]) -> dict[str, float]:
 def show(column: str, value: float) -> str:
     if column in ("s/epoch", "passes"):
         return f"{value:.1f}"
-    return side.plain(value) if column == "score" else side.percent(value)
+    return side.rounded(value) if column == "score" else side.percent(value)
 
 
 def by_noise(rows: side.Rows) -> side.Values:
@@ -261,6 +261,12 @@ def in_table_12(method: str) -> bool:
     return method.startswith(("ERM", "Corr_U", "TRADES"))
 
 
+def table(
+    title: str, printed: side.Rows, mine: side.Rows, columns: Sequence[str], *site: side.Rows
+) -> side.PaperTable:
+    return side.PaperTable(title, printed, mine, columns, show, *site)
+
+
 def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     """Tables 4, 5 and 8 to 12, and the composite score. Table 10 has only values from the web page."""
     ours = rows_of(records, scale)
@@ -275,12 +281,6 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     board, noises = fractions("site-prbench-leaderboard"), fractions("site-prbench-noises")
     on_8 = of_group(wanted(noises, in_table_8), "cifar10, ")
     on_8 = {name: {key.removeprefix("uniform "): one[key] for key in one} for name, one in on_8.items()}
-
-    def table(
-        title: str, printed: side.Rows, mine: side.Rows, columns: Sequence[str], *site: side.Rows
-    ) -> side.PaperTable:
-        return side.PaperTable(title, printed, mine, columns, show, *site)
-
     return {
         "table 4": table("Table 4", fractions("prbench-table-4"), methods, COLUMNS, of_group(board, FIRST)),
         "table 5": table(

@@ -59,7 +59,7 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     def table(title: str, columns: Sequence[str], space: str, values: Any) -> side.PaperTable:
         some = [one for one in records if one["arch"]["space"] in space.split()]
         rows = {f"{one['arch']['name']} {one['arch']['str']}": values(one) for one in some}
-        return side.PaperTable(title, {}, rows, columns, lambda _, value: side.plain(value))
+        return side.PaperTable(title, {}, rows, columns, lambda _, value: side.rounded(value))
 
     first, second = (partial(columns_of, theorem=theorem) for theorem in METRICS)
     bounds = "bounds of the expected errors, and errors of algorithm 1"

@@ -63,7 +63,7 @@ def trainings(records: side.Records) -> dict[str, Moments]:
     """The measurements of each training run by regularisation and, if there are several, by data set."""
     rows: dict[str, Moments] = {}
     several = len({record.get("dataset") for record in records}) > 1
-    for record in plain(records):
+    for record in for_figures(records):
         name = record["train"]["config"]["regularize"]
         name += f" on {record['dataset']}" if several else ""
         rows.setdefault(name, []).extend(moments(record))
@@ -76,7 +76,7 @@ def pooled(records: side.Records) -> dict[str, Moments]:
     return {**rows, "all": [row for found in rows.values() for row in found]}
 
 
-def plain(records: side.Records) -> side.Records:
+def for_figures(records: side.Records) -> side.Records:
     """The records with the regularisation as a text, by which figures select records."""
     shown = []
     for record in records:

@@ -141,7 +141,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def plain(value: float) -> str:
+def rounded(value: float) -> str:
     return f"{value:.3g}"
 
 
@@ -321,7 +321,7 @@ def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -
             "networks": float(len(entries)),
         }
     columns = ("least", "largest", "vacuous", "networks")
-    return PaperTable(f"{number.capitalize()}, bounds", {}, rows, columns, lambda _, value: plain(value))
+    return PaperTable(f"{number.capitalize()}, bounds", {}, rows, columns, lambda _, value: rounded(value))
 
 
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -25,8 +25,8 @@ _NAMED = 4  # the most metrics that the axis lists
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
     """Bars for the metrics in --metric, with 95 % intervals, for the records that are best in the first of
-    these metrics. Without --metric, or with --weightings, --preset, --within or a weight in --metric, the
-    bars are composite scores (see rb-score), with one bar for each weighting of the metrics.
+    these metrics. Without --metric, or with --weighting, --preset, --within, --lower or --higher, the bars
+    are composite scores (see rb-score), with one bar for each weighting of the metrics.
 
     With --group, bars are the means of the groups, and error bars are the standard deviations over the
     records of a group.
@@ -47,7 +47,7 @@ class Bars(weightings.Composed):
         usual = {term.metric: term.weight for term in score.terms}
         weights = weightings.weightings(self.weightings, usual)
         if len(weights) > MOST_WEIGHTINGS:
-            raise RbError(f"--weightings names {len(weights)}, and {MOST_WEIGHTINGS} can be told apart.")
+            raise RbError(f"There are {len(weights)} weightings, and {MOST_WEIGHTINGS} can be told apart.")
         columns = [score.weighed(weighting) for weighting in weights.values()]
         rows = weightings.best(weightings.grouped(records, columns, self.group), self.top)
         listed = ", ".join(map(words.label, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
@@ -57,8 +57,8 @@ class Bars(weightings.Composed):
 
     @property
     def _has_values(self) -> bool:
-        of_values = (self.preset, self.weightings, self.within, self.missing) == (None, None, None, "refuse")
-        return of_values and self.metric is not None and ":" not in self.metric
+        of_score = self.preset or self.weightings or self.within or self.lower or self.higher
+        return self.metric is not None and not of_score and self.missing == "refuse"
 
     def _values(self, records: Sequence[Record]) -> FigureSpec:
         assert self.metric is not None
@@ -75,7 +75,7 @@ class Bars(weightings.Composed):
             found = np.array([[known[row].get(name, without) for name in names] for row in rows.names])
             ends = np.stack([rows.means - found[..., 0], found[..., 1] - rows.means])
         titles = [words.label(name) for name in names]
-        return _drawn(rows, ends, titles, words.axis(names), words.is_share(names))
+        return _drawn(rows, ends, titles, words.axis(names), words.are_accuracies(names))
 
 
 def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:

@@ -40,7 +40,7 @@ class Drawing:
     label: tuple[str, ...] = param(
         (),
         "Show WORDS instead of the name of a metric, a family of metrics, a method, a data set or a model: of"
-        " its checkpoint, or as the figure names it. pgd20.8=PGD.",
+        " its checkpoint, or as the figure names it. pgd20.8=PGD. The option can be repeated.",
         metavar="NAME=WORDS",
     )
 

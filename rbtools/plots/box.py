@@ -36,9 +36,9 @@ class Box(weightings.Composed):
     within 1.5 times the height of the box. If there are at most five records, each of them is shown as a
     point.
 
-    With --group, each metric has a panel that contains a box for each group of records. With --weightings,
+    With --group, each metric has a panel that contains a box for each group of records. With --weighting,
     each weighting of the composite score (see rb-score) has a panel. For example, PRBench's figure 6 is
-    --preset prbench --weightings prbench --within dataset,arch.name.
+    --preset prbench --weighting prbench --within dataset,arch.name.
 
     Needs at least one metric: the accuracies under attacks and corruptions, or the metrics in --metric.
     """
@@ -47,14 +47,14 @@ class Box(weightings.Composed):
 
     metric: str | None = param(
         None,
-        "Metrics, globs and expressions, separated by commas; with --weightings, the metrics of the"
+        "Metrics, globs and expressions, separated by commas; with --weighting, the metrics of the"
         " score, as in rb-score.  [default: acc, and all accuracies under attacks and corruptions]",
         metavar="EXPR",
     )
     group: str | None = param(
         None,
         "Draw a box for each group of records with the same value of this field, such as"
-        " train.method.  [default: train.method with --weightings]",
+        " train.method.  [default: train.method with --weighting]",
         metavar="EXPR",
     )
     facet: str | None = param(
@@ -72,7 +72,7 @@ class Box(weightings.Composed):
         if self.facet is not None:
             parts = record_values.groups(records, self.facet, "--facet")
         group, share = self.group, False
-        if self.weightings is not None:
+        if self.weightings:
             axis, group = "composite score (1 is best)", group or "train.method"
             score = self.scored(records)
             usual = {term.metric: term.weight for term in score.terms}
@@ -80,7 +80,7 @@ class Box(weightings.Composed):
             columns = {title: score.weighed(weights) for title, weights in some.items()}
         else:
             names = self._names(records)
-            axis, share = words.axis(names), words.is_share(names)
+            axis, share = words.axis(names), words.are_accuracies(names)
             columns = {name: record_values.column(records, name, "--metric") for name in names}
         facets = {facet: [records[place] for place in places] for facet, places in parts.items()}
         counts = {facet: (self.n_classes or classes(facets[facet])) if share else None for facet in facets}
@@ -106,7 +106,7 @@ class Box(weightings.Composed):
         chosen = [
             name
             for name in known
-            if words.is_share([name])
+            if words.are_accuracies([name])
             and (words.with_number(name) or name == "acc")
             and metric_name.parse(name).split == "test"
         ]

@@ -94,7 +94,7 @@ class Ranks(Drawing):
         if self.metric is not None:
             return record_values.chosen(records, self.metric, "--metric")
         having = Counter(name for record in records for name in record.get("metrics") or ())
-        accuracies = [name for name in metric_name.names(records) if words.is_share([name])]
+        accuracies = [name for name in metric_name.names(records) if words.are_accuracies([name])]
         if not accuracies:
             return [metric_name.default_rank_key(records)]
         others = [name for name in accuracies if name != "acc"]

@@ -14,6 +14,7 @@ from rbtools.records import expr, results
 from rbtools.registry import param
 from rbtools.scoring import terms
 from rbtools.scoring.composite import MISSING, Composite
+from rbtools.scoring.rank_order import Directions
 
 # The weights of each panel of PRBench's figure 6, for clean accuracy, PGD-20, PR, ProbAcc, the two
 # generalisation errors and the time, in the order of rb-score's preset. Source: wellzline/PRbenchwebsite.
@@ -74,24 +75,25 @@ class Own:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Composed(Drawing):
+class Composed(Drawing, Directions):
     """The options for a composite score, which are the same as in rb-score."""
 
     metric: str | None = param(
         None,
-        "Metrics of the score, as for rb-score: names, globs and expressions, separated by commas, each with"
-        " :WEIGHT and :lower or :higher.  [default: all metrics that every record has]",
-        metavar="EXPR",
+        "Metrics of the score, as for rb-score: names, globs and expressions, separated by commas."
+        "  [default: all metrics that every record has]",
+        metavar="LIST",
     )
     preset: str | None = param(
         None, "Use the metrics of a preset of rb-score, such as prbench.", metavar="NAME"
     )
-    weightings: str | None = param(
-        None,
-        "Weightings, each with a name and weights: 'equal; robust: pgd20.8=3, pr.*=2; fast:"
-        " seconds_per_epoch=5'. Metrics without a weight have the weight in --metric, or else 1. The name"
-        " prbench selects the six weightings of PRBench's figure 6.  [default: equal]",
-        metavar="LIST",
+    weightings: tuple[str, ...] = param(
+        (),
+        "The name of a weighting and the weights of metrics, such as robust=pgd20.8=3,pr.*=2. Other metrics"
+        " have their weight in the score, usually 1. The name prbench selects the six weightings of PRBench's"
+        " figure 6. The option can be repeated.  [default: equal]",
+        metavar="NAME=LIST",
+        flags=("--weighting",),
     )
     group: str | None = param(
         None,
@@ -108,50 +110,52 @@ class Composed(Drawing):
 
     def scored(self, records: Sequence[Record]) -> Composite | Own:
         """The composite score. Without options, equal scores of rb-score in all records are used (`Own`)."""
-        options = (self.metric, self.preset, self.within, self.missing)
-        if options == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
+        options = (self.metric, self.preset, self.within, self.lower, self.higher, self.missing)
+        if options == (None, None, None, None, None, "refuse") and (own := Own.of(records)) is not None:
             return own
         if self.preset is not None and self.preset not in terms.presets():
             raise unknown("preset", self.preset, terms.presets())
-        asked = [] if self.metric is None else terms.asked(self.metric)
+        metrics = [] if self.metric is None else [self.metric]
+        asked = terms.asked(metrics, self, preset=self.preset)
         within = expr.items(self.within or "")
         # Warnings of the score are in the label of the axis.
         return Composite(records, asked, preset=self.preset, within=within, missing=self.missing)
 
 
-def weightings(text: str | None, usual: dict[str, float]) -> dict[str, list[float]]:
-    """Parse `equal; robust: pgd20.8=3, pr.*=2`. A metric without a weight has its weight in `usual`. A name
-    in `PRESETS` selects a list of weightings, which require the same number of metrics in the same order.
-    Raises RbError if a weight is not a number or is below 0, or if a metric is not in `usual`."""
+def weightings(texts: Sequence[str], usual: dict[str, float]) -> dict[str, list[float]]:
+    """Parse weightings such as `equal` and `robust=pgd20.8=3,pr.*=2`. A metric without a weight has its
+    weight in `usual`. A name in `PRESETS` selects several weightings, which require the same number of
+    metrics in the same order. Raises RbError if a weight is not a number or is below 0, or if a metric is not
+    in `usual`."""
     names = list(usual)
-    if text in PRESETS:
-        some = PRESETS[text]
-        if wrong := [count for count in map(len, some.values()) if count != len(names)]:
-            raise RbError(
-                f"--weightings {text} weighs {wrong[0]} metrics, and the score has {len(names)}"
-                f" ({', '.join(names)}). Use --preset {text}, or name as many in its order with --metric."
-            )
-        return {title: [*map(float, weights)] for title, weights in some.items()}
     named: dict[str, list[float]] = {}
-    for part in (text or "equal").split(";"):
-        title, _, body = part.partition(":")
-        if not title.strip():
+    for text in texts or ["equal"]:
+        title, equals, body = text.partition("=")
+        if not equals and title in PRESETS:
+            some = PRESETS[title]
+            if wrong := [count for count in map(len, some.values()) if count != len(names)]:
+                raise RbError(
+                    f"--weighting {title} weighs {wrong[0]} metrics, and the score has {len(names)}"
+                    f" ({', '.join(names)}). Use --preset {title}, or name as many in its order with"
+                    " --metric."
+                )
+            named |= {title: [*map(float, weights)] for title, weights in some.items()}
             continue
+        if ":" in title or not title.strip() or (equals and not body.strip()):
+            raise RbError(f"--weighting is '{text}'. Expected NAME=LIST, such as robust=pgd20.8=3,pr.*=2.")
         weights = dict(usual)
         for item in expr.items(body):
             name, equals, number = item.rpartition("=")
             matching = expr.expand(name.strip(), names)
             if not equals or not matching:
                 raise RbError(
-                    f"--weightings: '{item}' is not METRIC=WEIGHT.{near(name.strip(), names)} The metrics"
+                    f"--weighting: '{item}' is not METRIC=WEIGHT.{near(name.strip(), names)} The metrics"
                     f" are: {', '.join(names)}."
                 )
             weights.update(dict.fromkeys(matching, _weight(number, item)))
         if not any(weights.values()):
-            raise RbError(f"--weightings: all weights of '{title.strip()}' are 0. One must be above 0.")
+            raise RbError(f"--weighting: all weights of '{title.strip()}' are 0. One must be above 0.")
         named[words.tidy(title)] = list(weights.values())
-    if not named:
-        raise RbError("--weightings is empty. Expected such as 'equal; robust: pgd20.8=3'.")
     return named
 
 
@@ -162,7 +166,7 @@ def _weight(text: str, item: str) -> float:
         weight = -1.0
     if not 0 <= weight < float("inf"):
         raise RbError(
-            f"--weightings: the weight in '{item}' is '{text.strip()}'. Expected a number, 0 or more."
+            f"--weighting: the weight in '{item}' is '{text.strip()}'. Expected a number, 0 or more."
         )
     return weight
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -13,7 +14,6 @@ from rbtools.errors import RbError, near
 from rbtools.plots import style
 from rbtools.records import expr, metric_name
 from rbtools.records.results import at, short_dataset
-from rbtools.scoring import metric_words
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
@@ -64,11 +64,13 @@ _OWN: ContextVar[_Labels] = ContextVar("_OWN", default=_Labels({}))  # noqa: B03
 
 
 @contextlib.contextmanager
-def own(labels: str | Sequence[str]) -> Iterator[None]:
-    """Use the labels of the user, NAME=WORDS each (or several, separated by semicolons), instead of the
-    labels in this module. Raises RbError if a text has another form, or if the figure has no such name."""
-    texts = [labels] if isinstance(labels, str) else labels
-    pairs = [text.partition("=") for text in ";".join(texts).split(";") if text.strip()]
+def own(labels: Sequence[str]) -> Iterator[None]:
+    """Use the labels of the user, NAME=WORDS each, instead of the labels in this module. Raises RbError if a
+    text has another form, or if the figure has no such name."""
+    if several := next((text for text in labels if re.search(";[^;=]+=", text)), None):
+        forms = " ".join(f"--label '{one.strip()}'" for one in several.split(";") if one.strip())
+        raise RbError(f"--label is '{several}'. Give the option once for each name: {forms}.")
+    pairs = [text.partition("=") for text in labels]
     if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
     mine = _Labels({name.strip(): tidy(text) for name, _, text in pairs})
@@ -97,7 +99,7 @@ def _words(text: str) -> str:
         return _WORDS[text]
     if ", " in text and "(" not in text:
         return ", ".join(map(label, text.split(", ")))
-    heading = metric_words.heading(text)
+    heading = metric_name.heading(text)
     measure, *rest = text.split(".")
     if heading == text and measure in _MEASURES:  # a kernel may be computed on attacked images
         of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
@@ -172,7 +174,7 @@ def _quantity(name: str) -> str:
     return "accuracy" if with_number(bare) is not None else label(name)
 
 
-def is_share(names: Sequence[str]) -> bool:
+def are_accuracies(names: Sequence[str]) -> bool:
     """Whether all these metrics are shares of images, for which the accuracy of random guessing is known."""
     return all(_quantity(name) == "accuracy" for name in names)
 

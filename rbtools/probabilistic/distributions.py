@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rbtools import check_input
 from rbtools.errors import RbError
 from rbtools.lazy import Tensor, torch
-from rbtools.registry import Registered, param
+from rbtools.registry import Registered, param, rare_param
 from rbtools.rng.draws import Draws, of_images
 
 
@@ -114,7 +114,7 @@ class BallNoise(Noise):
     laws: ClassVar[dict[str, str]]
 
     norm: str = param("linf", "The norm of the ball of radius --gamma.", choices=("linf", "l2"))
-    clip: bool = param(True, "Clip noisy images to [0, 1].")
+    clip: bool = rare_param(True, "Clip noisy images to [0, 1].")
 
     @property
     def stem(self) -> str:
@@ -156,7 +156,7 @@ class Uniform(BallNoise):
         "l2": "delta=gamma*u, u uniform in the unit L2 ball",
     }
 
-    truncate: bool = param(
+    truncate: bool = rare_param(
         False,
         "Sample uniformly from the part of the ball inside [0, 1] instead of clipping: off (not in"
         " PRBench's text), on (PRBench's code).",

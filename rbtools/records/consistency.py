@@ -52,7 +52,7 @@ class MeasuredEntry(NamedTuple):
         return metric_name.parse(self.name)
 
     @property
-    def plain(self) -> bool:
+    def is_result(self) -> bool:
         """True if the entry is a result, and not a difference, a loss or a measure of a result."""
         return "measure" not in self.entry and _PLAIN.issuperset(self.parts.prefixes)
 
@@ -67,14 +67,14 @@ class MeasuredEntry(NamedTuple):
         parts = self.parts
         over = parts.attacked or parts.over == "severity"
         named = parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
-        return self.plain and (named or (over and (self.distance or "corruption" in self.entry)))
+        return self.is_result and (named or (over and (self.distance or "corruption" in self.entry)))
 
     @property
-    def counted(self) -> bool:
+    def counts_images(self) -> bool:
         """True if the value is a count of correctly classified images divided by n."""
         parts, entry = self.parts, self.entry
         estimated = not entry.keys().isdisjoint(("two_phase", "records", "draws_error"))
-        if not self.plain or parts.suffix or estimated or is_published(entry):
+        if not self.is_result or parts.suffix or estimated or is_published(entry):
             return False
         if not _is_count(entry.get("n")):
             return False
@@ -169,7 +169,7 @@ def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
             continue
         if "estimator" not in entry and not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
             yield "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
-        elif field == "ci95" and "anytime" not in entry and result.counted and 0 <= value <= 1:
+        elif field == "ci95" and "anytime" not in entry and result.counts_images and 0 <= value <= 1:
             n = entry["n"]
             low, high = wanted = proportions.wilson(value * n, n)
             allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
@@ -191,7 +191,7 @@ def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     elif result.share and not 0 <= value <= 1:
         hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
         yield "share", f"{name} is {value:.6g}, which is not a share from 0 to 1.{hint}"
-    elif result.counted and abs(value * n - round(value * n)) > _COUNT:
+    elif result.counts_images and abs(value * n - round(value * n)) > _COUNT:
         yield "count", f"{name} is {value:.8g} of n {n}: {value * n:.8g} images, which is not a whole number."
 
 
@@ -202,7 +202,7 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     if is_number(eps) and norm == "linf" and not 0 <= eps <= 1:
         yield "unit", f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
         return
-    if not parts.attacked or not result.distance or is_published(entry) or not result.plain:
+    if not parts.attacked or not result.distance or is_published(entry) or not result.is_result:
         return
     said = parts.form.settings(parts)
     if norm != said.get("norm", norm):
@@ -238,7 +238,7 @@ def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
                 yield "parts", f"{name} is {value:.6g}, but {says}"
     for field in ("broken_by", "broken_by_source"):
         broken = entry.get(field)
-        if isinstance(broken, Mapping) and result.counted:
+        if isinstance(broken, Mapping) and result.counts_images:
             total = sum(count for count in broken.values() if type(count) is int)
             if value * n + total > n + _COUNT:
                 yield "parts", f"{name} is {value:.6g} of n {n}, but {field} counts {total} images."

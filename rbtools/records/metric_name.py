@@ -130,6 +130,17 @@ def _parsed(name: str, changes: int) -> MetricName:
     return MetricName(".".join(words[count:]), prefixes=tuple(words[:count]))
 
 
+def heading(name: str) -> str:
+    """The heading of a metric's column, such as `PR uniform, γ = 0.08`; expressions are unchanged."""
+    parts = parse(name)
+    first = parts.prefixes[0] if parts.prefixes else ""
+    if first in ("ge", *SPLITS, *OF_OTHERS):
+        return f"{'GE' if first == 'ge' else f'{first}:'} {heading(parts.rest().build())}"
+    if first:
+        return name
+    return "seconds per epoch" if name == "seconds_per_epoch" else parts.form.heading(parts)
+
+
 def heading_pieces(name: str) -> list[str]:
     """The name in pieces; a narrow column may break the name between two pieces."""
     return re.findall(_PIECE, name)
@@ -229,11 +240,7 @@ def is_share(metric: str) -> bool:
     parts = parse(without_split(metric))
     if parts.is_ge:
         parts = parts.rest()
-    if {*parts.prefixes} - OF_OTHERS:
-        return False
-    if parts.suffix:
-        return parts.stem == "corrupt" and parts.suffix == "mean"
-    return bool(parts.form.share) and (bool(parts.number) or not parts.form.axes_of(parts))
+    return not {*parts.prefixes} - OF_OTHERS and parts.form.is_share(parts)
 
 
 def of_other_network(metric: str) -> bool:

@@ -50,6 +50,10 @@ class NameForm:
         """Whether the name ends with a strength of an attack or with the radius of a certificate."""
         return False
 
+    def is_share(self, parts: MetricName) -> bool:
+        """Whether the value is a share, and not another quantity that a suffix names (`loss`)."""
+        return not parts.suffix and bool(self.share) and (bool(parts.number) or not self.axes_of(parts))
+
     def settings(self, parts: MetricName) -> dict[str, Any]:
         """The settings that the name contains, as fields of an entry."""
         return {}

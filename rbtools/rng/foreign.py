@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rbtools.rng.draws import Draws
@@ -96,6 +96,27 @@ class ExampleNumbers(TorchDispatchMode):
             fill(_Filler(self.draws, self.operation, out, each), _arguments(func, args, kwargs), result)
         self.operation += 1
         return result
+
+
+class RandomisedModel(nn.Module):
+    """A randomised model. With `one_by_one`, every image goes through the model separately."""
+
+    randomised = True
+
+    def __init__(self, network: nn.Module, one_by_one: bool = False) -> None:
+        super().__init__()
+        self.network, self.one_by_one = network, one_by_one
+
+    def forward(self, images: Tensor) -> Tensor:
+        numbers = ExampleNumbers.active[-1] if ExampleNumbers.active else None
+        if numbers is None or not self.one_by_one or not len(images):
+            logits: Tensor = self.network(images)
+            return logits
+        parts = []
+        for i in range(len(images)):
+            with numbers.row(i):
+                parts.append(self.network(images[i : i + 1]))
+        return torch.cat(parts)
 
 
 def _seed_torch(seed: int, device: torch.device) -> None:

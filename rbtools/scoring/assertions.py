@@ -37,8 +37,7 @@ class Assertion:
 
     @property
     def name(self) -> str:
-        """The condition as the user wrote it."""
-        return f"point:{self.text}" if self.point else self.text
+        return f"{self.text} (value)" if self.point else self.text
 
     def problem(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> str | None:
         """Returns the reason why the record does not meet the condition, or None if the record meets it.
@@ -108,7 +107,7 @@ class Assertion:
         if ends is None:
             raise RbError(
                 f"{self.text} cannot be told: {name} is {value:.6g}, without an interval."
-                f" 'point:{self.text}' compares the value itself."
+                f" --assert-point '{self.text}' compares the value itself."
             )
         return f"{name} is", value, ends
 
@@ -118,13 +117,15 @@ class Assertion:
         if found is None:
             raise RbError(
                 f"{self.text} cannot be told: the record has no {name} with answers of single images."
-                f" 'point:{self.text}' compares the values themselves."
+                f" --assert-point '{self.text}' compares the values themselves."
             )
         return f"{name} minus the reference's is", found["difference"], found["ci95"]
 
 
 def assertion(text: str, *, point: bool = False) -> Assertion:
     """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if it has another form."""
+    if text.startswith("point:"):
+        raise UsageError(f"--assert is '{text}'. Write --assert-point '{text.removeprefix('point:')}'.")
     try:
         signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:

@@ -10,7 +10,7 @@ from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 from rbtools.scoring.columns import Columns, unknown
 from rbtools.scoring.groups import grouped
-from rbtools.scoring.terms import ScorePreset, Term, check, presets, together
+from rbtools.scoring.terms import ScorePreset, Term, check, presets
 
 MISSING = ("refuse", "renormalise", "worst")
 
@@ -97,7 +97,7 @@ class Composite:
     """The composite score of some records.
 
     `asked` contains the requested terms; if empty, all metrics that every record has are used. `preset` is
-    one of `terms.presets`, whose terms `asked` extends or overrides. Records are scaled within groups that
+    one of `terms.presets`, from which terms were requested. Records are scaled within groups that
     have the same values of the fields `within`. `missing` is explained in `scores`. `warn` is called with
     warnings. `terms` contains the final terms of the score. Raises RbError if records lack a requested
     metric.
@@ -117,8 +117,7 @@ class Composite:
         self._preset = presets()[preset] if preset else ScorePreset()
         self._groups = grouped(records, within, "--within")
         self._columns = Columns(records)
-        wanted = together(self._preset.terms, asked)
-        self.terms = self._expanded(wanted) if wanted else self._common()
+        self.terms = self._expanded(asked) if asked else self._common()
         self._numbers = [self._column(term.metric) for term in self.terms]
         if missing == "refuse":
             _refuse_missing(self._numbers, self.terms)

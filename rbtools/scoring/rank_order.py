@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter, le
 from typing import Any, NamedTuple
 
-from rbtools.errors import RbError, UsageError, shown
+from rbtools.errors import RbError, UsageError, near, shown
 from rbtools.records import expr
 from rbtools.records.metric_name import higher_is_better
+from rbtools.registry import param
 
 Record = Mapping[str, Any]
 # For each value: whether it is missing, and a number that is smaller for better values.
@@ -22,15 +24,41 @@ class SortKey(NamedTuple):
     higher: bool
 
 
-def key(item: str) -> SortKey:
-    """Parse `EXPR[:lower|higher]`; the default is the metric's usual direction. Raises UsageError if the text
-    after the colon is another word."""
-    text, _, direction = item.rpartition(":")
-    if direction in ("lower", "higher") and text:
-        return SortKey(expr.without_backticks(text), direction == "higher")
-    if text and expr.is_bare(direction):
-        raise UsageError(f"'{direction}' in '{item}' is not a direction. Write {text}:lower or :higher.")
-    return SortKey(item, higher_is_better(item))
+@dataclass(frozen=True, kw_only=True)
+class Directions:
+    """The options that override the usual direction of metrics, which follows from their names."""
+
+    lower: str | None = param(
+        None,
+        "Low values of these metrics or expressions are better.  [default: as the metric's name says, such as"
+        " low for ge.* and seconds_per_epoch]",
+        metavar="LIST",
+        last=True,
+    )
+    higher: str | None = param(
+        None, "High values of these metrics or expressions are better.", metavar="LIST", last=True
+    )
+
+    def named(self, items: Collection[str], option: str) -> dict[str, bool]:
+        """Whether higher is better, for the items that the user named. Raises UsageError, which names the
+        `option` of the items, if another item is named, or if an item contains a direction."""
+        for item in items:
+            name, _, word = item.rpartition(":")
+            if name and word in ("lower", "higher"):
+                raise UsageError(f"'{item}' contains a direction. Write '{name}', and --{word} '{name}'.")
+        lower, higher = expr.items(self.lower or ""), expr.items(self.higher or "")
+        for flag, named in (("--lower", lower), ("--higher", higher)):
+            for name in named:
+                if name not in items:
+                    raise UsageError(f"{flag} names '{name}', which is not in {option}.{near(name, items)}")
+        if both := [name for name in lower if name in higher]:
+            raise UsageError(f"--lower and --higher both name '{both[0]}'. Give one of them.")
+        return dict.fromkeys(lower, False) | dict.fromkeys(higher, True)
+
+    def sort_keys(self, items: Sequence[str], option: str, others: Sequence[str] = ()) -> list[SortKey]:
+        """The items as sort keys; `--lower` and `--higher` may also name the items of other options."""
+        named = self.named([*items, *others], option)
+        return [SortKey(item, named.get(item, higher_is_better(item))) for item in items]
 
 
 class Ranked(NamedTuple):

@@ -45,7 +45,7 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
         return _checklist(claim, measured, base)
     if "two_phase" in claim or "two_phase" in measured:
         return _sampled(claim, measured, base)
-    if MeasuredEntry.of(claim).counted and type(measured.get("n")) is int:
+    if MeasuredEntry.of(claim).counts_images and type(measured.get("n")) is int:
         return _counts(claim, measured, base)
     return _numbers(claim, measured, base, images)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rbtools.records import sheet_cells
-from rbtools.scoring.table import Table, TableCell, is_symmetric, plain, sides, text
+from rbtools.scoring.table import Table, TableCell, is_symmetric, printable, sides, text
 
 # Punctuation marks with a meaning inside a cell. CommonMark permits a backslash before each of them.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
@@ -55,20 +55,20 @@ def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> st
 def to_markdown(table: Table) -> str:
     """A table in GitHub-flavoured Markdown, with numbers aligned to the right."""
 
-    def shown(cell: TableCell) -> str:
+    def cell_text(cell: TableCell) -> str:
         words = markdown(text(cell)) or "–"
         return f"**{words}**" if cell.best else words
 
-    titles = [markdown(heading.shown) for heading in table.headings]
+    titles = [markdown(heading.text) for heading in table.headings]
     rules = ["---:" if heading.numeric else "---" for heading in table.headings]
-    rows = [[shown(cell) for cell in row] for row in table.rows]
+    rows = [[cell_text(cell) for cell in row] for row in table.rows]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in [titles, rules, *rows])
 
 
 def to_latex(table: Table) -> str:
     r"""A LaTeX `tabular`, preceded by a comment that names the required package."""
 
-    def shown(cell: TableCell) -> str:
+    def cell_text(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
         words = (words if isinstance(cell.value, str) else words.replace("-", "$-$")) or "--"
         return rf"\textbf{{{words}}}" if cell.best else words
@@ -77,8 +77,8 @@ def to_latex(table: Table) -> str:
         return " & ".join(cells) + r" \\" + "\n"
 
     layout = "".join("r" if heading.numeric else "l" for heading in table.headings)
-    head = line(latex(heading.shown) for heading in table.headings)
-    body = "".join(line(map(shown, row)) for row in table.rows)
+    head = line(latex(heading.text) for heading in table.headings)
+    body = "".join(line(map(cell_text, row)) for row in table.rows)
     return "% \\usepackage{booktabs}\n" + (
         f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     )
@@ -101,7 +101,7 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
 def heading(words: str, form: str) -> str:
     if form == "md":
         return f"**{markdown(words)}**\n"
-    return f"% {plain(words)}" if form == "latex" else plain(words)
+    return f"% {printable(words)}" if form == "latex" else printable(words)
 
 
 def caption(table: Table, form: str) -> str:
@@ -125,8 +125,8 @@ def caption(table: Table, form: str) -> str:
     if form in ("csv", "csv-raw") or not words:
         return ""
     if form == "latex":
-        return "% " + plain(" ".join(words))
-    return "\n" + (markdown if form == "md" else plain)(" ".join(words))
+        return "% " + printable(" ".join(words))
+    return "\n" + (markdown if form == "md" else printable)(" ".join(words))
 
 
 def of_images(table: Table) -> str:
@@ -143,12 +143,12 @@ def of_images(table: Table) -> str:
 
 
 def markdown(words: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", plain(words)).strip()
+    return _MARKDOWN.sub(r"\\\g<0>", printable(words)).strip()
 
 
 def latex(words: str) -> str:
     """Escapes text for LaTeX: it has no commands, ligatures of hyphens or arguments of line breaks."""
-    escaped = plain(words).translate(_LATEX)
+    escaped = printable(words).translate(_LATEX)
     escaped = re.sub(r"-(?=-)", "-{}", escaped)
     # The \\ before a row would take a leading [ or * as its argument.
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import PurePath
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rbtools.errors import RbError, UsageError, near
+from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
 from rbtools.records.results import at, by_metric, counts, interval, is_number, short_dataset
 from rbtools.records.sheet_cells import UNSEEN
-from rbtools.scoring import means, metric_words
+from rbtools.scoring import means
 from rbtools.scoring.rank_order import Ranked, Record
 
 Images = int | tuple[int, ...]  # a number of images; for a difference, the numbers of both sides
@@ -46,21 +45,8 @@ class Heading(NamedTuple):
     share: bool = False
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         return self.words or self.title
-
-
-class Style(NamedTuple):
-    """The style of a table for people. `digits` is the number of decimals, `plus_minus` is true if intervals
-    are shown as ±, and `labels` replaces titles and texts."""
-
-    percent: bool = False
-    digits: int | None = None
-    plus_minus: bool = False
-    labels: Mapping[str, str] = {}
-
-
-PLAIN = Style()
 
 
 @dataclass(frozen=True)
@@ -78,7 +64,7 @@ class Table:
         for heading, *cells in zip(self.headings, *self.rows, strict=True):
             counts = {cell.n for cell in cells if cell.n is not None and cell.value is not None}
             if counts:
-                columns[heading.shown] = sorted(counts, key=lambda n: n if isinstance(n, tuple) else (n, n))
+                columns[heading.text] = sorted(counts, key=lambda n: n if isinstance(n, tuple) else (n, n))
         return columns
 
     @property
@@ -194,7 +180,8 @@ def _path_column(
         if isinstance(value, bool):
             value = "yes" if value else "no"
         return TableCell(
-            _shown(value), interval(at(row.record, path[:-1])) if with_interval and is_number(value) else None
+            _cell_value(value),
+            interval(at(row.record, path[:-1])) if with_interval and is_number(value) else None,
         )
 
     return _TableColumn(heading, cell, optional)
@@ -207,7 +194,9 @@ def field_column(name: str) -> _TableColumn:
     """The column of a field, a metric or an expression that defined the groups of records."""
     compiled = expr.compile(name)
     title = {path: title for title, path in _IDENTITY.items()}.get(tuple(name.split(".")), name)
-    return _TableColumn(Heading(title, title == "seed"), lambda row: TableCell(_shown(_value(compiled, row))))
+    return _TableColumn(
+        Heading(title, title == "seed"), lambda row: TableCell(_cell_value(_value(compiled, row)))
+    )
 
 
 def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
@@ -251,8 +240,19 @@ def _compared(name: str, columns: Mapping[str, str], section: str) -> Iterable[_
 
 
 def _metric_heading(name: str, suffix: str = "") -> Heading:
-    share = metric_words.is_share(name) and suffix not in (" p", " p_raw")
-    return Heading(f"{name}{suffix}", True, words=f"{metric_words.heading(name)}{suffix}", share=share)
+    share = is_share(name) and suffix not in (" p", " p_raw")
+    return Heading(f"{name}{suffix}", True, words=f"{metric_names.heading(name)}{suffix}", share=share)
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric, or a mean or difference of metrics, is a share of images or of noisy copies."""
+    tokens = expr.tokens(name)
+    of_names = [token.text for token in tokens if token.kind == "name"]
+    functions = {"mean", "min", "max", "std", "union", "union.common", "class.min"} & {*of_names}
+    signs = {token.text for token in tokens if token.kind != "name"}
+    names = [one for one in of_names if one not in functions]
+    of_globs = [re.sub(r"\*|\?|\[[^][]*\]", "1", one) for one in names]  # pgd20.* as pgd20.1
+    return bool(names) and all(map(metric_names.is_share, of_globs)) and signs <= {"(", ")", ",", "+", "-"}
 
 
 def _ranks(row: _Row) -> TableCell:
@@ -298,7 +298,7 @@ def _value(compiled: expr.Expression, row: _Row) -> Any:
         return None
 
 
-def _shown(value: object) -> str | float | None:
+def _cell_value(value: object) -> str | float | None:
     return value if value is None or is_number(value) else str(value)
 
 
@@ -334,7 +334,7 @@ def text(cell: TableCell) -> str:
     if cell.value is None:
         return ""
     if isinstance(cell.value, str):
-        return plain(cell.value)
+        return printable(cell.value)
     shown = figure(cell.value, cell.digits)
     half = cell.deviation
     if half is None and cell.interval is not None and cell.plus_minus and is_symmetric(cell):
@@ -355,82 +355,9 @@ def is_symmetric(cell: TableCell) -> bool:
     return arms[0] >= 0.5 * arms[1]
 
 
-def plain(words: str) -> str:
+def printable(words: str) -> str:
     """Text on one line without control characters, which untrusted records may contain."""
     return _CONTROL.sub(lambda found: " " if found[0].isspace() else "\ufffd", words)
 
 
 _CONTROL = re.compile(rf"[\n\t\r{UNSEEN}]")
-
-
-# --- tables for people ----------------------------------------------------------------------------
-
-
-def styled(table: Table, style: Style) -> Table:
-    """The table in a style for people; paths of files are shortened to names."""
-    rows = [list(row) for row in table.rows]
-    headings = list(table.headings)
-    labels = {text: style.labels.get(stem, stem) for text, stem in _stems(table.texts).items()}
-    style = style._replace(labels=labels | dict(style.labels))
-    for place, heading in enumerate(headings):
-        percent = style.percent and heading.share
-        words = style.labels.get(heading.title, heading.shown)
-        headings[place] = heading._replace(words=f"{words}{' [%]' * (percent and '%' not in words)}")
-        exact = heading.title.endswith((" p", " p_raw"))  # a p-value keeps its digits
-        for row in rows:
-            row[place] = row[place] if exact else _styled(row[place], style, percent)
-    return replace(table, headings=headings, rows=rows)
-
-
-def _stems(texts: Iterable[str]) -> dict[str, str]:
-    """Maps each path of a file to its stem, with enough folders before it to distinguish the files."""
-    paths = [text for text in texts if "/" in text and PurePath(text).suffix]
-    names = {path: PurePath(path).with_suffix("") for path in paths}
-    most = max((len(name.parts) for name in names.values()), default=1)
-    for depth in range(1, most + 1):
-        short = {path: "/".join(name.parts[-depth:]) for path, name in names.items()}
-        if len({*short.values()}) == len(short):
-            return short
-    return {path: path for path in names}
-
-
-def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
-    """Raise UsageError if a label does not match any text in these tables."""
-    known: dict[str, None] = {}
-    for table in tables:
-        titles = (heading.title for heading in table.headings)
-        known |= dict.fromkeys([*titles, *table.texts, *_stems(table.texts).values()])
-    for name in labels:
-        if name not in known:
-            raise UsageError(
-                f"--label: no column or cell is '{name}'.{near(name, known)} There are:"
-                f" {expr.nearest(name, known)}."
-            )
-
-
-def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
-    if isinstance(cell.value, str):
-        return cell._replace(value=style.labels.get(cell.value, cell.value))
-    cell = cell._replace(digits=style.digits, plus_minus=style.plus_minus)
-    if not percent or not is_number(cell.value):
-        return cell
-    ends = cell.interval and (100 * cell.interval[0], 100 * cell.interval[1])
-    spread = cell.deviation and 100 * cell.deviation
-    digits = 2 if style.digits is None else style.digits
-    return cell._replace(value=100.0 * cell.value, interval=ends, deviation=spread, digits=digits)
-
-
-def with_best(table: Table, metrics: Sequence[str]) -> Table:
-    """Marks the best number in each of these columns. Numbers that have the same text count as equal."""
-    rows = [list(row) for row in table.rows]
-    for place, heading in enumerate(table.headings):
-        numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]
-        if heading.title not in metrics or len(numbers) < 2:
-            continue
-        choose = max if metric_names.higher_is_better(heading.title) else min
-        digits = numbers[0][1][place].digits
-        best = figure(choose(value for value, _ in numbers), digits)
-        for value, row in numbers:
-            if figure(value, digits) == best:
-                row[place] = row[place]._replace(best=True)
-    return replace(table, rows=rows)

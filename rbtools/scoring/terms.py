@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from rbtools.errors import UsageError, near
+from rbtools.errors import UsageError
 from rbtools.records import expr, results
 from rbtools.records.metric_name import higher_is_better
 from rbtools.registry import gathered
+from rbtools.scoring.rank_order import Directions
 
 
 class Term(NamedTuple):
@@ -38,33 +40,6 @@ def presets() -> dict[str, ScorePreset]:
     return gathered("score-presets")
 
 
-def term(text: str) -> Term:
-    """Parse `NAME[:WEIGHT][:lower|higher]`. Raises UsageError if the weight is not finite and positive."""
-    metric, *rest = text.split(":") if "`" not in text else _after_backticks(text)
-    weight, higher = 1.0, None
-    for part in rest:
-        if part in ("lower", "higher"):
-            higher = part == "higher"
-            continue
-        try:
-            weight = float(part)
-        except ValueError:
-            raise UsageError(
-                f"'{part}' in the metric '{text}' is neither a weight nor a direction."
-                f"{near(part, ('lower', 'higher'))} Write NAME, NAME:2, NAME:lower or NAME:2:lower."
-            ) from None
-    chosen = Term(expr.without_backticks(metric), weight, higher)
-    check([chosen])
-    return chosen
-
-
-def _after_backticks(text: str) -> list[str]:
-    """The parts between colons; those inside backticks do not separate."""
-    name, tick, rest = text.rpartition("`")
-    first, *others = rest.split(":")
-    return [name + tick + first, *others]
-
-
 def check(terms: Sequence[Term]) -> None:
     """Raise UsageError if there is no term, a duplicate metric, or a weight that is not positive."""
     if not terms:
@@ -72,46 +47,49 @@ def check(terms: Sequence[Term]) -> None:
     seen: set[str] = set()
     for term in terms:
         if not term.metric:
-            raise UsageError("A metric of the score has no name. Write NAME, NAME:2 or NAME:lower.")
+            raise UsageError("A metric of the score has no name. Expected NAME, or --weight NAME=2.")
         if term.metric in seen:
             raise UsageError(
-                f"The score has '{term.metric}' twice. Give it once, with a weight: {term.metric}:2."
+                f"The score has '{term.metric}' twice. Give it once, with --weight '{term.metric}=2'."
             )
         if not (isfinite(term.weight) and term.weight > 0):
             raise UsageError(
                 f"The weight of '{term.metric}' is {term.weight:g}. It must be above 0."
-                " To reverse a metric, write :lower; to leave it out, do not name it."
+                " To reverse a metric, name it in --lower; to leave it out, do not name it."
             )
         seen.add(term.metric)
 
 
-def asked(text: str) -> list[Term]:
-    """Parse a list of terms such as `acc, pgd20.8:2, mean(ge.*):lower`. Raises UsageError if a weight or a
-    direction is invalid, or if a metric occurs twice."""
-    terms = [term(item) for item in expr.items(text)]
-    check(terms)
-    return terms
+def asked(
+    metrics: Sequence[str],
+    directions: Directions,
+    weights: Sequence[str] = (),
+    preset: str | None = None,
+) -> list[Term]:
+    """The terms of a score: those of the preset, `metrics` (lists of --metric) and `weights` (NAME=NUMBER of
+    --weight); a later term replaces an earlier term of the same metric. Raises UsageError if an option is
+    invalid, or if an option has a metric twice."""
+    listed = [Term(item) for text in metrics for item in expr.items(text)]
+    for term in listed:
+        name, _, weight = term.metric.rpartition(":")
+        if name and re.fullmatch(r"[0-9.]+", weight):
+            raise UsageError(f"--metric is '{term.metric}'. Write --weight '{name}={weight}'.")
+    weighed = [_weighed(text) for text in weights]
+    for given, terms in ((metrics, listed), (weights, weighed)):
+        if given:
+            check(terms)
+    of_preset = presets()[preset].terms if preset else ()
+    known = {term.metric: term for term in (*of_preset, *listed, *weighed)}
+    named = directions.named(known, "--metric")
+    return [term._replace(higher=named.get(term.metric, term.higher)) for term in known.values()]
 
 
-def weighted(content: object, source: str) -> list[Term]:
-    """The terms from a YAML or JSON file, which maps each metric or expression to a weight, `lower`, `higher`
-    or `2:lower`. Raises UsageError, which names the file `source`, if the content has another form."""
-    if not isinstance(content, Mapping) or not content:
-        raise UsageError(
-            f"{source} holds no weights. Expected a mapping of metrics to weights, such as 'acc: 2'."
-        )
-    terms = []
-    for item, weight in content.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float | str) or not isinstance(item, str):
-            raise UsageError(
-                f"{source} gives '{item}' the weight {weight!r}. Expected a number, lower, higher, or both as"
-                " in 2:lower."
-            )
-        try:
-            terms.append(term(f"{item.strip()}:{weight}"))
-        except UsageError as wrong:
-            raise UsageError(f"{source}: {wrong}") from None
-    return terms
+def _weighed(text: str) -> Term:
+    name, _, number = text.rpartition("=")
+    try:
+        return Term(expr.without_backticks(name), float(number))
+    except ValueError:
+        raise UsageError(f"--weight is '{text}'. Expected NAME=NUMBER, such as pgd20.8=2.") from None
 
 
 def of_entry(entry: Mapping[str, Any]) -> list[Term]:
@@ -124,8 +102,3 @@ def of_entry(entry: Mapping[str, Any]) -> list[Term]:
             return []
         found.append(Term(metric, weight, higher))
     return found
-
-
-def together(*lists: Iterable[Term]) -> list[Term]:
-    """The terms of several lists; if lists contain equal terms, the last term is used."""
-    return list({term.metric: term for terms in lists for term in terms}.values())

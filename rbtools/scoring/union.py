@@ -85,7 +85,7 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
         if not matching:
             raise expr.MissingName(name, {"metrics": metrics})
         if expr.is_glob(name):
-            shares = [one for one in matching if _is_share(record, one)]
+            shares = [one for one in matching if _judges_images(record, one)]
             if not shares:
                 raise RbError(f"{name} matches no share of images: {', '.join(matching[:4])}.")
             matching = shares
@@ -93,8 +93,8 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
     return list(chosen)
 
 
-def _is_share(record: Record, metric: str) -> bool:
-    """Whether a glob includes a metric whose name or, with --as, whose entry describes a share of images."""
+def _judges_images(record: Record, metric: str) -> bool:
+    """Whether the name of a metric or, with --as, its entry describes a share of images."""
     entry = results.last_entry(record, metric)
     return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 

@@ -16,7 +16,7 @@ SEARCHES = Registry(
         "bananas": "rbtools.search.bananas:Bananas",
         "nsga2": "rbtools.search.nsga2:NSGA2",
         "darts": "rbtools.search.darts:DARTS",
-        "advrush": "rbtools.search.advrush:AdvRush",
+        "advrush": "rbtools.search.darts:AdvRush",
         "nasi": "rbtools.search.nasi_search:NASISearch",
     },
 )

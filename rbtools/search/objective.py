@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr
 from rbtools.records.results import is_number
-from rbtools.scoring import rank_order
+from rbtools.scoring.rank_order import Directions
 
 
 class SearchObjective(NamedTuple):
@@ -33,15 +33,13 @@ class SearchObjective(NamedTuple):
         return "higher" if self.higher else "lower"
 
 
-def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
-    """Parse a comma-separated list of `EXPR[:lower|higher]`. The metric determines the default direction.
-
-    Raises UsageError for an empty list, a duplicate, or an expression that cannot be parsed.
-    """
+def objectives(texts: Sequence[str], directions: Directions) -> tuple[SearchObjective, ...]:
+    """Parse lists of metrics or expressions, separated by commas. Raises UsageError for an empty list, a
+    duplicate, a wrong direction, or an expression that cannot be parsed."""
     parsed: dict[str, SearchObjective] = {}
-    for piece in [piece for text in texts for piece in expr.items(text)]:
+    items = [item for text in texts for item in expr.items(text)]
+    for text, higher in directions.sort_keys(items, "--objective"):
         try:
-            text, higher = rank_order.key(piece)
             compiled = expr.Expression(text, any_name=True)
         except RbError as wrong:
             raise UsageError(f"--objective: {wrong}") from None

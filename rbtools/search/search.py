@@ -13,7 +13,8 @@ from rbtools.cli.sink import Sink, form_param, where_param
 from rbtools.cli.source import has_input
 from rbtools.cli.source import where as place_of
 from rbtools.errors import RbError, UsageError
-from rbtools.registry import param
+from rbtools.registry import param, rare_param
+from rbtools.scoring.rank_order import Directions
 from rbtools.search import SEARCHES, driver, outcome
 from rbtools.search.driver import Algorithm, Rules, Trace
 from rbtools.search.objective import SearchObjective, objectives
@@ -29,14 +30,14 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(Directions):
     objective: tuple[str, ...] = param(
         (),
         "Objectives, separated by commas: metrics, or expressions such as 'mean(fgsm.*, pgd20.*)'.",
-        metavar="EXPR[:lower|higher]",
+        metavar="LIST",
     )
     budget: int = param(150, "Number of queries in each run.", bounds="[1, inf)")
-    runs: int | None = param(
+    runs: int | None = rare_param(
         None, "Number of independent runs.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
     )
     charge_repeats: bool = param(
@@ -108,7 +109,7 @@ def main(
       rb-search random --objective pgd20.8 --budget 150 --runs 100 --table results.jsonl
       rb-search local --objective 'mean(fgsm.*, pgd20.*)' --format table results.jsonl
       rb-search bananas --objective acc --runs 10 --report-table results.jsonl results.jsonl
-      rb-search nsga2 --objective pgd20.8,params:lower --table results.jsonl
+      rb-search nsga2 --objective pgd20.8,params --lower params --table results.jsonl
       rb-search random --measure naswot --budget 2 --cells 1 --table results.jsonl
       rb-search nasi --steps 2 --cells 1 --channels 4 --table results.jsonl
     """
@@ -132,7 +133,7 @@ class SearchCommand:
         self.run, self.screen = self.work.run, self.work.screen
         self.space = nasbench201.NASBench201(channels=options.channels, cells=options.cells)
         texts = options.objective or (() if options.measure is None else (options.measure,))
-        self.wanted = objectives(texts) if texts or not algorithm.supernet else ()
+        self.wanted = objectives(texts, options) if texts or not algorithm.supernet else ()
         if len(self.wanted) > 1 and not algorithm.many:
             first, second, *_ = self.wanted
             raise UsageError(
@@ -209,7 +210,7 @@ class SearchCommand:
 
     def derive(self) -> int:
         """Derive cells by a differentiable search, and look up their results."""
-        from rbtools.trainer import supernet_search
+        from rbtools.search import supernet_search
 
         for option in ("live", "measure", "time_limit"):
             if getattr(self.options, option) is not None:
@@ -240,12 +241,12 @@ class SearchCommand:
 
     def _with_jobs(self) -> Run:
         """The run, with one process per core for an expensive algorithm without --jobs."""
-        from rbtools.execution import cores
+        from rbtools.execution import resources
 
         call = calls.current()
         named = "jobs" in call.given or "jobs" in call.in_file
         alone = named or not self.algorithm.heavy
-        return self.run if alone else self.run.changed(jobs=cores.count())
+        return self.run if alone else self.run.changed(jobs=resources.cores())
 
     def _tables(self, files: Sequence[str]) -> dict[str, ResultTable]:
         return {name: self._read((name,), ()) for name in files}

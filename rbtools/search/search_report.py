@@ -11,7 +11,7 @@ from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr, metric_name
 from rbtools.records.results import interval
-from rbtools.scoring import metric_words, rank_order, table
+from rbtools.scoring import rank_order, table
 
 if TYPE_CHECKING:
     from rbtools.search.outcome import Searched
@@ -127,7 +127,7 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
             words = table.TableCell(f"best there is{of}")
             rows.append([table.TableCell(None), words, *map(table.TableCell, bests)])
     headings = [table.Heading("runs", True), table.Heading("search", False)]
-    headings += [table.Heading(metric, True, words=metric_words.heading(metric)) for metric in metrics]
+    headings += [table.Heading(metric, True, words=metric_name.heading(metric)) for metric in metrics]
     return table.Table(headings, rows)
 
 

@@ -225,49 +225,68 @@ def completed(arch: Mapping[str, Any], shape: Iterable[int]) -> dict[str, Any]:
     return {"name": name, **form(name).fields(arch, (in_channels, height, width))}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Zoo:
-    """The model zoo as a `rbtools.spaces.Space`. An index is a position in the zoo's list."""
+class ListedSpace:
+    """A plain list of networks by name, as a `rbtools.spaces.Space`. An index is a position in the list."""
 
-    name: ClassVar[str] = "zoo"
+    name: ClassVar[str]
     version: ClassVar[int] = 1
     sizes: ClassVar[tuple[str, ...]] = ()
 
+    def names(self) -> list[str]:
+        """Returns the names of all networks."""
+        raise NotImplementedError
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        raise NotImplementedError
+
     def __len__(self) -> int:
-        return len(FORMS)
+        return len(self.names())
 
     def indices(self, unique: bool = False) -> Iterable[int]:
-        forms = list(FORMS.values())
-        return [i for i, one in enumerate(forms) if not (unique and one in forms[:i])]
+        return range(len(self))
 
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
-        return self.describe({"space": self.name, "name": _named(index)}, classes, shape)
+        return self.describe({"space": self.name, "name": self._named(index)}, classes, shape)
 
     def find(self, text: str) -> int:
         word = text.strip()
         if word.isascii() and word.isdigit():
-            return list(FORMS).index(_named(int(word[:9])))
-        if word not in FORMS:
-            raise unknown("model", word, FORMS)
-        return list(FORMS).index(word)
+            word = self._named(int(word[:9]))
+        if word not in self.names():
+            raise unknown(f"{self.name} model", word, self.names())
+        return self.names().index(word)
 
     def neighbours(self, index: int) -> list[int]:
         raise RbError(
-            f"{_named(index)} has no neighbours: the space zoo is a plain list."
+            f"{self._named(index)} has no neighbours: the space {self.name} is a plain list."
             " Neighbours are defined for nasbench201."
         )
+
+    def _named(self, index: int) -> str:
+        names = self.names()
+        if not 0 <= index < len(names):
+            raise RbError(
+                f"The space {self.name} has no model with the index {index}. Indices go from 0 to"
+                f" {len(names) - 1}: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
+            )
+        return names[index]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zoo(ListedSpace):
+    """The model zoo."""
+
+    name: ClassVar[str] = "zoo"
+
+    def names(self) -> list[str]:
+        return list(FORMS)
+
+    def indices(self, unique: bool = False) -> Iterable[int]:
+        forms = list(FORMS.values())
+        return [i for i, one in enumerate(forms) if not (unique and one in forms[:i])]
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         shape = tuple(shape)
         fields = {"space": self.name, **completed(arch, shape)}
         params, macs = COUNTERS.load("meta")(tuple(fields.items()), classes, shape)
         return {**arch, **fields, "params": params, "macs": macs}
-
-
-def _named(index: int) -> str:
-    if not 0 <= index < len(FORMS):
-        raise RbError(
-            f"The space zoo has no model with the index {index}. Indices go from 0 to {len(FORMS) - 1}:"
-            f" {', '.join(FORMS)}."
-        )
-    return list(FORMS)[index]

@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools.check_field import kind_of
 from rbtools.errors import RbError
 from rbtools.records.name_forms import NUMBER
-from rbtools.registry import Registered, kind_of
+from rbtools.registry import Registered
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,6 @@ from rbtools.lazy import torch
 from rbtools.models import RUNS_CODE, folding
 from rbtools.trainer import (
     distributed,
-    division,
     init,
     optim,
     regularize,
@@ -143,7 +142,7 @@ def begin(
     tracker = None
     if task.track is not None and distributed.rank() == 0:  # only process 0 measures
         tracker = tracking.Tracker(task.track, examples, method, settings.seed, report)
-    for notice in division.notices(recipe, steps, model, task.name, device):
+    for notice in distributed.notices(recipe, steps, model, task.name, device):
         report.notify(notice)
     given = (task.arch, method, recipe, settings, report, device, examples, networks)
     return TrainSetup(*given, checks, tracker), state
@@ -164,7 +163,7 @@ def _network(
         check_input.check_outputs(model, examples.about.shape, examples.about.classes)
     if distributed.count() > 1 and device.type == "cuda" and distributed.has_batchnorm(model):
         sizes = [len(part) for part in batches(examples.ids, task.recipe.batch_size)]
-        division.check_pieces(sizes, task.recipe.micro_batch, distributed.count())
+        distributed.check_pieces(sizes, task.recipe.micro_batch, distributed.count())
         synchronised: nn.Module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
         return synchronised
     return model

@@ -115,10 +115,8 @@ def fit(
     built, recipe = _settings(method, {**options, **options_given})
     split = read_data(data, **scaling)
     built, recipe = presets.on_data(built, recipe, split.about)
-    size = batch_size_of(data)
-    if size is not None and "batch_size" not in options and recipe.preset is None:
-        left = len(split.labels) - held_out(recipe, len(split.labels))
-        recipe = dataclasses.replace(recipe, batch_size=max(min(size, left), 1))
+    if "batch_size" not in options and recipe.preset is None:
+        recipe = _with_batches_of(data, recipe, len(split.labels))
     check(recipe, len(split.labels))
     check_method(recipe, built)
     notices: list[str] = []
@@ -127,19 +125,21 @@ def fit(
         run = run.changed(notify=notices.append, progress=line or discard)
         if check_input.gets_copies(model):
             notices.append(f"{type(model).__name__}: {check_input.COPIES}.")
-        about = dataclasses.replace(split.about, classes=check_model(model, split, chosen))
-        split, recipe = settled(dataclasses.replace(split, about=about), built, recipe)
-        arch = {"arch": {"name": type(model).__name__}}
-        arithmetic = precisions.of_training(run, about.shape)
-        task = TrainingTask(arch, {}, split, built, recipe, arithmetic)
-        done = _trained(task, model, run, chosen)
+        recipe, done = _trained(model, split, built, recipe, run, chosen)
     unused = (f"{name} has no effect: {why}." for name, why in built.unused.items() if name in options)
     best, passes = done.get("best_epoch"), done.get("passes")
     told = tuple(as_arguments(text) for text in (*unused, *notices))
     return Fit(model, done["history"], built, recipe, seed, done["epochs"], best, passes, told)
 
 
-def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.device) -> dict[str, Any]:
+def _trained(
+    model: nn.Module, split: FitData, method: Any, recipe: Recipe, run: Run, device: torch.device
+) -> tuple[Recipe, dict[str, Any]]:
+    """Train the model. Returns the recipe with the defaults that depend on the images, and the result."""
+    about = dataclasses.replace(split.about, classes=check_model(model, split, device))
+    data, recipe = settled(dataclasses.replace(split, about=about), method, recipe)
+    record = {"arch": {"name": type(model).__name__}}
+    task = TrainingTask(record, {}, data, method, recipe, precisions.of_training(run, about.shape))
     weights: list[dict[str, Tensor]] = []
 
     def keep(network: nn.Module) -> str:
@@ -154,9 +154,8 @@ def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.devic
         setup.networks.passes.forget()
         if setup.networks.half:
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    chosen = done.get("best") if task.recipe.select == "best" else None
-    model.load_state_dict(weights[int(chosen or done["checkpoint"])])
-    return {**done, "epochs": state.epoch}
+    model.load_state_dict(weights[int(recipe.selected(done))])
+    return recipe, {**done, "epochs": state.epoch}
 
 
 def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
@@ -239,11 +238,14 @@ class FitData:
         return self
 
 
-def batch_size_of(data: Any) -> int | None:
-    """The batch size of a DataLoader. Returns None for other data, or if the size is not known."""
+def _with_batches_of(data: Any, recipe: Recipe, images: int) -> Recipe:
+    """The recipe with the batch size of a DataLoader, if `data` is one and its batch size is known."""
     if not isinstance(data, torch.utils.data.DataLoader):
-        return None
-    return data.batch_size or getattr(data.batch_sampler, "batch_size", None)
+        return recipe
+    size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
+    if size is None:
+        return recipe
+    return dataclasses.replace(recipe, batch_size=max(min(size, images - held_out(recipe, images)), 1))
 
 
 def read_data(data: Any, **options: Any) -> FitData:

@@ -12,7 +12,7 @@ from rbtools.execution.device import environment, mps_runs, out_of_memory
 from rbtools.execution.report import Pace
 from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
-from rbtools.models import checkpoint
+from rbtools.models import weights_file
 from rbtools.spaces.identity import identity
 from rbtools.store import object_name
 from rbtools.trainer import begin, distributed, init, tracking, validation
@@ -50,7 +50,7 @@ def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: by
     files: dict[str, bytes] = {}
 
     def named(model: nn.Module) -> str:
-        data = checkpoint.to_bytes(model, facts)
+        data = weights_file.to_bytes(model, facts)
         files[object_name(data)] = data
         return object_name(data)
 

@@ -10,7 +10,7 @@ from typing import Any
 from rbtools import registry, units
 from rbtools.datasets import Description
 from rbtools.errors import UsageError
-from rbtools.inputs.checkpoints import normalization
+from rbtools.inputs.named_networks import normalization
 from rbtools.registry import gathered
 from rbtools.trainer.recipe import Recipe
 

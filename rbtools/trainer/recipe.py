@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
+from rbtools.check_field import check_number, plain
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
-from rbtools.registry import check_number, option_name, options, param, plain
+from rbtools.registry import option_name, options, param
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
@@ -20,6 +22,13 @@ STOPPING = ("wci", "sharpness")
 """Measures on the training images that can stop a training run when they rise."""
 VALIDATED = 0.02
 """The default share of the training images that rb-train holds out."""
+
+_optimisation = functools.partial(param, group="Optimisation")
+_rare_optimisation = functools.partial(_optimisation, rare=True)
+_regularisation = functools.partial(param, group="Regularisation")
+_rare_regularisation = functools.partial(_regularisation, rare=True)
+_tracking = functools.partial(param, group="Validation, tracking and initial weights")
+_rare_tracking = functools.partial(_tracking, rare=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +55,19 @@ class Recipe:
         " in its code), fgsm-pgi, or rice2020 (also called wci). Single options override it.",
         metavar="NAME",
     )
-    epochs: int = param(10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)")
-    batch_size: int = param(
+    epochs: int = _optimisation(
+        10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)"
+    )
+    batch_size: int = _optimisation(
         128, "Number of images per step. PRBench: 128 (not in the text), 256 (code).", bounds="[1, inf)"
     )
-    lr: float = param(
+    lr: float = _optimisation(
         0.1,
         "Learning rate; with onecycle, the maximum. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
         " 0.05 (text), 0.1 (code).",
         metavar="X",
     )
-    lr_rule: str = param(
+    lr_rule: str = _rare_optimisation(
         "fixed",
         "The meaning of --lr: the learning rate, or, with theorem1 (for fcnn and rescnn), the constant C in"
         " NAS-RobBench-201's rate C sqrt(min y'K^-1 y) / (width sqrt(N)), with kernels at initialisation."
@@ -64,33 +75,35 @@ class Recipe:
         choices=("fixed", "theorem1"),
         optional=True,
     )
-    micro_batch: int | None = param(
+    micro_batch: int | None = _rare_optimisation(
         None, "Split each batch into parts of this size, to save memory.", bounds="[1, inf)", optional=True
     )
-    optimizer: str = param("sgd", "Optimiser: sgd or adam.", choices=("sgd", "adam"), optional=True)
-    momentum: float = param(
+    optimizer: str = _optimisation("sgd", "Optimiser: sgd or adam.", choices=("sgd", "adam"), optional=True)
+    momentum: float = _rare_optimisation(
         0.9, "Momentum of SGD, or Adam's beta1. onecycle does not use it.", bounds="[0, 1)"
     )
-    nesterov: bool = param(False, "Use Nesterov momentum in SGD.")
-    weight_decay: float = param(
+    nesterov: bool = _rare_optimisation(False, "Use Nesterov momentum in SGD.")
+    weight_decay: float = _optimisation(
         5e-4,
         "Weight of the L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001"
         " (text), 0.0005 (code).",
         bounds="[0, inf)",
     )
-    schedule: str = param(
+    schedule: str = _optimisation(
         "onecycle",
         "Schedule of the learning rate. piecewise is like step, but one batch earlier (Rice et al.).",
         choices=("onecycle", "step", "piecewise", "cosine", "constant"),
     )
-    milestones: tuple[int, ...] = param(
+    milestones: tuple[int, ...] = _rare_optimisation(
         (),
         "Epochs at which step and piecewise reduce the learning rate, such as 75,90.",
         metavar="LIST",
         typed="",
     )
-    decay: float = param(0.1, "Factor by which the learning rate is multiplied at each milestone.")
-    augment: tuple[str, ...] | None = param(
+    decay: float = _rare_optimisation(
+        0.1, "Factor by which the learning rate is multiplied at each milestone."
+    )
+    augment: tuple[str, ...] | None = _regularisation(
         None,
         "crop or crop-reflect, flip, a list of both, none, or auto (usual for the data set). PRBench: auto"
         " (not in the text), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
@@ -104,8 +117,9 @@ class Recipe:
         " data set).",
         metavar="MEAN STD|none|NAME",
         typed="auto",
+        group="Model",
     )
-    regularize: tuple[str, ...] = param(
+    regularize: tuple[str, ...] = _regularisation(
         (),
         "Regularisation: cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights"
         " only), or wci (the Weight-Curvature Index as a term of the loss).",
@@ -114,40 +128,40 @@ class Recipe:
         typed="",
         optional=True,
     )
-    cutout_length: int | None = param(
+    cutout_length: int | None = _rare_regularisation(
         None, "Side length of cutout's square in pixels.  [default: 14/32 of the image's side]", check="count"
     )
-    mixup_alpha: float = param(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
-    awp_gamma: float | None = param(
+    mixup_alpha: float = _rare_regularisation(1.4, "mixup draws lambda from Beta(X, X).", check="positive")
+    awp_gamma: float | None = _rare_regularisation(
         None,
         "Size of awp's perturbation, as a fraction of the norm of each weight tensor.  [default: 0.005 with"
         " trades, else 0.01]",
         check="non-negative",
     )
-    awp_warmup: int = param(0, "Number of epochs before awp starts.", check="non-negative")
-    l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
-    wci_weight: float = param(0.001, "Weight of wci in the loss.", check="non-negative")
-    label_smoothing: float = param(
+    awp_warmup: int = _rare_regularisation(0, "Number of epochs before awp starts.", check="non-negative")
+    l2: float = _rare_regularisation(5e-3, "Weight decay of --regularize l2.", check="non-negative")
+    wci_weight: float = _rare_regularisation(0.001, "Weight of wci in the loss.", check="non-negative")
+    label_smoothing: float = _rare_regularisation(
         0.0, "Fraction of each label that is spread over all classes.", check="below one", optional=True
     )
-    filter: str | None = param(
+    filter: str | None = _rare_regularisation(
         None,
         "chen-lee: train on clean images if the first steps of the attack lower the loss.",
         choices=("chen-lee",),
         metavar="NAME",
         optional=True,
     )
-    filter_rule: str = param(
+    filter_rule: str = _rare_regularisation(
         "batch",
         "Filter whole batches by their mean loss (PRBench's code), or each example by its loss.",
         choices=("batch", "example"),
     )
-    warm_steps: int = param(
+    warm_steps: int = _rare_regularisation(
         1,
         "Number of attack steps before the filter decides (1 corresponds to m = 0 in PRBench's code).",
         check="non-negative",
     )
-    ema: float | None = param(
+    ema: float | None = _rare_optimisation(
         None,
         "Average the weights with this decay per step, such as 0.995. The averaged network is validated"
         " and stored.",
@@ -155,7 +169,7 @@ class Recipe:
         metavar="DECAY",
         optional=True,
     )
-    val: float = param(
+    val: float = _tracking(
         0.0,
         "Fraction of the training images that are held out to find the best epoch by accuracy under PGD;"
         " 0 holds out none.",
@@ -163,31 +177,31 @@ class Recipe:
         metavar="SHARE",
         typed=VALIDATED,
     )
-    patience: int | None = param(
+    patience: int | None = _rare_tracking(
         None,
         "Stop after this number of epochs without a better validation result.",
         check="count",
         optional=True,
     )
-    select: str = param(
+    select: str = _tracking(
         "last",
         "Weights in the record's checkpoint: those of the last epoch, or of the epoch that is best on the"
         " validation images. The record contains the names of both checkpoints.",
         choices=("last", "best"),
     )
-    output: str = param(
+    output: str = _rare_tracking(
         "last",
         "The weights that a training run returns: those after the last step, or (random) those before a"
         " random step.",
         choices=("last", "random"),
         optional=True,
     )
-    keep: str = param(
+    keep: str = _rare_tracking(
         "all",
         "The weights to store: all (the last and the best), or selected (only those of the record).",
         choices=("all", "selected"),
     )
-    track: tuple[str, ...] = param(
+    track: tuple[str, ...] = _tracking(
         (),
         "Measure during the training run, and write to train.history: robust (losses and errors on train and"
         " test, and their gaps), wci, or another measure of rb-measure.",
@@ -195,36 +209,38 @@ class Recipe:
         metavar="LIST",
         typed="",
     )
-    every: int = param(
+    every: int = _rare_tracking(
         5, "Number of epochs between measurements. The last epoch is always measured.", check="count"
     )
-    track_n: int = param(1000, "Maximal number of images per split for --track robust.", check="count")
-    stop_on: str | None = param(
+    track_n: int = _rare_tracking(
+        1000, "Maximal number of images per split for --track robust.", check="count"
+    )
+    stop_on: str | None = _rare_tracking(
         None,
         "Stop when this measure of --track has risen: wci or sharpness.",
         choices=STOPPING,
         metavar="MEASURE",
         optional=True,
     )
-    stop_patience: int = param(3, "Stop after this number of rises in a row.", check="count")
-    clean_pass: bool = param(
+    stop_patience: int = _rare_tracking(3, "Stop after this number of rises in a row.", check="count")
+    clean_pass: bool = _rare_regularisation(
         False,
         "After each step, pass the clean images through the network once more, for BatchNorm (Rice et al.).",
         optional=True,
     )
-    init: str = param(
+    init: str = _tracking(
         "random",
         "Start from random weights, the record's checkpoint (fine-tuning), or timm's published weights.",
         choices=("random", "checkpoint", "timm"),
         optional=True,
     )
-    init_file: str | None = param(
+    init_file: str | None = _rare_tracking(
         None,
         "A file of weights with timm's tensor names.  [default: the published weights, from the cache of the"
         " Hub or with --download]",
         metavar="FILE",
     )
-    resample: str = param(
+    resample: str = _rare_tracking(
         "timm",
         "How timm's weights are adapted to other sizes of images and patches: timm (not in PRBench's"
         " text), as that library does, or prbench (PRBench's code), with kernels summed over blocks and"
@@ -232,7 +248,7 @@ class Recipe:
         choices=("timm", "prbench"),
         optional=True,
     )
-    deterministic: bool = param(
+    deterministic: bool = _rare_optimisation(
         False,
         "Use only deterministic algorithms on a GPU, as on the CPU.",
         flags=("--deterministic",),
@@ -294,8 +310,15 @@ class Recipe:
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
     """Raise RbError for an invalid value. The batch size is checked only if `training_images` is given."""
-    _check_fields(recipe)
-    if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
+    for field in options(Recipe):
+        value, label, known = getattr(recipe, field.name), option_name(field), field.metadata["choices"]
+        names = value if isinstance(value, tuple) else (value,)
+        wrong = None if known is None or value is None else next((n for n in names if n not in known), None)
+        if wrong is not None:
+            raise RbError(f"{label} is '{wrong}'. Choose from: {', '.join(known)}.")
+        if value is not None or field.default is not None:
+            check_number(field, plain(field, value, label), label)
+    if recipe.micro_batch is not None and recipe.micro_batch > recipe.batch_size:
         raise RbError(
             f"The micro-batch is {recipe.micro_batch}. It is a piece of the batch: expected 1 to"
             f" {recipe.batch_size} (--batch-size)."
@@ -321,26 +344,6 @@ def held_out(recipe: Recipe, training_images: int) -> int:
     return round(recipe.val * training_images)
 
 
-_CALLED = {
-    "augment": "augmentation",
-    "regularize": "regularizer",
-    "track": "measure to track",
-    "stop_on": "measure of --stop-on",
-}
-
-
-def _check_fields(recipe: Recipe) -> None:
-    for field in options(Recipe):
-        value = getattr(recipe, field.name)
-        known = field.metadata["choices"]
-        for name in () if known is None or value is None else value if isinstance(value, tuple) else (value,):
-            if name not in known:
-                what = _CALLED.get(field.name, field.name.replace("_", " "))
-                raise RbError(f"The {what} is '{name}'. Choose from: {', '.join(known)}.")
-        if value is not None or field.default is not None:
-            check_number(field, plain(field, value, option_name(field)), option_name(field))
-
-
 def _check_together(recipe: Recipe) -> None:
     """Raise RbError if options contradict each other; the message names the contradicting options."""
     if recipe.patience is not None and recipe.val == 0:
@@ -358,40 +361,36 @@ def _check_together(recipe: Recipe) -> None:
             f"--stop-on {recipe.stop_on} waits for a rise of what --track measures, and --track has no"
             f" {recipe.stop_on}. Add it: --track {','.join((*recipe.track, recipe.stop_on))}."
         )
-    if recipe.output == "random":
-        for option, given in (
-            ("--select best", recipe.select == "best"),
-            ("--patience", recipe.patience is not None),
-            ("--ema", recipe.ema is not None),
-            ("--stop-on", recipe.stop_on is not None),
-        ):
-            if given:
-                raise RbError(
-                    f"--output random keeps the weights before a random step, and {option} chooses weights in"
-                    f" another way. Leave out one of the two."
-                )
+    other_choices = {
+        "--select best": recipe.select == "best",
+        "--patience": recipe.patience is not None,
+        "--ema": recipe.ema is not None,
+        "--stop-on": recipe.stop_on is not None,
+    }
+    if recipe.output == "random" and any(other_choices.values()):
+        option = next(option for option, given in other_choices.items() if given)
+        raise RbError(
+            f"--output random keeps the weights before a random step, and {option} chooses weights in another"
+            " way. Leave out one of the two."
+        )
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
             f"--regularize awp perturbs the weights for a whole batch, and --micro-batch"
             f" {recipe.micro_batch} cuts it into pieces. Leave out one of the two."
         )
-    both = {"crop", "crop-reflect"}
-    if both <= set(recipe.augment or ()):
+    if {"crop", "crop-reflect"} <= set(recipe.augment or ()):
         raise RbError("--augment has both crop and crop-reflect, which pad in two ways. Choose one.")
 
 
 def check_method(recipe: Recipe, method: Method) -> None:
     """Raise RbError if a method cannot be used with the recipe."""
-    if method.weight_radius is not None:
-        for option, given in (
-            ("--regularize awp", "awp" in recipe.regularize),
-            ("--micro-batch", recipe.micro_batch is not None),
-        ):
-            if given:
-                raise RbError(
-                    f"--method {method.name} perturbs the weights for a whole batch, and {option} does not go"
-                    " with it. Leave out one of the two."
-                )
+    awp = "awp" in recipe.regularize
+    if method.weight_radius is not None and (awp or recipe.micro_batch is not None):
+        raise RbError(
+            f"--method {method.name} perturbs the weights for a whole batch, and"
+            f" {'--regularize awp' if awp else '--micro-batch'} does not go with it. Leave out one of the"
+            " two."
+        )
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
             f"--lr-rule theorem1 needs a share beta of adversarial loss, and --method {method.name} has none."

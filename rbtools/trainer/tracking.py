@@ -50,19 +50,14 @@ class Tracking:
 
     def fields(self) -> dict[str, Any]:
         """Everything that determines the result for the same weights."""
-        return {
-            "version": VERSION,
-            "every": self.every,
-            "measures": {
-                name: {"version": one.version, "config": registry.config(one)}
-                for name, one in self.measures().items()
-            },
-            **(
-                {}
-                if self.test is None
-                else {"robust": {"n": self.n, "order": ORDER, "test": self.test.fingerprint}}
-            ),
+        measures = {
+            name: {"version": one.version, "config": registry.config(one)}
+            for name, one in self.measures().items()
         }
+        fields = {"version": VERSION, "every": self.every, "measures": measures}
+        if self.test is not None:
+            fields["robust"] = {"n": self.n, "order": ORDER, "test": self.test.fingerprint}
+        return fields
 
 
 def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError
-from rbtools.execution import cores, device, precision, resources
+from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import JobFunction
 from rbtools.execution.once import once
 from rbtools.execution.report import discard
@@ -25,6 +25,7 @@ from rbtools.spaces.identity import identity
 from rbtools.store import Store, digest
 from rbtools.trainer import distributed, presets, tracking
 from rbtools.trainer.recipe import Recipe, check, check_method
+from rbtools.trainer.state import threads as stored_threads
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
@@ -261,13 +262,15 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """The number of CPU threads of each training process on this machine: the user's number, otherwise the
     number with which the training began (because another number rounds differently), otherwise a default."""
-    from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
-
     here = distributed.here()
-    if run.placement.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
-        began = threads_of(state)
+    if (
+        run.placement.threads is None
+        and resources.threads_asked() is None
+        and device.choose(run).type == "cpu"
+    ):
+        began = stored_threads(state)
         if began is not None:
-            return max(min(began, cores.count() // here), 1)
+            return max(min(began, resources.cores() // here), 1)
     return max(resources.training_threads(run, task.arch) // here, 1)
 
 

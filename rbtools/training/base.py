@@ -11,7 +11,7 @@ from rbtools import units
 from rbtools.attacks import steps
 from rbtools.attacks.steps import widen
 from rbtools.lazy import F, Tensor, nn, torch
-from rbtools.registry import Registered, param
+from rbtools.registry import Registered, param, rare_param
 from rbtools.rng.draws import Draws
 from rbtools.threats import ball
 
@@ -144,7 +144,7 @@ class Adversarial(Method[Tensor]):
     reach_options = "--step-size", "--attack-steps"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
-    step_size: float = param(
+    step_size: float = rare_param(
         None,
         "Step size of the inner attack, in the unit of --eps.  [default: 2 if --attack-steps such steps reach"
         " --eps, else 2.5*eps/steps]",

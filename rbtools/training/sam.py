@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rbtools.registry import param
+from rbtools.registry import rare_param
 from rbtools.training.erm import ERM
 
 
@@ -20,7 +20,7 @@ class SAM(ERM):
 
     name = "sam"
 
-    rho: float = param(0.05, "L2 norm of the perturbation of all weights.", check="non-negative")
+    rho: float = rare_param(0.05, "L2 norm of the perturbation of all weights.", check="non-negative")
 
     @property
     def weight_radius(self) -> float | None:

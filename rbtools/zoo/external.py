@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from rbtools.errors import RbError, unknown
 from rbtools.models import Shape
 from rbtools.spaces.own_code import Foreign
+from rbtools.spaces.zoo import ListedSpace
 
 SMALL_STEM = "cifar"
 WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # beginnings of the names of networks that have it
@@ -73,37 +74,13 @@ def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Torchvision:
+class Torchvision(ListedSpace):
     """The classification networks of torchvision, in alphabetical order."""
 
     name: ClassVar[str] = "torchvision"
-    version: ClassVar[int] = 1
-    sizes: ClassVar[tuple[str, ...]] = ()
 
-    def __len__(self) -> int:
-        return len(table())
-
-    def indices(self, unique: bool = False) -> Iterable[int]:
-        return range(len(table()))
-
-    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
-        if not 0 <= index < len(self):
-            raise RbError(
-                f"The space torchvision has no index {index}. Indices go from 0 to {len(self) - 1}."
-            )
-        return self.describe({"space": self.name, "name": list(table())[index]}, classes, shape)
-
-    def find(self, text: str) -> int:
-        word = text.strip()
-        if word.isascii() and word.isdigit() and int(word[:9]) < len(self):
-            return int(word)
-        return list(table()).index(torchvision(word)["name"])
-
-    def neighbours(self, index: int) -> list[int]:
-        raise RbError(
-            "The networks of torchvision have no neighbours: the space is a plain list."
-            " Neighbours are defined for nasbench201."
-        )
+    def names(self) -> list[str]:
+        return list(table())
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         """Returns `arch` with `params`, and with `macs` if the table has images of this size."""

@@ -17,7 +17,7 @@ from rbtools.errors import RbError, shown, unknown
 from rbtools.inputs.published_weights import HUB_FILES, NamedWeights
 from rbtools.lazy import torch
 from rbtools.plain_files import read_text
-from rbtools.zoo import transformers_config
+from rbtools.zoo import external, transformers_config
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
@@ -182,7 +182,6 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
 def of_torchvision(name: str, run: Run) -> NamedWeights:
     """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2. NAME has default weights."""
     from rbtools.models.torchvision_import import torchvision
-    from rbtools.zoo import external
 
     name, _, which = name.partition(":")
     about = external.torchvision(name)

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import nn
 
+from rbtools.datasets import NORMALIZATIONS
 from rbtools.models.normalize import Known, kinds
 from rbtools.zoo.libraries import import_timm
 
-IMAGENET: Known = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # used by torchvision's weights
+IMAGENET: Known = NORMALIZATIONS["imagenet"]  # used by torchvision's weights
 LARGE = 1000  # classes of ImageNet
 
 

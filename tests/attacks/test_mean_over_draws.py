@@ -12,8 +12,8 @@ from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.oracle import Evaluated, Oracle
 from rbtools.attacks.pgd import PGD
-from rbtools.evaluation.randomised import RandomisedModel
 from rbtools.rng.draws import Draws
+from rbtools.rng.foreign import RandomisedModel
 from tests.networks import images_for, linear
 
 EPS, SIGMA, N = 0.02, 0.3, 48

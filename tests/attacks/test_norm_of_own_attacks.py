@@ -14,7 +14,7 @@ import rbtools
 from rbtools.attacks.base import Attack
 from rbtools.errors import RbError
 from rbtools.records import metric_name
-from rbtools.scoring import merge, metric_words
+from rbtools.scoring import merge
 from tests.networks import class_means, nearest
 
 
@@ -64,7 +64,7 @@ def test_a_projection_that_moves_images_is_said() -> None:
 def test_the_samples_of_each_pass_are_part_of_a_name(name: str) -> None:
     parts = metric_name.parse(name)
     assert parts.build() == name and parts.over == "eps" and metric_name.is_share(name.removeprefix("train."))
-    assert ("draw" in metric_words.heading(name)) == bool(parts.eot)
+    assert ("draw" in metric_name.heading(name)) == bool(parts.eot)
 
 
 def test_results_of_one_name_with_other_settings_are_not_merged() -> None:

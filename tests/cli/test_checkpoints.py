@@ -16,7 +16,7 @@ from click.testing import Result
 from torch import nn
 
 from rbtools import datasets, models
-from rbtools.models import checkpoint
+from rbtools.models import weights_file
 from rbtools.models.normalize import Normalized
 from tests import calibrated
 from tests.runner import Record, entry, one, records, run
@@ -72,7 +72,7 @@ def bare(network: Normalized) -> str:
 def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
     network: Normalized, bare: str, data: str
 ) -> None:
-    Path("own.safetensors").write_bytes(checkpoint.to_bytes(network, {}))
+    Path("own.safetensors").write_bytes(weights_file.to_bytes(network, {}))
     for words, said in (
         ("own.safetensors --normalize none", "normalises images by itself"),
         (f"{bare} --normalize 0.1,0.2 0.3,0.4", "has 2 means and the images"),

@@ -117,8 +117,16 @@ MISTAKES = {
         "--metric fgsm.* --format md results.jsonl": "--metric: No metric matches 'fgsm.*'.",
         "--by acc --against robustbenhc results.jsonl": "Did you mean",
         "--by acc --against prbench results.jsonl": "needs the published file",
-        "--by acc --against prbench: results.jsonl": "no file follows the colon",
-        "--by acc --against prbench:missing.json results.jsonl": "No such file",
+        "--by acc --against prbench --against-file missing.json results.jsonl": "No such file",
+        "--by acc --against prbench:a.json results.jsonl": "Write --against prbench --against-file 'a.json'.",
+        "--by acc --against-file missing.json results.jsonl": "Add --against SOURCE.",
+        "--by acc:lower results.jsonl": "Write 'acc', and --lower 'acc'.",
+        "--by acc --lower params results.jsonl": "--lower names 'params', which is not in --by or --pareto.",
+        "--by acc --assert 'point:acc > 0' results.jsonl": "Write --assert-point 'acc > 0'.",
+        "--by acc --assert-point 'acc > 0' --baseline store:a results.jsonl": "Write --baseline store"
+        " --baseline-label 'a'.",
+        "--by acc --assert-point 'acc > 0' --baseline x --baseline-label a results.jsonl": "is for"
+        " records in the store.",
         "--by acc --against robustbench --aggregate-by dataset results.jsonl": "--against compares models",
         "--by acc --errors retry results.jsonl": "--errors retry is for tools that pass every record on",
         "--metric , --format md results.jsonl": "--metric: The list of metrics is empty.",
@@ -132,8 +140,10 @@ MISTAKES = {
     "score": {
         "--add acc results.jsonl": "--add is 'acc'. Expected NAME=EXPRESSION",
         "--add 'x=acc -' results.jsonl": "--add x: Expression 'acc -' does not parse",
-        "--weights w.yaml results.jsonl": "Cannot read w.yaml: No such file",
-        "--metric acc:0 results.jsonl": "The weight of 'acc' is 0.",
+        "--weight acc=0 results.jsonl": "The weight of 'acc' is 0.",
+        "--weight acc results.jsonl": "--weight is 'acc'. Expected NAME=NUMBER",
+        "--metric acc:2 results.jsonl": "Write --weight 'acc=2'.",
+        "--metric acc:lower results.jsonl": "Write 'acc', and --lower 'acc'.",
     },
     "plot": {
         "scatter --x acc --y pgd20.8 -o a.jpgg results.jsonl": "ends in .png, .svg, .pdf",

@@ -224,7 +224,12 @@ def test_tools_know_a_metric_by_a_name_that_is_no_expression(name: str) -> None:
     """The last record lacks it, so that its value cannot be the expression's."""
     given = [runner.model(f"n{i}", metrics={"acc": 0.1 * i, name: i}) for i in range(1, 5)]
     best_first = [(rank, f"n{5 - rank}") for rank in range(1, 5)]
-    for words in (f"--by '{name}'", f"--by '{name}' --ci", f"--pareto '{name}'", f"--by '`{name}`:higher'"):
+    for words in (
+        f"--by '{name}'",
+        f"--by '{name}' --ci",
+        f"--pareto '{name}'",
+        f"--by '`{name}`' --higher '{name}'",
+    ):
         assert places(f"{words} -q", given) == best_first
     if name in ("F1 score", "1e3", "Top-5 (%)"):
         assert [one["rank"] for one in ranked(f"--by '{name}' -q", [*given, runner.model("x")])][4] is None
@@ -232,8 +237,8 @@ def test_tools_know_a_metric_by_a_name_that_is_no_expression(name: str) -> None:
     assert out(f"--by acc --metric '{name}' --format csv-raw", given).startswith(
         f"rank,name,acc,{name}\n4"[:14]
     )
-    assert 'failures="0"' in out(f"--by '{name}' --assert 'point:`{name}` > 0' --format junit", given)
-    for tool, words in (("corr", f"--rows '{name}' --cols acc"), ("score", f"--metric '{name}:2'")):
+    assert 'failures="0"' in out(f"--by '{name}' --assert-point '`{name}` > 0' --format junit", given)
+    for tool, words in (("corr", f"--rows '{name}' --cols acc"), ("score", f"--weight '{name}=2'")):
         assert runner.run(tool, words, given).exit_code == 0
     for plot in (
         "heatmap",

@@ -51,7 +51,7 @@ def compared(against: str, *given: Record) -> list[Record | None]:
 @pytest.fixture
 def prbench() -> str:
     Path("board.json").write_text(json.dumps(PRBENCH))
-    return "prbench:board.json"
+    return "prbench --against-file board.json"
 
 
 def test_a_robustbench_model_is_the_one_that_arch_names() -> None:
@@ -115,7 +115,7 @@ def test_a_cell_has_the_values_of_its_class() -> None:
     Path("all.json").write_text(json.dumps({"cifar10": {str(index): values}}))
     trained = {**model(entry("acc", 0.8), attacked("pgd20", 0.52, steps=20)), "arch": nasbench201.arch(twin)}
     pgd, standard, other = compared(
-        "nasrobbench201:all.json",
+        "nasrobbench201 --against-file all.json",
         {**trained, "train": {"method": "pgd", "seed": 5}},
         {**trained, "metrics": {"acc": 0.7}, "evals": [], "train": {"method": "erm"}},
         {**trained, "metrics": {"acc": 0.6}, "evals": [], "dataset": "cifar100"},
@@ -135,7 +135,8 @@ def test_the_robustness_dataset() -> None:
     entries = [entry("acc", 0.8), attacked("pgd40", 0.31, 1 / 255, steps=40)]
     entries.append(entry("corrupt.fog.3", 0.9, corruption="fog", severity=3))
     (beside,) = compared(
-        "jung2023:data", {**model(*entries, train={"method": "erm"}), "arch": nasbench201.arch(9)}
+        "jung2023 --against-file data",
+        {**model(*entries, train={"method": "erm"}), "arch": nasbench201.arch(9)},
     )
     assert beside is not None
     verdicts = {name: one["within"] for name, one in beside["metrics"].items()}

@@ -186,13 +186,14 @@ def test_damaged_answers_are_named_once_and_nothing_else_is_lost(damage: dict[st
         ("pgd20.8 >= reference", ["close"]),
         ("pgd20.8 >= reference - 0.02", []),
         ("pgd20.8 <= reference + 0.02", ["better"]),
-        ("point:pgd20.8 > reference + .01", ["close"]),
+        ("value: pgd20.8 > reference + .01", ["close"]),
         ("mean(pgd20.*) > reference - 1", ["better", "close"]),  # no answers of an expression
-        ("point:mean(pgd20.*) > reference - 1", []),
+        ("value: mean(pgd20.*) > reference - 1", []),
     ],
 )
 def test_a_gate_judges_the_difference_to_the_reference(condition: str, failing: list[str]) -> None:
-    result = run(f"--paired base --assert '{condition}'", *THREE)
+    option = "--assert-point" if condition.startswith("value: ") else "--assert"
+    result = run(f"--paired base {option} '{condition.removeprefix('value: ')}'", *THREE)
     assert result.exit_code == (1 if failing else 0)
     errors = [line.split()[2] for line in result.stderr.splitlines() if line.startswith("rb-rank: error: ")]
     assert errors == failing
@@ -220,12 +221,12 @@ LISTED = {"image_list": {"digest": "abc", "images": IMAGES}, "steps": 20, "eot":
         ({"precision": "bf16", "device": "cuda"}, ""),
     ],
 )
-@pytest.mark.parametrize("point", ["", "point:"])
-def test_a_gate_refuses_other_images_and_other_settings(change: Record, why: str, point: str) -> None:
+@pytest.mark.parametrize("option", ["--assert", "--assert-point"])
+def test_a_gate_refuses_other_images_and_other_settings(change: Record, why: str, option: str) -> None:
     old, new = ({**model(name, BASE, **LISTED), "dataset": "npz:old"} for name in ("old", "new"))
     new["evals"][0] = {key: at for key, at in (new["evals"][0] | change).items() if at is not None}
     Path("last.jsonl").write_text(runner.lines(old))
-    words = f"--baseline last.jsonl --update-baseline --assert '{point}pgd20.8 >= reference - .1'"
+    words = f"--baseline last.jsonl --update-baseline {option} 'pgd20.8 >= reference - .1'"
     result = run(words, new)
     assert result.exit_code == (1 if why else 0), result.stderr
     assert (f"pgd20.8 was measured differently: {why}" in result.stderr) == bool(why), result.stderr
@@ -237,9 +238,9 @@ def test_junit_tells_two_files_of_a_model_apart() -> None:
         {**model("net", BASE), "checkpoint_file": "/models/net.pt", "checkpoint": f"sha256:{hash_ * 16}"}
         for hash_ in ("01ab", "23cd")
     ]
-    report = run("--format junit --assert 'point:pgd20.8 >= .1'", *some).stdout
+    report = run("--format junit --assert-point 'pgd20.8 >= .1'", *some).stdout
     for hash_ in ("01ab01ab", "23cd23cd"):
-        assert f'name="point:pgd20.8 &gt;= .1" classname="net pgd seed 0 (net.pt, {hash_})"' in report
+        assert f'name="pgd20.8 &gt;= .1 (value)" classname="net pgd seed 0 (net.pt, {hash_})"' in report
 
 
 def test_versions_with_other_results_are_reported() -> None:
@@ -278,13 +279,13 @@ def test_the_worst_class_is_a_number_like_any_other() -> None:
     assert [record["arch"]["name"] for record in records(runner.run("rank", words, two))] == ["b", "a"]
     added = one(runner.run("score", "--add 'worst=class.min(pgd20.8)'", [of_classes()]))
     assert added["metrics"]["worst"] == 0.5
-    assert run("--assert 'point:class.min(pgd20.8) >= .5'", of_classes()).exit_code == 0
+    assert run("--assert-point 'class.min(pgd20.8) >= .5'", of_classes()).exit_code == 0
 
 
 GATE = "--assert 'pgd20.8 >= reference - .02' --format jsonl"
 
 
-@pytest.mark.parametrize("place", ["last.jsonl", "store", "store:nightly"])
+@pytest.mark.parametrize("place", ["last.jsonl", "store", "store --baseline-label nightly"])
 def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
     gate = f"{GATE} --baseline {place} --update-baseline --store kept"
     asked = run(gate.replace(" --update-baseline", ""), model("base", BASE))
@@ -301,13 +302,13 @@ def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
     assert "is now" not in run(gate.replace(" --update-baseline", ""), model("best", changed(60, 0))).stderr
     said = run(gate, model("base", BASE)).stderr
     assert "base pgd seed 0: pgd20.8 >= reference - .02 does not hold" in said
-    if place == "store:nightly":  # another label has its own, another data set as well
-        assert "no baseline" in run(f"{GATE} --baseline store:weekly --store kept", THREE[0]).stderr
+    if place.endswith("nightly"):  # another label has its own, another data set as well
+        assert "no baseline" in run(gate.replace("nightly", "weekly"), THREE[0]).stderr
         assert "no baseline" in run(gate, {**THREE[0], "dataset": "other"}).stderr
 
 
 def test_a_baseline_without_answers_serves_conditions_on_values() -> None:
-    gate = "--baseline last.jsonl --update-baseline --assert 'point:pgd20.8 >= reference - .01'"
+    gate = "--baseline last.jsonl --update-baseline --assert-point 'pgd20.8 >= reference - .01'"
     assert run(gate, bare("first")).exit_code == run(gate, bare("second")).exit_code == 0
-    paired = run(gate.replace("point:", ""), bare("third"))
+    paired = run(gate.replace("-point", ""), bare("third"))
     assert paired.exit_code == 2 and "--baseline: " in paired.stderr

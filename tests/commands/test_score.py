@@ -135,34 +135,21 @@ def test_the_preset_of_prbench_on_mnist_is_at_larger_distances() -> None:
 
 def test_a_preset_can_be_weighted_and_may_lack_metrics() -> None:
     some = [{"acc": 1, "pgd20.8": 0}, {"acc": 0, "pgd20.8": 1}]
-    result = run("--preset prbench --metric acc:3 --missing renormalise", [line(one) for one in some])
+    result = run("--preset prbench --weight acc=3 --missing renormalise", [line(one) for one in some])
     assert scores(result) == [0.75, 0.25]
     assert "warning: no record has 'seconds_per_epoch', a metric of the preset." in result.stderr
     assert "No record has the metric 'pr.uniform.0.08'." in refused("--preset prbench", *some)
 
 
-def test_weights_from_a_file() -> None:
-    Path("w.yaml").write_text("acc: 1\npgd20.8: 3\nseconds_per_epoch: 4:higher\nmean(pgd20.*): lower\n")
-    (first, *_) = scored("--weights w.yaml", *THREE)
+def test_weights_and_directions_of_the_user() -> None:
+    words = "--metric acc,mean(pgd20.*) --weight pgd20.8=3 --weight seconds_per_epoch=4"
+    (first, *_) = scored(f"{words} --higher seconds_per_epoch --lower mean(pgd20.*)", *THREE)
     assert [(one["metric"], one["weight"], one["higher"]) for one in first["evals"][0]["terms"]] == [
         ("acc", 1, True),
+        ("mean(pgd20.*)", 1, False),
         ("pgd20.8", 3, True),
         ("seconds_per_epoch", 4, True),
-        ("mean(pgd20.*)", 1, False),
     ]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("acc: true", "w.yaml gives 'acc' the weight True."),
-        ("acc: lowr", "w.yaml: 'lowr' in the metric 'acc:lowr' is neither a weight nor a direction."),
-        ("a: b: c", "w.yaml is not YAML: mapping values are not allowed here"),
-    ],
-)
-def test_a_file_that_holds_no_weights(content: str, message: str) -> None:
-    Path("w.yaml").write_text(content)
-    assert message in refused("--weights w.yaml", *THREE)
 
 
 def test_a_value_that_cannot_be_calculated_has_a_reason() -> None:

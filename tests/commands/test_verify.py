@@ -199,7 +199,7 @@ def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
     other["metrics"] = {name: value / 2 for name, value in measured["metrics"].items()}
     del other["evals"], other["checksums"]
     with pytest.warns(UserWarning, match="min-max of two records"):
-        record = rbtools.score([measured, other], metric=["acc,pgd3.8:2"])[0]
+        record = rbtools.score([measured, other], metric=["acc"], weight={"pgd3.8": 2})[0]
     assert verdicts(run("", record))["score"] == "match"
     lie = run("", edited(record, "score", value=record["metrics"]["score"] - 0.1))
     assert verdicts(lie)["score"] == "differs"

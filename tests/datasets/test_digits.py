@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from rbtools import datasets
 from rbtools.datasets import content_hash, digits
 from rbtools.errors import RbError
+from tests.fingerprints import fingerprint
 
 
 def test_pixels_and_split_follow_the_written_rule():
@@ -35,7 +36,7 @@ def test_fingerprint_is_that_of_the_data_and_frozen():
         found = datasets.load("digits", split)
         images, labels = found.images.numpy(), found.labels.numpy()
         expected = content_hash.pixels_hash([images[:100], images[100:]], labels)
-        assert datasets.fingerprint("digits", split) == expected
+        assert fingerprint("digits", split) == expected
         assert expected.startswith(frozen)
 
 
@@ -78,7 +79,7 @@ def test_labels_are_places_in_the_list() -> None:
         part: len(datasets.load(name, part)) for part in about.sizes
     }
     names = (name, "digits:classes=3/8", "digits:classes=3/7", "digits")
-    assert len({datasets.fingerprint(name, split) for name in names for split in ("train", "test")}) == 8
+    assert len({fingerprint(name, split) for name in names for split in ("train", "test")}) == 8
 
 
 @pytest.mark.parametrize("least", ["0", "8G"])  # read as they are used; in memory
@@ -92,5 +93,5 @@ def test_a_class_map_gives_the_labels_of_the_network(tmp_path, monkeypatch, leas
     found = datasets.load(f"npz:{file}", "test", class_map=order)
     assert (about.classes, about.present, about.sizes) == (4, (1, 3), {"test": 4})
     assert found.labels.tolist() == [3, 1, 3, 1] and found.images[:][:, 0, 0, 0].tolist() == [0, 1, 3, 4]
-    prints = {datasets.fingerprint(f"npz:{file}", "test", class_map=one) for one in (order, None)}
+    prints = {fingerprint(f"npz:{file}", "test", class_map=one) for one in (order, None)}
     assert len(prints) == 2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rbtools import datasets
-from rbtools.datasets import digits, fetch, photographs, published_files
+from rbtools.datasets import digits, photographs, published_files
 from rbtools.datasets.published_files import ListedFile
 from tests import runner
 from tests.datasets import archives
@@ -71,7 +71,7 @@ def quiet(*arguments):
 
 
 def bring(remote, home, say=quiet, check_cancelled=quiet):
-    fetch.bring(remote, Path(home), say, check_cancelled)
+    published_files.bring(remote, Path(home), say, check_cancelled)
 
 
 def download(name, split, home):
@@ -170,7 +170,7 @@ def test_an_archive_is_unpacked_by_a_python_that_has_no_filters(tmp_path, monkey
     """3.10.0 to 3.10.11 and 3.11.0 to 3.11.3."""
     monkeypatch.delattr(tarfile, "data_filter", raising=False)
     monkeypatch.setattr(shutil, "unpack_archive", lambda archive, folder: folder.mkdir())
-    fetch._unpack(tmp_path / "a.tar.gz", tmp_path / "a")
+    published_files._unpack(tmp_path / "a.tar.gz", tmp_path / "a")
     assert (tmp_path / "a").is_dir()
 
 

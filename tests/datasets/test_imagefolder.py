@@ -15,6 +15,7 @@ from rbtools import datasets
 from rbtools.datasets.tree import scan
 from rbtools.errors import RbError
 from tests.datasets.archives import Memory, error_of, pixels
+from tests.fingerprints import fingerprint
 
 
 def write(path, seed=0, size=(6, 5), mode="RGB"):
@@ -51,7 +52,7 @@ def test_every_mode_becomes_rgb_as_pillow_converts_it(tmp_path, mode):
         grey = f"{named(tmp_path / 'd')}:grey"  # one channel where it is asked for
         assert torch.equal(datasets.load(grey, "test").images[0], found[:1])
         assert datasets.describe(grey).shape == (1, 6, 5)
-        assert datasets.fingerprint(grey, "test") != datasets.fingerprint(named(tmp_path / "d"), "test")
+        assert fingerprint(grey, "test") != fingerprint(named(tmp_path / "d"), "test")
 
 
 def test_hidden_and_other_files_are_skipped_and_counted(photos):
@@ -186,14 +187,14 @@ def test_fingerprint_is_what_the_docstring_says(photos, tmp_path):
     for name in ("cat/10.png", "cat/9.png", "cat/more/1.png", "dog/9.png"):
         fields += [name, hashlib.sha256((photos / "test" / name).read_bytes()).hexdigest()]
     expected = hashlib.sha256(b"".join(field.encode() + b"\0" for field in fields)).hexdigest()
-    assert datasets.fingerprint(named(photos), "test") == expected
+    assert fingerprint(named(photos), "test") == expected
     for text, same in (("dog\ncat", False), ('{"cat": 0, "dog": 1}', True)):
         (tmp_path / "map").write_text(text)
-        found = datasets.fingerprint(named(photos), "test", class_map=tmp_path / "map")
+        found = fingerprint(named(photos), "test", class_map=tmp_path / "map")
         assert (found == expected) is same
     os.utime(photos / "test/cat/9.png", (0, 0))  # a file just written may change again: no time hides that
     cache = Memory()
-    datasets.fingerprint(named(photos), "test", cache=cache)
+    fingerprint(named(photos), "test", cache=cache)
     assert not cache
 
 
@@ -203,7 +204,7 @@ def test_an_image_that_is_no_plain_file_is_not_waited_for(tmp_path, kind):
     odd = tmp_path / "test/a/1.png"
     os.mkfifo(odd) if kind == "pipe" else odd.symlink_to("/dev/zero")
     with pytest.raises(RbError, match=r"1.png.*it is not a plain file"):
-        datasets.fingerprint(f"imagefolder:{tmp_path}", "test")
+        fingerprint(f"imagefolder:{tmp_path}", "test")
 
 
 @pytest.mark.parametrize(

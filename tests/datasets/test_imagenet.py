@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 from rbtools import datasets
-from rbtools.datasets.imagenet import facts
+from rbtools.datasets.photographs import facts
 from rbtools.datasets.streaming import Streamed
 from tests.datasets.archives import error_of
+from tests.fingerprints import fingerprint
 
 # The class indices of the first validation images.
 INDICES = (65, 970, 230, 809, 516)
@@ -64,11 +65,9 @@ def test_a_folder_of_some_classes_has_the_indices_of_all(flat: Path) -> None:
     assert subset.labels.tolist() == [INDICES[4]]
     assert datasets.describe("imagenet", "data").sizes["robustbench"] == 1
     # The folder itself is found too, and its content decides the fingerprint, not its place.
-    again = datasets.fingerprint("imagenet", "test", flat)
-    assert again == datasets.fingerprint("imagenet", "test", "data")
-    assert again != datasets.fingerprint(
-        "imagenet", "test", flat, resize=256, crop=224, interpolation="bicubic"
-    )
+    again = fingerprint("imagenet", "test", flat)
+    assert again == fingerprint("imagenet", "test", "data")
+    assert again != fingerprint("imagenet", "test", flat, resize=256, crop=224, interpolation="bicubic")
 
 
 def test_images_are_scaled_and_cropped_as_torchvision_does_it(flat: Path) -> None:

@@ -13,6 +13,7 @@ from rbtools import datasets
 from rbtools.errors import RbError
 from tests.datasets import archives
 from tests.datasets.archives import error_of
+from tests.fingerprints import fingerprint
 
 IMAGES = archives.pixels(0, 6, 3, 8, 5)
 LABELS = np.array([0, 1, 2, 2, 1, 0])
@@ -81,18 +82,18 @@ def test_other_layouts(save):
 
 def test_fingerprint_is_of_the_content(save, settled, overwrite):
     name = save(images=IMAGES, labels=LABELS)
-    first = datasets.fingerprint(name, "test")
+    first = fingerprint(name, "test")
     same = save(packed=True, x_test=IMAGES.transpose(0, 2, 3, 1), y_test=LABELS.astype(np.uint8))
-    assert datasets.fingerprint(same, "test") == first
-    assert datasets.fingerprint(save(images=IMAGES, labels=LABELS[::-1].copy()), "test") == first
-    assert datasets.fingerprint(save(images=IMAGES, labels=1 - LABELS % 2), "test") != first
-    assert datasets.fingerprint(save(images=IMAGES[::-1].copy(), labels=LABELS), "test") != first
+    assert fingerprint(same, "test") == first
+    assert fingerprint(save(images=IMAGES, labels=LABELS[::-1].copy()), "test") == first
+    assert fingerprint(save(images=IMAGES, labels=1 - LABELS % 2), "test") != first
+    assert fingerprint(save(images=IMAGES[::-1].copy(), labels=LABELS), "test") != first
     cache = archives.Memory()
     name = save(images=IMAGES, labels=LABELS)
-    assert datasets.fingerprint(name, "test", cache=cache) == first == next(iter(cache.values()))
+    assert fingerprint(name, "test", cache=cache) == first == next(iter(cache.values()))
     np.savez(other := io.BytesIO(), images=IMAGES[::-1], labels=LABELS)
     overwrite(Path(name.removeprefix("npz:")), other.getvalue())
-    assert datasets.fingerprint(name, "test", cache=cache) != first
+    assert fingerprint(name, "test", cache=cache) != first
 
 
 @pytest.mark.parametrize(

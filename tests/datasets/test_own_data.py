@@ -13,6 +13,7 @@ import torch
 from rbtools import datasets
 from rbtools.errors import RbError
 from rbtools.models import build
+from tests.fingerprints import fingerprint
 from tests.runner import command, one
 
 MODULE = '''
@@ -62,7 +63,7 @@ def test_arrays_are_all_that_a_data_set_needs() -> None:
     assert data.images.dtype == torch.uint8 and data.images[:, 0, 0, 0].tolist() == list(range(7, 107, 10))
     assert data.labels.tolist() == list(range(10)) and data.name == "python:own_flat:Flat:7"
     names = [f"python:own_flat:Flat{end}" for end in ("", ":0", ":7")]
-    prints = {datasets.fingerprint(one, split, allow_code=True) for one in names for split in about.sizes}
+    prints = {fingerprint(one, split, allow_code=True) for one in names for split in about.sizes}
     assert len(prints) == 4  # of the content: an argument that changes nothing changes no result
 
 

@@ -12,6 +12,7 @@ import torch
 from rbtools import datasets
 from tests.datasets import archives
 from tests.datasets.archives import error_of
+from tests.fingerprints import fingerprint
 
 IMAGES = archives.pixels(0, 7, 3, 6, 5)
 LABELS = [2, 0, 1, 1, 0, 2, 2]
@@ -103,13 +104,13 @@ def test_greyscale_images_have_one_channel_and_binary_columns_are_images_too(pa,
 
 def test_fingerprint_is_of_the_content(save, tmp_path):
     name = save("data/test-00000-of-00001.parquet")
-    first = datasets.fingerprint(name, "test")
+    first = fingerprint(name, "test")
     (tmp_path / "hub/data/test-00000-of-00001.parquet").unlink()
     save("data/test-00000-of-00002.parquet", IMAGES[:5], LABELS[:5])
     save("data/test-00001-of-00002.parquet", IMAGES[5:], LABELS[5:])
-    assert datasets.fingerprint(name, "test") == first
+    assert fingerprint(name, "test") == first
     save("data/test-00001-of-00002.parquet", IMAGES[5:], [0, 0])
-    assert datasets.fingerprint(name, "test") != first
+    assert fingerprint(name, "test") != first
 
 
 def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):
@@ -162,7 +163,7 @@ def test_most_images_decide_on_the_channels(save, odd, grey):
 def test_an_empty_cell_is_named_by_its_row(pa, tmp_path, empty):
     one = {"bytes": archives.png(IMAGES[0]), "path": "a.png"}
     pa.parquet.write_table(pa.table({"image": [one, one, empty], "label": [0, 1, 0]}), tmp_path / "x.parquet")
-    for call in (datasets.describe, lambda name: datasets.fingerprint(name, "test")):
+    for call in (datasets.describe, lambda name: fingerprint(name, "test")):
         message = error_of(call, f"parquet:{tmp_path / 'x.parquet'}")
         assert f"in row 2 of {tmp_path / 'x.parquet'} cannot be read (it" in message
 

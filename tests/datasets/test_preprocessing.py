@@ -20,6 +20,7 @@ from rbtools.errors import RbError
 from rbtools.models import build
 from rbtools.models.torchvision_import import torchvision
 from tests.datasets.archives import error_of
+from tests.fingerprints import fingerprint
 from tests.runner import run
 
 BICUBIC = torchvision.transforms.InterpolationMode.BICUBIC
@@ -111,9 +112,9 @@ def test_every_setting_is_part_of_the_fingerprint(photos: Photos) -> None:
         {"crop": 32},
     ]
     for name in ("imagefolder:photos", "parquet:photos.parquet", "npz:x.npz", "digits:classes=3/8"):
-        found = [datasets.fingerprint(name, "test", **way) for way in (*ways, {})]
+        found = [fingerprint(name, "test", **way) for way in (*ways, {})]
         assert len(set(found)) == len(found)
-        assert found[0] == datasets.fingerprint(name, "test", preprocessing="bilinear-40-32")
+        assert found[0] == fingerprint(name, "test", preprocessing="bilinear-40-32")
 
 
 def test_a_text_is_read_as_it_is_written() -> None:

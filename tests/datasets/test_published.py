@@ -13,6 +13,7 @@ from rbtools import datasets
 from rbtools.datasets import digits, published_files
 from tests.datasets import archives
 from tests.datasets.archives import check, error_of
+from tests.fingerprints import fingerprint
 
 NAMES = ["cifar10", "cifar100", "imagenet16-120", "mnist", "svhn", "cinic10", "tinyimagenet"]
 FOLDERS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C"}
@@ -58,7 +59,7 @@ def test_every_split_is_read_back_byte_for_byte(make, name):
     if name == "cinic10":
         assert about.class_names == datasets.describe("cifar10").class_names
         same = f"imagefolder:{folder / 'CINIC-10'}"
-        assert datasets.fingerprint(name, "test", folder) == datasets.fingerprint(same, "test")
+        assert fingerprint(name, "test", folder) == fingerprint(same, "test")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,12 +78,12 @@ def test_data_dir_may_hold_a_folder_of_that_name_or_be_the_innermost_folder(make
 
 def test_mnist_is_read_packed_and_not(make):
     folder, made = make("mnist")
-    prints = [datasets.fingerprint("mnist", split, folder) for split in made]
+    prints = [fingerprint("mnist", split, folder) for split in made]
     shutil.rmtree(folder)
     make("mnist", packed=True)
     for split, (images, labels) in made.items():
         check(datasets.load("mnist", split, folder), images, labels)
-    assert [datasets.fingerprint("mnist", split, folder) for split in made] == prints
+    assert [fingerprint("mnist", split, folder) for split in made] == prints
 
 
 @pytest.fixture
@@ -190,7 +191,7 @@ def test_description_needs_no_files(name):
 
 @pytest.mark.parametrize("name", [*NAMES, "imagenet50", "cifar10-c:fog.3"])
 def test_missing_files_are_explained(name, tmp_path):
-    message = error_of(datasets.fingerprint, name, "test", tmp_path / "nowhere")
+    message = error_of(fingerprint, name, "test", tmp_path / "nowhere")
     assert f"The data set {name} was not found. Expected " in message
     assert f"looked in {tmp_path / 'nowhere'}" in message and "--data-dir (or RB_DATA)" in message
     assert ("--download to get http" in message) is (name not in ("imagenet50", "imagenet16-120"))
@@ -240,7 +241,7 @@ def test_a_file_with_another_checksum_is_refused_unread(make, name, tmp_path, mo
     data[-200] ^= 1
     victim.write_bytes(data)
     monkeypatch.setattr("scipy.io.loadmat", lambda *args, **options: pytest.fail("scipy opens it"))
-    for message in (error_of(call, name, "test", folder) for call in (datasets.fingerprint, datasets.load)):
+    for message in (error_of(call, name, "test", folder) for call in (fingerprint, datasets.load)):
         assert f"The file {victim} cannot be read (its MD5 is {archives.md5(victim)})" in message
         assert f"whose MD5 is {expected}" in message
     if name == "cifar10":  # a pickle that would run a command
@@ -269,9 +270,9 @@ def test_damaged_array_is_named(corruptions, damage):
     message = error_of(datasets.load, f"{name}:fog.3", "test", folder)
     assert str(victim) in message and reason in message
     victim.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))  # a bit that only the checksum shows
-    message = error_of(datasets.fingerprint, f"{name}:fog.3", "test", folder)
+    message = error_of(fingerprint, f"{name}:fog.3", "test", folder)
     assert str(victim) in message and archives.md5(victim) in message
-    datasets.fingerprint(f"{name}:snow.3", "test", folder)
+    fingerprint(f"{name}:snow.3", "test", folder)
 
 
 def test_another_number_of_images_is_refused(make, monkeypatch):
@@ -280,4 +281,4 @@ def test_another_number_of_images_is_refused(make, monkeypatch):
     assert "hold 5 images of 1x28x28" in error_of(datasets.load, "mnist", "test", folder)
     folder, _ = make("cinic10")
     (folder / "CINIC-10/test/cat/n0006.png").unlink()
-    assert "holds 19 images" in error_of(datasets.fingerprint, "cinic10", "test", folder)
+    assert "holds 19 images" in error_of(fingerprint, "cinic10", "test", folder)

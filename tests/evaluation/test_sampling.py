@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rbtools.certification.smooth import Smooth
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.certified import Smoothed
-from rbtools.evaluation.probabilistic import sample_copies
+from rbtools.evaluation.noisy_copies import sample_copies
 from rbtools.probabilistic import NOISES, sequential, smoothing
 from rbtools.rng.draws import Draws
 

@@ -13,12 +13,13 @@ from rbtools.attacks import ATTACKS, active_examples
 from rbtools.attacks.active_examples import CheckSchedule
 from rbtools.attacks.curve import SEARCHES
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import tile_state
-from rbtools.evaluation.accuracy import Attacked, Corrupted
+from rbtools.evaluation import tiles
+from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import Batch, Outcome, OutcomeRows
+from rbtools.evaluation.corrupted import Corrupted
 from rbtools.evaluation.distances import Nearest
 from rbtools.evaluation.evaluate import StatusLine
-from rbtools.evaluation.tile_state import TileState
+from rbtools.evaluation.tiles import TileState
 from rbtools.execution.device import environment
 from rbtools.execution.report import Report
 from rbtools.store import Store, digest
@@ -76,7 +77,7 @@ class Counted(nn.Module):
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_SECONDS_BEFORE_KEEPING", "_SECONDS_BETWEEN_WRITES", "_TIMES_OF_A_WRITE"):
-        monkeypatch.setattr(tile_state, name, 0.0)
+        monkeypatch.setattr(tiles, name, 0.0)
 
 
 def state(store: Store) -> TileState:

@@ -69,9 +69,9 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         return found[letter]
 
     monkeypatch.setattr(resolve, "load_model", load)
-    transfer._last.clear()
+    CONTEXT.kept.clear()
     yield found
-    transfer._last.clear()
+    CONTEXT.kept.clear()
 
 
 def task(letters: str, name: str = "mi-fgsm", **params: Any) -> Evaluation:

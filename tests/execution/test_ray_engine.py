@@ -17,7 +17,7 @@ import pytest
 
 from rbtools import __version__
 from rbtools.errors import RbError, UsageError
-from rbtools.execution import ray_cluster, ray_engine
+from rbtools.execution import ray_engine
 from rbtools.execution.engine import Job, JobFunction, JobReport
 from rbtools.execution.ray_engine import RayEngine
 from rbtools.execution.run import Run
@@ -202,7 +202,7 @@ def test_share_of_a_node(
     ray: FakeRay, resources: list[dict[str, float]], options: dict[str, Any], wanted: tuple[Any, ...]
 ) -> None:
     ray.resources = resources
-    assert tuple(ray_cluster.share(ray, run_with(**options))) == wanted
+    assert tuple(ray_engine.share(ray, run_with(**options))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -240,15 +240,15 @@ def test_a_task_asks_for_its_threads_and_its_part_of_a_gpu(
 
 def test_an_address_without_a_cluster_is_said_at_once(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="Expected HOST:PORT"):
-        ray_cluster.Membership("127.0.0.1:65536").join()
+        ray_engine.Membership("127.0.0.1:65536").join()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     message = f"No Ray cluster answers at 127.0.0.1:{port}: Connection refused. Start one"
     with pytest.raises(RbError, match=message):
-        ray_cluster.Membership(f"127.0.0.1:{port}").join()
+        ray_engine.Membership(f"127.0.0.1:{port}").join()
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
     with pytest.raises(RbError, match=message):
-        ray_cluster.Membership(None).join()
+        ray_engine.Membership(None).join()
     assert not ray.joined
 
 
@@ -258,13 +258,13 @@ def test_a_cluster_that_cannot_be_joined_says_why(ray: FakeRay, monkeypatch: pyt
     def refuse(**options: Any) -> None:
         raise RuntimeError("Version mismatch:\n    Ray: 1")
 
-    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_JOIN", 0.2)
+    monkeypatch.setattr(ray_engine, "_SECONDS_TO_JOIN", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(ray, "init", lambda **options: gate.wait(PATIENCE))  # something else than Ray
         with pytest.raises(RbError, match="did not let us join within 0 seconds"):
-            ray_cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
+            ray_engine.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
     gate.set()
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(RbError, match="this machine failed: Version mismatch: Ray: 1"):
-        ray_cluster.Membership(None).join()
+        ray_engine.Membership(None).join()
     assert not ray.left.is_set()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rbtools.cli import build_context
+from rbtools.cli import options as tool_options
 from rbtools.cli.source import shard
 from rbtools.errors import UsageError
-from rbtools.execution import cores, device, resources
+from rbtools.execution import device, resources
 from rbtools.execution.run import Run
 
 LARGE, CELL = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
+CORES = resources.cores
 ARRAY = {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_STEP": "2"}
 
 
@@ -23,7 +26,30 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of eight cores, whose user says nothing of threads."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cores, "count", lambda: 8)
+    monkeypatch.setattr(resources, "cores", lambda: 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 6),
+        ({"cpu.max": "max 100000"}, 6),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "1000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 6),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ({"cpu.max": "900000 100000"}, 6),
+    ],
+)
+def test_cores_are_those_of_the_affinity_and_of_the_quota(
+    files: dict[str, str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(resources, "_QUOTAS", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(6)})
+    assert CORES() == count
 
 
 @pytest.mark.parametrize(
@@ -53,19 +79,19 @@ def test_the_variables_of_openmp_and_mkl_say_how_many(
         (2, {"jobs": "auto", "device": "cuda:1"}, 1),
         (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6),
         (2, {"jobs": None}, 1),
-        (2, {"jobs": "auto", "dry_run": True}, 1),
+        (2, {"jobs": "auto", "plan": True}, 1),
     ],
 )
 def test_auto_means_the_cores_or_the_gpus(
     cards: int, options: dict[str, Any], jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores, "count", lambda: 4)
+    monkeypatch.setattr(resources, "cores", lambda: 4)
     monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
     terminal = types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None)
-    monkeypatch.setattr(build_context, "terminal", lambda *_: terminal)
-    shared = {"store": "st", "force": False, "dry_run": False, "engine": "local"}
+    monkeypatch.setattr(tool_options, "terminal", lambda **_: terminal)
+    shared = {"store": "st", "replace": False, "plan": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
-    run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
+    run = tool_options.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
     assert run.placement.jobs == jobs
 
 

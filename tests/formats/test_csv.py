@@ -43,7 +43,10 @@ def test_columns_are_fields_and_metrics_by_their_names() -> None:
 def test_a_map_says_what_columns_mean() -> None:
     text = "Model,Clean (%),Robust,Eps,Comment\nMine,94.85,50 %,8/255,x\n"
     (record,) = read(
-        text, map="Model=arch.name,Clean (%)=acc:percent,Robust=aa.8,Comment=-", set="dataset=CIFAR-10"
+        text,
+        map="Model=arch.name,Clean (%)=acc,Robust=aa.8,Comment=-",
+        percent="Clean (%)",
+        set="dataset=CIFAR-10",
     )
     assert record["arch"] == {"space": "csv", "name": "Mine"} and record["dataset"] == "cifar10"
     assert record["metrics"] == {"acc": 0.9485, "aa.8": 0.5, "Eps": 8 / 255} and "csv" not in record
@@ -135,7 +138,7 @@ def test_what_is_no_table_is_said(rows: bytes, message: str) -> None:
         ("Model,acc\n", {}, r"describes the architecture\. Columns: Model, acc\..*'Model=arch"),
         ("a,a\n", {}, "has the column 'a' twice"),
         ("Model,acc\n", {"map": "Modle=arch.name"}, "names the column 'Modle'.* Did you mean 'Model'"),
-        ("Model,acc\n", {"map": "acc=acc:percents"}, "'percents' is not a unit. Expected percent or"),
+        ("Model,acc\n", {"map": "acc=acc:percent"}, "Write --map 'acc=acc' --percent 'acc'."),
         ("Model,acc\n", {"set": "acc=1"}, "--set acc: this is not a field"),
     ],
 )

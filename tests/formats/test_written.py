@@ -136,7 +136,7 @@ def test_a_parquet_table_of_others_is_mapped_as_csv_is() -> None:
     table = pandas.DataFrame({"Model": ["a", "b"], "Clean": [50.0, None], "Seed": pandas.array([1, None])})
     table.to_parquet("t.parquet")
     first, second = reading.read(
-        "parquet", "t.parquet", map="Model=arch.name,Clean=acc:percent,Seed=train.seed"
+        "parquet", "t.parquet", map="Model=arch.name,Clean=acc,Seed=train.seed", percent="Clean"
     )
     assert (first["metrics"], first["train"]) == ({"acc": 0.5}, {"seed": 1})
     assert second["metrics"] == {} and "train" not in second

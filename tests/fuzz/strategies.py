@@ -117,7 +117,7 @@ def zipped(draw: Draw, data: bytes, content: Callable[[str, bytes], Bytes]) -> b
 
 # What pickles may name: what the reader knows, and what must not run.
 CALLS = (
-    *unpickle._MAKERS,
+    *unpickle.MAKERS,
     *"numpy.memmap numpy.load numpy.void torch.load torch.storage._load_from_bytes torch.Tensor".split(),
     *"codecs.encode builtins.getattr builtins.eval copyreg._reconstructor os.system".split(),
 )

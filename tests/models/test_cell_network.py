@@ -131,8 +131,8 @@ def test_a_cell_is_its_definition(ops, train):
         ({}, "no architecture"),
         ({"index": 15625}, "15624"),
         ({"str": "|none~0|+|nne~0|none~1|+|none~0|none~1|none~2|"}, "'none'"),
-        ({"index": 0, "cells": 0}, "cells 0"),
-        ({"index": 0, "channels": "16"}, "channels '16'"),
+        ({"index": 0, "cells": 0}, "cells = 0"),
+        ({"index": 0, "channels": "16"}, "channels = '16'"),
         ({"index": 0, "shape": (3, 32, 30)}, "32x30"),
     ],
 )

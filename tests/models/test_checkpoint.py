@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from rbtools.errors import RbError
-from rbtools.models import build, checkpoint
+from rbtools.models import build, checkpoint, load_weights, weights_file
 from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.normalize import Normalized
 
@@ -179,7 +179,7 @@ class TestMisfits:
         del state["classifier.bias"]
         before = {key: value.clone() for key, value in network.state_dict().items()}
         with pytest.raises(RbError, match=r"classifier\.bias"):
-            checkpoint.load_into(network, checkpoint.read(saved(state)))
+            load_weights.load_into(network, checkpoint.read(saved(state)))
         assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
 
     @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ class TestWriting:
     def test_a_normalised_network_is_written_bare_and_loads_with_no_hint(self, images):
         network, metadata = built(WITH_SKIP), {"arch": arch_of(WITH_SKIP), "classes": 4}
         normalized = Normalized(network, MEAN, STD)
-        Path("w.safetensors").write_bytes(checkpoint.to_bytes(normalized, metadata))
+        Path("w.safetensors").write_bytes(weights_file.to_bytes(normalized, metadata))
         model, arch, facts = checkpoint.load("w.safetensors")
         assert torch.equal(model(images), normalized(images))
         assert arch == arch_of(WITH_SKIP)
@@ -217,19 +217,19 @@ class TestWriting:
     def test_equal_weights_give_equal_bytes(self):
         network = built(WITH_SKIP)
         normalized = Normalized(network, MEAN, STD)
-        first = checkpoint.to_bytes(normalized, {"a": 1, "b": 2})
+        first = weights_file.to_bytes(normalized, {"a": 1, "b": 2})
         network.to(memory_format=torch.channels_last)
-        assert checkpoint.to_bytes(normalized, {"b": 2, "a": 1}) == first
+        assert weights_file.to_bytes(normalized, {"b": 2, "a": 1}) == first
         with torch.no_grad():
             network.classifier.bias[0] += 1
-        assert checkpoint.to_bytes(normalized, {"a": 1, "b": 2}) != first
+        assert weights_file.to_bytes(normalized, {"a": 1, "b": 2}) != first
         metadata = {"x": [1], "y": None, "z": {"b": 1, "a": 2}}  # the writer's hash tables differ every time
-        assert len({checkpoint.to_bytes(normalized, metadata) for _ in range(20)}) == 1
+        assert len({weights_file.to_bytes(normalized, metadata) for _ in range(20)}) == 1
 
     def test_tensors_that_share_memory_are_written(self):
         network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         network[1].weight = network[0].weight
-        Path("t").write_bytes(checkpoint.to_bytes(network, {}))
+        Path("t").write_bytes(weights_file.to_bytes(network, {}))
         state = checkpoint.read("t").state
         assert torch.equal(state["0.weight"], state["1.weight"])
 
@@ -258,7 +258,7 @@ BAD_FILES = {
     "cut zip": (lambda path: cut_off(path, 9000), r"cut off or damaged \(9000 bytes"),
     "cut legacy": (lambda path: cut_off(path, 5000, **LEGACY), r"cut off or damaged \(5000 bytes"),
     "cut safetensors": (
-        lambda path: path.write_bytes(checkpoint.to_bytes(nn.Linear(9, 9), {})[:-7]),
+        lambda path: path.write_bytes(weights_file.to_bytes(nn.Linear(9, 9), {})[:-7]),
         "safetensors file that is cut off",
     ),
     "html": (lambda path: path.write_text(HTML), "is a web page, titled 'Google Drive - Quota exceeded'"),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.inputs.checkpoints import named_arch
+from rbtools.inputs.named_networks import named_arch
 from rbtools.models import build, checkpoint
 from rbtools.models.families import infer
 from rbtools.models.load_weights import load_into

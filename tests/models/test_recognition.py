@@ -11,7 +11,7 @@ from torch import nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint, unpack
+from rbtools.models import checkpoint, load_weights, unpack
 from rbtools.models.families import FAMILIES, Inferred, infer
 from rbtools.models.meta import meta_init, multiply_adds
 from rbtools.models.tensor_names import translation
@@ -45,7 +45,7 @@ def test_every_torchvision_network_is_recognised_unless_a_tensor_has_another_sha
         found = infer(other)
         with meta_init():
             hollow = models.build(found.arch, classes=7, shape=(3, 224, 224))
-        checkpoint.load_into(hollow, checkpoint.Checkpoint(Path("m.pt"), other))
+        load_weights.load_into(hollow, checkpoint.Checkpoint(Path("m.pt"), other))
 
 
 def test_the_tables_have_every_network_once():

@@ -14,8 +14,8 @@ from torch import nn
 
 from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
 from rbtools.errors import RbError
-from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import build, checkpoint
+from rbtools.inputs.named_networks import named_arch
+from rbtools.models import build, checkpoint, weights_file
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.families import Ambiguous
 from rbtools.models.normalising import Choices, choices
@@ -142,7 +142,7 @@ def test_a_flat_image_is_divided_by_the_least_deviation_of_per_image_standardiza
 @pytest.mark.slow
 def test_a_network_written_behind_its_images_own_normalisation_is_read_so() -> None:
     model = PerImageStandardization(made("wrn-10-1", PER_IMAGE)[0])
-    Path("own.safetensors").write_bytes(checkpoint.to_bytes(model, {"arch": named_arch("wrn-10-1")}))
+    Path("own.safetensors").write_bytes(weights_file.to_bytes(model, {"arch": named_arch("wrn-10-1")}))
     ours, _, facts = checkpoint.load("own.safetensors")
     assert (facts["normalize_from"], facts["normalize"]) == ("checkpoint", PER_IMAGE)
     assert torch.equal(ours(waves(SIDE)), model.eval()(waves(SIDE)))

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import checkpoint, variants
+from rbtools.inputs.named_networks import named_arch
+from rbtools.models import checkpoint, families
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
 from rbtools.models.tensor_names import translation
@@ -155,7 +155,7 @@ def test_a_file_with_the_larger_linear_layer_is_recognised():
         images = torch.rand(2, 3, 64, 64)
         torch.testing.assert_close(model(images), network(images))
     assert named_arch("resnet18:stem=cifar:pool=4x4") == arch
-    assert variants.label(arch) == "resnet18:stem=cifar:pool=4x4"
+    assert families.label(arch) == "resnet18:stem=cifar:pool=4x4"
 
 
 SMALL = (3, 16, 16)

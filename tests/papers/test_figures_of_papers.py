@@ -156,17 +156,19 @@ def test_an_item_is_listed_and_shown_by_its_name() -> None:
     assert len(re.findall(r"^prbench\.(?:figure|table)-", listed, re.MULTILINE)) == 18
     shown = CliRunner().invoke(main, ["show", "robustness-dataset.figure-17", "--scale", "full"]).stdout
     assert "rb-corr --join arch.class" in shown and "records.jsonl | rb-plot heatmap" in shown
-    assert "  tested as: PGD20: TRADES > PGD" in item_listing.shown(
+    assert "  tested as: PGD20: TRADES > PGD" in item_listing.described(
         "prbench.claim-19", recipes.Setting("mini")
     )
-    assert "  at this scale: five methods" in item_listing.shown("prbench.table-9", recipes.Setting("mini"))
+    assert "  at this scale: five methods" in item_listing.described(
+        "prbench.table-9", recipes.Setting("mini")
+    )
     assert "Did you mean 'wci.figure-1'" in CliRunner().invoke(main, ["show", "wci.figure-2"]).stderr
 
 
 @pytest.mark.parametrize("name", recipes.NAMES)
 def test_a_recipe_is_shown_with_all_its_commands(name: str) -> None:
     pipe = recipes.pipe(name, recipes.Setting("full", data="my data"))
-    found = [line.strip().removesuffix(" |") for line in pipes.shown(pipe)]
+    found = [line.strip().removesuffix(" |") for line in pipes.lines(pipe)]
     assert [shlex.split(line) for line in found if line not in ("(", ")")] == [*pipes.commands(pipe)]
     assert found.count("(") == found.count(")")
 
@@ -195,7 +197,7 @@ def test_what_searches_derived_is_in_table_7_alone() -> None:
         record("b", 1.0, search={"algorithm": "nasi"}),
         record(robbench.DARTS_CELL, 0.75, search={"algorithm": "darts"}),
     ]
-    assert robbench.plain(records) == records[:2]
+    assert robbench.for_figures(records) == records[:2]
     tables = robbench.tables(records, "mini")
     assert tables["table 7"].ours == {
         "NASWOT": dict.fromkeys(robbench.COLUMNS_7, None) | {"clean": 0.5},

@@ -41,7 +41,7 @@ RECORDS = [record(place, index, seed) for place, index in enumerate(INDICES) for
 
 def drawn(number: str, letter: str = "") -> Any:
     records = Path("records.jsonl")
-    records.write_text(lines(*robbench.plain(RECORDS)))
+    records.write_text(lines(*robbench.for_figures(RECORDS)))
     return figures_of_papers.figure_of(ITEMS["nas-robbench-201"][number].panels[letter], records, 6.5)
 
 
@@ -52,7 +52,7 @@ def texts(figure: Any) -> list[str]:
 
 
 def test_a_network_is_the_mean_of_its_seeds() -> None:
-    plain = robbench.plain(RECORDS)
+    plain = robbench.for_figures(RECORDS)
     assert [one["arch"]["index"] for one in plain] == list(INDICES)
     assert plain[0]["metrics"]["acc"] == pytest.approx(0.32)
     assert plain[0]["aggregated"]["seeds"] == [0, 1, 2]
@@ -60,7 +60,7 @@ def test_a_network_is_the_mean_of_its_seeds() -> None:
     assert spread == pytest.approx(0.02)
     searched = {**RECORDS[0], "search": {"algorithm": "nasi"}}
     other = {**RECORDS[0], "dataset": "cifar100"}
-    assert len(robbench.plain([*RECORDS, searched, other])) == len(INDICES) + 1
+    assert len(robbench.for_figures([*RECORDS, searched, other])) == len(INDICES) + 1
 
 
 def test_the_ten_best_are_ten_networks() -> None:

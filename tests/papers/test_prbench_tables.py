@@ -172,7 +172,7 @@ def test_figures_show_one_record_of_each_method_and_noise() -> None:
     trained += [("trades", {"filter": "chen-lee", "warm_steps": 2})]
     records = [{"train": {"method": method, "config": config}} for method, config in trained]
     assert [prbench.row(one) for one in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
-    shown = [one["train"]["method"] for one in prbench.plain(records)]
+    shown = [one["train"]["method"] for one in prbench.for_figures(records)]
     assert shown == ["erm", "corruption gaussian", "corruption"]
 
 
@@ -181,7 +181,7 @@ def test_figure_2a_has_one_name_for_what_each_data_set_is_attacked_at() -> None:
         record("cifar10", "resnet18", "erm", **{"aa.8": 0.25, "pr.uniform.0.08": 0.5}),
         record("mnist", "simplecnn", "erm", **{"aa.76.5": 0.75, "pr.uniform.0.35": 0.125}),
     ]
-    shown = [(one["metrics"]["aa"], one["metrics"]["pr.08"]) for one in prbench.plain(records)]
+    shown = [(one["metrics"]["aa"], one["metrics"]["pr.08"]) for one in prbench.for_figures(records)]
     assert shown == [(0.25, 0.5), (0.75, 0.125)]
 
 

@@ -21,7 +21,7 @@ FIGURES = [
     and name != "search"  # of what rb-search writes: test_paper_plots.py
 ]
 SCORED = "acc,pgd20.8,pr.uniform.0.08,probacc.uniform.0.0313725.0.05,ge.pr.uniform.0.08,seconds_per_epoch"
-WEIGHTINGS = "equal; robust: pgd20.8=5, pr.*=3; fast: seconds_per_epoch=9"
+WEIGHTINGS = ("equal", "robust=pgd20.8=5, pr.*=3", "fast=seconds_per_epoch=9")
 
 # What a kind is asked for, where it needs or deserves more than its defaults: typical, then crowded.
 ASKED: dict[str, list[dict[str, Any]]] = {

@@ -39,7 +39,7 @@ def test_boxes_of_groups_are_those_of_the_methods_in_one_order_and_colour() -> N
 def test_the_six_weightings_of_prbench_are_boxes_of_the_scores() -> None:
     names = [term.metric for term in terms.presets()["prbench"].terms]
     some = [trained(method, **{name: float(n) for name in names}) for n, method in enumerate(("erm", "pgd"))]
-    figure = drawn("box", some, preset="prbench", weightings="prbench")
+    figure = drawn("box", some, preset="prbench", weightings=("prbench",))
     assert [axes.get_title().replace("\n", " ") for axes in figure.axes] == [*weightings.PRESETS["prbench"]]
     # erm is worst in the four that should be high and best in the other three: 3 of 7, 2 of 6, 2.4 of 6.4 ...
     low = [axes.lines[0].get_ydata()[0] for axes in figure.axes]

@@ -10,6 +10,7 @@ import pytest
 from rbtools.errors import RbError
 from rbtools.plots import PLOTS, box, weightings, words
 from rbtools.scoring.composite import Composite
+from rbtools.scoring.rank_order import Directions
 from rbtools.scoring.terms import asked
 from rbtools.spaces import nasbench201
 from tests.runner import entry, model
@@ -28,13 +29,15 @@ def test_own_words_stand_in_place_of_names() -> None:
         model("a", metrics={"acc": n / 9, "pgd20.8": n / 18}, train={"method": method})
         for n, method in enumerate(("erm", "pgd", "pgd"))
     ]
-    own = "pgd20.8=under attack; pgd = Madry et al.; acc=clean [share];"
+    own = ("pgd20.8=under attack", "pgd = Madry et al.", "acc=clean [share]")
     figure = drawn("scatter", some, y="pgd20.8", colour="train.method", label=own, title="Ours")
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
     assert figure.get_suptitle() == "Ours"
     with pytest.raises(RbError, match=r"the figure has no 'pgd20.9'. Did you mean 'pgd20.8'"):
         drawn("scatter", some, y="pgd20.8", label=("pgd20.9=PGD",))
+    with pytest.raises(RbError, match=r"once for each name: --label 'acc=a' --label 'pgd20.8=b'"):
+        drawn("scatter", some, y="pgd20.8", label=("acc=a; pgd20.8=b",))
 
 
 @pytest.mark.parametrize(
@@ -43,10 +46,9 @@ def test_own_words_stand_in_place_of_names() -> None:
 def test_models_are_labelled_by_their_checkpoint_or_their_name(names: tuple[str, str]) -> None:
     files = ("/nets/runs/adv.pth", "/nets/runs/std.pt")
     some = [model("net", checkpoint_file=file, metrics={"pgd20.4": 0.5, "pgd20.8": 0.4}) for file in files]
-    labels = [f"{name}={words}" for name, words in zip(names, ("Ours", "Theirs"), strict=True)]
-    for label in (labels, ";".join(labels)):
-        figure = drawn("curves", some, over="eps", label=label)
-        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Ours", "Theirs"]
+    labels = tuple(f"{name}={words}" for name, words in zip(names, ("Ours", "Theirs"), strict=True))
+    figure = drawn("curves", some, over="eps", label=labels)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Ours", "Theirs"]
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
@@ -60,12 +62,14 @@ def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
 
 def test_weightings_are_read_and_wrong_ones_named() -> None:
     names = dict.fromkeys(["acc", "pgd20.8", "pgd20.16"], 1.0)
-    assert weightings.weightings("equal; robust: pgd20.*=3, acc=0", names) == {
+    assert weightings.weightings(["equal", "robust=pgd20.*=3, acc=0"], names) == {
         "equal": [1.0, 1.0, 1.0],
         "robust": [0.0, 3.0, 3.0],
     }
     with pytest.raises(RbError, match=r"'ac=2' is not METRIC=WEIGHT\. Did you mean 'acc'"):
-        weightings.weightings("a: ac=2", names)
+        weightings.weightings(["a=ac=2"], names)
+    with pytest.raises(RbError, match=r"Expected NAME=LIST"):
+        weightings.weightings(["robust: acc=2"], names)
 
 
 def test_scores_are_those_of_rb_score_within_groups_too() -> None:
@@ -76,11 +80,11 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     ]
     for one in some[3:]:
         one["metrics"]["acc"] += 10
-    over_all = Composite(some, asked("acc,ge.acc")).weighed([1.0, 1.0])
+    over_all = Composite(some, asked(["acc,ge.acc"], Directions())).weighed([1.0, 1.0])
     within = Composite(some, within=["dataset"]).weighed([1.0, 1.0])
-    assert Composite(some, asked("ge.acc:higher,acc:3")).weighed([0.0, 3.0]) == pytest.approx(
-        [n / 12 for n in (0, 1, 2, 10, 11, 12)]
-    )
+    assert Composite(some, asked(["ge.acc"], Directions(higher="ge.acc"), ["acc=3"])).weighed(
+        [0.0, 3.0]
+    ) == pytest.approx([n / 12 for n in (0, 1, 2, 10, 11, 12)])
     assert within == [0.0, 0.5, 1.0] * 2
     assert over_all == pytest.approx(
         [n / 24 + m / 4 for n, m in zip((0, 1, 2, 10, 11, 12), (0, 1, 2) * 2, strict=True)]
@@ -140,7 +144,7 @@ def test_the_score_that_records_bring_along_is_drawn() -> None:
     bars = drawn("bars", some).axes[0].containers[0]
     assert [bar.get_width() for bar in bars] == pytest.approx([0.875, 0.625])
     # What is asked for otherwise, or was scored otherwise, is computed over the records.
-    label = drawn("bars", some, metric="a:1").axes[0].get_xlabel()
+    label = drawn("bars", some, metric="a", weightings=("equal",)).axes[0].get_xlabel()
     assert label.startswith("composite score of a (1 is best): ")
     some[0]["evals"][0] = {**some[0]["evals"][0], "terms": terms[:1]}
     assert weightings.Own.of(some) is None

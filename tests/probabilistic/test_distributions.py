@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.evaluation import probabilistic
+from rbtools.evaluation import noisy_copies
 from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES
 from rbtools.rng.draws import Draws
@@ -82,7 +82,7 @@ def test_copies_are_those_that_the_evaluation_classifies(name: str, options: dic
     batch = Batch(model, images, torch.zeros(3, dtype=torch.int64), examples, seed=5, chunk_size=1000)
     assert batch.clean.all()
     model.seen.clear()
-    probabilistic.sample_copies(batch, noise, [0.2], 6)
+    noisy_copies.sample_copies(batch, noise, [0.2], 6)
     seen = torch.cat(model.seen).view(6, 3, 2, 5, 4)
     copies = noise(images, 0.2, 6, seed=5, examples=examples)
     assert torch.equal(copies, seen) and torch.equal(images, kept)

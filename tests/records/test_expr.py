@@ -153,8 +153,8 @@ def test_an_exact_name_comes_before_an_expression(name):
         assert expr.Expression(text, any_name=True)(record) == 0.25
     assert expr.compile(f"`{name}` < 0.3 and mean(acc, `{name}`) == 0.5").holds(record)
     assert expr.items(f"acc, `{name}`") == ["acc", name] and expr.select(record["metrics"], name) == [name]
-    assert rank_order.key(f"`{name}`:lower") == (name, False)
-    assert terms.term(f"`{name}`:2:lower") == (name, 2, False)
+    (term,) = terms.asked([], rank_order.Directions(lower=f"`{name}`"), [f"`{name}`=2"])
+    assert term == (name, 2, False)
     if name in ("F1 score", "1e3", "Top-5 (%)"):
         assert expr.Expression(f"{name} < 0.3", any_name=True).holds(record)
         with pytest.raises(RbError):

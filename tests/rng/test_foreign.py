@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbtools.evaluation.randomised import RandomisedModel, randomness_of
-from rbtools.rng.foreign import ExampleNumbers
+from rbtools.evaluation.randomised import look
+from rbtools.rng.foreign import ExampleNumbers, RandomisedModel
 from tests.networks import images_for
 
 OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {  # mean, standard deviation
@@ -117,7 +117,7 @@ def test_what_is_random_in_a_model_is_found(
     change: Callable[[Tensor], Tensor], kind: str, numbers: str
 ) -> None:
     model, images = Around(change).eval(), images_for(8)
-    found = randomness_of(model, images)
+    found = look(model, images)
     assert (found.kind, found.numbers, found.batch, found.changes) == (kind, numbers, False, False)
     if found.randomised and numbers != "uncontrolled":
         results = []
@@ -141,10 +141,10 @@ def test_what_depends_on_other_images_is_told_from_noise() -> None:
     images = images_for(8)
     norm = nn.Sequential(nn.BatchNorm2d(3), Around(lambda x: x)).train()
     before = norm[0].running_mean.clone()
-    found = randomness_of(norm, images)
+    found = look(norm, images)
     assert (found.kind, found.batch, found.changes) == ("none", True, True)
     assert torch.equal(norm[0].running_mean, before)
-    found = randomness_of(Around(lambda x: x - x.mean(0)).eval(), images)
+    found = look(Around(lambda x: x - x.mean(0)).eval(), images)
     assert (found.kind, found.batch, found.changes) == ("none", True, False)
-    found = randomness_of(Counting().eval(), images)
+    found = look(Counting().eval(), images)
     assert (found.kind, found.batch, found.changes) == ("none", False, True)

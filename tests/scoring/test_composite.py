@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.scoring.composite import scores as scored
-from rbtools.scoring.terms import Term, check, term
+from rbtools.scoring.rank_order import Directions
+from rbtools.scoring.terms import Term, asked, check
 
 ACC, GE = Term("acc"), Term("ge.acc", higher=False)
 
@@ -79,12 +80,15 @@ def test_rescaling_a_metric_or_all_weights_changes_nothing(
     assert scores(rescaled, heavier) == pytest.approx(scores(columns, terms), abs=1e-5)
 
 
+def weighed(text: str) -> list[Term]:
+    return asked([], Directions(), [text])
+
+
 @pytest.mark.parametrize(
     ("wrong", "given", "message"),
     [
-        (term, ["acc:lowr"], "neither a weight nor a direction. Did you mean 'lower'"),
-        (term, ["acc:-1"], "The weight of 'acc' is -1. It must be above 0. To reverse a metric, write"),
-        (term, ["acc:nan"], "It must be above 0"),
+        (weighed, ["acc=-1"], "The weight of 'acc' is -1. It must be above 0. To reverse a metric, name it"),
+        (weighed, ["acc=nan"], "It must be above 0"),
         (check, [[ACC, GE, Term("acc", 2.0)]], "has 'acc' twice"),
         (scored, [[[-1e308, 1e308]], [ACC]], "'acc' ranges from -1e\\+308 to 1e\\+308, too far to scale"),
     ],

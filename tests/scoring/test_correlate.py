@@ -59,7 +59,7 @@ def test_integers_that_floats_round_are_told_apart(kind: str) -> None:
     given = [runner.model(f"m{i}", metrics={"ops": 2**60 + i, "acc": 0.5 + i / 100}) for i in range(5)]
     (line,) = runner.records(runner.run("corr", f"--kind {kind} --rows ops --cols acc", given))
     assert line["value"] == 1
-    scored = runner.records(runner.run("score", "--metric ops:lower", given))
+    scored = runner.records(runner.run("score", "--metric ops --lower ops", given))
     assert [one["metrics"]["score"] for one in scored] == [1, 0.75, 0.5, 0.25, 0]
     columns = [record_values.column(given, name, "--metric") for name in ("ops", "acc")]
     assert correlate.floats([None, *columns[0], 2**60]) == pytest.approx(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.evaluation.accuracy import mean_over, share
+from rbtools.evaluation.accuracy import share
+from rbtools.evaluation.corrupted import mean_over
 from rbtools.scoring.corruptions import reference, summary
 from rbtools.scoring.optimality import optimality
 

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rbtools.errors import UsageError
 from rbtools.records import checksums
 from rbtools.scoring import groups, merge, rank_order, same_model
 from rbtools.scoring.assertions import Verdict, assertion, to_junit
@@ -32,10 +33,14 @@ def test_equals_share_a_rank_and_missing_values_come_last(
     assert found == ranks
 
 
-def test_a_key_says_its_direction() -> None:
-    assert rank_order.key("acc:lower") == ("acc", False)
-    assert rank_order.key("seconds_per_epoch") == ("seconds_per_epoch", False)
-    assert rank_order.key("mean(a, b):higher") == ("mean(a, b)", True)
+def test_the_name_of_a_metric_or_the_user_says_its_direction() -> None:
+    told = rank_order.Directions(lower="acc, mean(a, b)", higher="params")
+    items = ["acc", "seconds_per_epoch", "mean(a, b)"]
+    assert told.sort_keys(items, "--by", ["params"]) == [(name, False) for name in items]
+    with pytest.raises(UsageError, match="--higher names 'params', which is not in --by"):
+        told.sort_keys(items, "--by")
+    with pytest.raises(UsageError, match="--lower and --higher both name 'acc'"):
+        rank_order.Directions(lower="acc", higher="acc").sort_keys(["acc"], "--by")
 
 
 def trained(seed: int, **more: Any) -> Record:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from rbtools.probabilistic.intervals import mean_interval
-from rbtools.records import answers, expr, sheet_cells
+from rbtools.records import answers, expr, metric_name, sheet_cells
 from rbtools.records.sheet_cells import of_cell
-from rbtools.scoring import means, metric_words, render, table
+from rbtools.scoring import means, render, table
 from rbtools.scoring.derived import derived
 from rbtools.scoring.rank_order import rank
+from rbtools.scoring.table_style import Style, styled
 from tests.runner import model, run
 
 
@@ -61,8 +62,8 @@ def test_csv_has_full_precision_and_interval_columns() -> None:
     ],
 )
 def test_a_heading_is_in_words_and_a_share_is_known(name: str, heading: str, share: bool) -> None:
-    assert metric_words.heading(name) == heading
-    assert metric_words.is_share(name) is share
+    assert metric_name.heading(name) == heading
+    assert table.is_share(name) is share
 
 
 def test_a_table_for_people() -> None:
@@ -73,7 +74,7 @@ def test_a_table_for_people() -> None:
     ]
     plain_table = table_of(*some, key="acc", metrics=["cost"])
     labels = {"a/model": "Ours", "acc": "Accuracy"}
-    shown = table.styled(plain_table, table.Style(percent=True, digits=1, plus_minus=True, labels=labels))
+    shown = styled(plain_table, Style(percent=True, digits=1, plus_minus=True, labels=labels))
     assert render.to_markdown(shown).splitlines()[::2] == [
         r"| rank | name | dataset | checkpoint | Accuracy \[%\] | cost |",
         "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",
@@ -154,7 +155,7 @@ def markdown_cells(document: str) -> list[str]:
 
 @given(words)
 def test_markdown_reads_back(found: str) -> None:
-    shown = table.plain(found).strip() or "–"
+    shown = table.printable(found).strip() or "–"
     cells = markdown_cells(render.to_markdown(one_cell(found)))
     assert cells[1:] == ["n", *[shown, "0.5000"] * 2]
 
@@ -181,7 +182,7 @@ def set_by_latex(source: str) -> str:
 @given(words)
 def test_latex_reads_back(found: str) -> None:
     escaped = render.latex(found)
-    assert set_by_latex(escaped) == table.plain(found)
+    assert set_by_latex(escaped) == table.printable(found)
     assert "--" not in escaped and not escaped.startswith(("[", "*"))
     lines = render.to_latex(one_cell(found)).splitlines()[1:]
     assert len(lines) == 8  # a name cannot add a line

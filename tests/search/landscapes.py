@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.records import dumps
+from rbtools.scoring.rank_order import Directions
 from rbtools.search.driver import Value
 from rbtools.search.objective import objectives
 from rbtools.search.result_table import ResultTable
@@ -56,7 +57,8 @@ def table_file(name: str, indices: Sequence[int] | None = None, more: float = 0.
 
 def table_of(objective: str, **landscapes: Callable[[int], float]) -> ResultTable:
     """A table of every class of cells, by its representative, whose metrics are these."""
-    table = ResultTable(objectives([objective]))
+    lower = "price" if "price" in objective else None
+    table = ResultTable(objectives([objective], Directions(lower=lower)))
     for index in nasbench201.unique():
         made = record(index, **{name: landscape(index) for name, landscape in landscapes.items()})
         table.add(made, dumps(made))

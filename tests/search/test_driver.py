@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from rbtools.search import SEARCHES, front, predictor
-from rbtools.search.bananas import Bananas
+from rbtools.scoring.rank_order import Directions
+from rbtools.search import SEARCHES, bananas, front
+from rbtools.search.bananas import WIDTH, Bananas, features
 from rbtools.search.driver import Algorithm, Proposals, Rules, Trace, search
 from rbtools.search.objective import objectives
-from rbtools.search.predictor import WIDTH, features
 from rbtools.search.result_table import ResultTable
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace, SearchSpace
@@ -138,7 +138,7 @@ def price(index: int) -> float:
         ("local", "worth", 100, 40, 1e-6),
         ("evolution", "worth", 100, 40, 1e-6),
         ("bananas", "worth", 80, 8, 1e-3),
-        ("nsga2", "worth,price:lower", 250, 20, 1e-4),
+        ("nsga2", "worth,price", 250, 20, 1e-4),
     ],
 )
 @pytest.mark.slow
@@ -170,9 +170,9 @@ def test_a_cell_has_a_feature_for_each_sequence_of_operations_along_its_paths() 
 def test_the_gradient_of_the_predictor_is_that_of_its_loss(loss: str) -> None:
     settings = Bananas(networks=1, layers=2, width=4, loss=loss)
     chance = np.random.RandomState(5)
-    inputs = predictor.encoded([features(cell) for cell in chance.randint(5, size=(40, 6)).tolist()])[None]
+    inputs = bananas.encoded([features(cell) for cell in chance.randint(5, size=(40, 6)).tolist()])[None]
     costs = (0.1 + chance.random_sample((1, 40))).astype(np.float32)
-    networks = predictor._Networks(settings, np.random.RandomState(0))
+    networks = bananas._Networks(settings, np.random.RandomState(0))
 
     def value() -> float:
         off = np.abs(networks.outputs(inputs).astype(float) - costs)
@@ -212,7 +212,9 @@ def test_the_hypervolume_is_that_of_the_boxes() -> None:
 
 
 def test_objectives_are_cut_at_commas_outside_of_brackets() -> None:
-    found = objectives(["mean(acc, pgd20.8), params", "ge.acc:higher", "acc:lower"])
+    found = objectives(
+        ["mean(acc, pgd20.8), params", "ge.acc", "acc"], Directions(lower="acc", higher="ge.acc")
+    )
     assert [one.text for one in found] == ["mean(acc, pgd20.8)", "params", "ge.acc", "acc"]
     assert [one.higher for one in found] == [True, False, True, False]
 

@@ -99,7 +99,7 @@ def test_results_of_several_kinds_are_not_mixed_and_all_that_differs_is_named() 
 
 
 def test_several_objectives_give_the_pareto_front_as_records() -> None:
-    words = "random --objective acc,cost:lower --budget 40 --runs 2"
+    words = "random --objective acc,cost --lower cost --budget 40 --runs 2"
     front = found(words, FEW, "3 architectures on the front of all runs")
     pairs = {(entry["metrics"]["acc"], entry["metrics"]["cost"]) for entry in FEW}
     best = {one for one in pairs if not any(o != one and o[0] >= one[0] and o[1] <= one[1] for o in pairs)}

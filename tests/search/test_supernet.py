@@ -15,12 +15,11 @@ from torch import nn
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
-from rbtools.models.supernet import MixedOp, Supernet
-from rbtools.search import SEARCHES
-from rbtools.search.advrush import curvature
+from rbtools.search import SEARCHES, supernet_search
+from rbtools.search.darts import curvature
+from rbtools.search.supernet import MixedOp, Supernet
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
-from rbtools.trainer import supernet_search
 from tests import runner
 from tests.search.landscapes import slope, table_file
 

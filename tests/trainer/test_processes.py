@@ -16,7 +16,7 @@ import torch
 from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.store import Store
-from rbtools.trainer import distributed, division, loop
+from rbtools.trainer import distributed, loop
 
 # Each process of torchrun, and the test itself, runs this with its own store. The network has no BatchNorm,
 # and a weight that no gradient reaches.
@@ -123,7 +123,7 @@ def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(
     sizes: list[int], micro_batch: int | None, processes: int, told: str | None
 ) -> None:
     with pytest.raises(RbError, match=told) if told else nullcontext():
-        division.check_pieces(sizes, micro_batch, processes)
+        distributed.check_pieces(sizes, micro_batch, processes)
 
 
 def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:

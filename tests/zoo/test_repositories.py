@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
-from rbtools.inputs.checkpoints import CheckpointHints, named_arch
+from rbtools.inputs.checkpoints import CheckpointHints
 from rbtools.inputs.data import data_of
+from rbtools.inputs.named_networks import named_arch
 from rbtools.models import build, checkpoint
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.families import infer

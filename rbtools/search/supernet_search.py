@@ -14,10 +14,14 @@ from rbtools.execution.once import once
 from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import F, torch
+from rbtools.models.normalize import Normalized
 from rbtools.rng import GENERATOR
 from rbtools.rng.draws import Draws
+from rbtools.search.supernet import Supernet
 from rbtools.store import digest
+from rbtools.trainer import optim
 from rbtools.trainer.augment import augment
+from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.loop import READ_EVERY
 
 if TYPE_CHECKING:
@@ -58,8 +62,6 @@ def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
 
 
 def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> dict[str, Any]:
-    from rbtools.trainer.init import mixed_seed
-
     threads = resources.training_threads(run, {"space": "nasbench201"})
     with device.taken(run, threads) as chosen, torch.random.fork_rng():
         torch.manual_seed(mixed_seed(run.settings.seed, f"supernet {method.name}"))
@@ -75,9 +77,6 @@ class _Work:
     def __init__(
         self, method: Any, run: Run, data: Data, device: torch.device, channels: int, cells: int
     ) -> None:
-        from rbtools.models.normalize import Normalized
-        from rbtools.models.supernet import Supernet
-
         self.method, self.run, self.data, self.device = method, run, data, device
         dataset, about = data.load(), data.about
         self.images = streaming.placed(dataset.images, device)
@@ -111,8 +110,6 @@ class _Work:
 def _alternating(work: _Work) -> dict[str, list[float]]:
     """Alternate first-order steps of the architecture parameters, on one half of the images, with steps of
     the weights, on the other half."""
-    from rbtools.trainer import optim
-
     method, net = work.method, work.net
     with torch.no_grad():
         net.alphas.normal_(0, SCATTER)

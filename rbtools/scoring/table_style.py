@@ -1,0 +1,96 @@
+"""Tables for people: labels, percentages, decimals, and the best value of each column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import NamedTuple
+
+from rbtools.errors import UsageError, near
+from rbtools.records import expr, metric_name
+from rbtools.records.results import is_number
+from rbtools.scoring.table import Table, TableCell, figure
+
+
+class Style(NamedTuple):
+    """The style of a table for people. `digits` is the number of decimals, `plus_minus` is true if intervals
+    are shown as ±, and `labels` replaces titles and texts."""
+
+    percent: bool = False
+    digits: int | None = None
+    plus_minus: bool = False
+    labels: Mapping[str, str] = {}
+
+
+PLAIN = Style()
+
+
+def styled(table: Table, style: Style) -> Table:
+    """The table in a style for people; paths of files are shortened to names."""
+    rows = [list(row) for row in table.rows]
+    headings = list(table.headings)
+    labels = {text: style.labels.get(stem, stem) for text, stem in _stems(table.texts).items()}
+    style = style._replace(labels=labels | dict(style.labels))
+    for place, heading in enumerate(headings):
+        percent = style.percent and heading.share
+        words = style.labels.get(heading.title, heading.text)
+        headings[place] = heading._replace(words=f"{words}{' [%]' * (percent and '%' not in words)}")
+        exact = heading.title.endswith((" p", " p_raw"))  # a p-value keeps its digits
+        for row in rows:
+            row[place] = row[place] if exact else _styled(row[place], style, percent)
+    return replace(table, headings=headings, rows=rows)
+
+
+def _stems(texts: Iterable[str]) -> dict[str, str]:
+    """Maps each path of a file to its stem, with enough folders before it to distinguish the files."""
+    paths = [text for text in texts if "/" in text and PurePath(text).suffix]
+    names = {path: PurePath(path).with_suffix("") for path in paths}
+    most = max((len(name.parts) for name in names.values()), default=1)
+    for depth in range(1, most + 1):
+        short = {path: "/".join(name.parts[-depth:]) for path, name in names.items()}
+        if len({*short.values()}) == len(short):
+            return short
+    return {path: path for path in names}
+
+
+def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
+    """Raise UsageError if a label does not match any text in these tables."""
+    known: dict[str, None] = {}
+    for table in tables:
+        titles = (heading.title for heading in table.headings)
+        known |= dict.fromkeys([*titles, *table.texts, *_stems(table.texts).values()])
+    for name in labels:
+        if name not in known:
+            raise UsageError(
+                f"--label: no column or cell is '{name}'.{near(name, known)} There are:"
+                f" {expr.nearest(name, known)}."
+            )
+
+
+def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
+    if isinstance(cell.value, str):
+        return cell._replace(value=style.labels.get(cell.value, cell.value))
+    cell = cell._replace(digits=style.digits, plus_minus=style.plus_minus)
+    if not percent or not is_number(cell.value):
+        return cell
+    ends = cell.interval and (100 * cell.interval[0], 100 * cell.interval[1])
+    spread = cell.deviation and 100 * cell.deviation
+    digits = 2 if style.digits is None else style.digits
+    return cell._replace(value=100.0 * cell.value, interval=ends, deviation=spread, digits=digits)
+
+
+def with_best(table: Table, metrics: Sequence[str]) -> Table:
+    """Marks the best number in each of these columns. Numbers that have the same text count as equal."""
+    rows = [list(row) for row in table.rows]
+    for place, heading in enumerate(table.headings):
+        numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]
+        if heading.title not in metrics or len(numbers) < 2:
+            continue
+        choose = max if metric_name.higher_is_better(heading.title) else min
+        digits = numbers[0][1][place].digits
+        best = figure(choose(value for value, _ in numbers), digits)
+        for value, row in numbers:
+            if figure(value, digits) == best:
+                row[place] = row[place]._replace(best=True)
+    return replace(table, rows=rows)
