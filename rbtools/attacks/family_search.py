@@ -85,7 +85,7 @@ class FamilySearch(SteppedAttack):
     @property
     def length(self) -> int:
         sizes = {"random": self.samples, "gradient": self.steps + 1}
-        return sizes.get(self.mode) or len(self.family.grid(self.counts))
+        return sizes.get(self.mode) or self.family.grid_size(self.counts)
 
     def said(self) -> dict[str, Any]:
         if self.mode != "grid":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -75,6 +76,10 @@ class Family(Threat):
         slack = _ROUNDING * most
         return ((points >= least - slack) & (points <= most + slack)).all(1)
 
+    def grid_size(self, counts: Sequence[int]) -> int:
+        """The number of points in a grid."""
+        return math.prod(count for most, count in zip(self.most, counts, strict=True) if most)
+
     def grid(self, counts: Sequence[int]) -> Tensor:
         """All combinations (G, P) of evenly spaced values of each number, the least strength first. With
         an odd count, or if numbers are not negative, the values contain 0."""
@@ -84,13 +89,9 @@ class Family(Threat):
         ]
         points = torch.tensor([*itertools.product(*axes)], dtype=torch.float32)
         shares = points.abs() / torch.tensor([most or 1.0 for most in self.most])
-        order = sorted(
-            range(len(points)), key=lambda row: (self._strength(points[row]), float(shares[row].sum()))
-        )
-        return points[order]
-
-    def _strength(self, point: Tensor) -> float:
-        return float(self.distances(point[None], point[None]))
+        keys = zip(self.distances(points, points).tolist(), shares.sum(1).tolist(), strict=True)
+        ranked = sorted(enumerate(keys), key=lambda pair: pair[1])
+        return points[[row for row, _ in ranked]]
 
 
 def warped(images: Tensor, matrix: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rbtools import probabilistic
-from rbtools.errors import RbError
 from rbtools.lazy import Tensor, nn
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
@@ -38,7 +37,8 @@ class CorruptionTraining(Method[Tensor]):
     noise: str = param("uniform", "Distribution of the noise.", choices=(*NOISES, *TRANSFORMATIONS))
     gamma: float | None = param(
         None,
-        "Strength of a transformation as noise, such as 30 degrees of --noise rotation.",
+        "Strength of a transformation as noise, such as 30 degrees of --noise rotation.  [default: the"
+        " largest that rb-pr measures by default]",
         check="non-negative",
         optional=True,
     )
@@ -56,10 +56,6 @@ class CorruptionTraining(Method[Tensor]):
         check="non-negative",
         optional=True,
     )
-
-    def __post_init__(self) -> None:
-        if self.noise in TRANSFORMATIONS and self.gamma is None:
-            raise RbError(f"The noise {self.noise} needs gamma, its strength: write for example --gamma 10.")
 
     @property
     def unused(self) -> dict[str, str]:
@@ -81,9 +77,11 @@ class CorruptionTraining(Method[Tensor]):
         if self.sigma and self.noise == "gaussian":
             normal = draws.child("noise").normal(tuple(images.shape[1:]))
             return images.add(normal.to(images), alpha=self.sigma)
-        if self.gamma is not None and self.noise in TRANSFORMATIONS:
+        if self.noise in TRANSFORMATIONS:
             noise = probabilistic.NOISES.build(self.noise)
-            unit = noise.unit(draws.child("noise"), tuple(images.shape[1:]), 0)
-            made: Tensor = noise.apply(images, unit, self.gamma)
+            gamma = float(noise.radii.split(",")[-1]) if self.gamma is None else self.gamma
+            made: Tensor = noise.apply(
+                images, noise.unit(draws.child("noise"), tuple(images.shape[1:]), 0), gamma
+            )
             return made
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)

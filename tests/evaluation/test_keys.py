@@ -68,7 +68,8 @@ def specs() -> dict[str, Spec]:
     """One of each kind, and of each registered attack, corruption, noise and certifier."""
     made: dict[str, Spec] = {"clean": Clean(), "clean draws": Clean(draws=5)}
     for name in ATTACKS:
-        made[f"attack {name}"] = Attacked(method=ATTACKS.build(name, eps=EPS))
+        method = ATTACKS.build(name)
+        made[f"attack {name}"] = Attacked(method=method.at(EPS) if method.in_ball else method)
     for name in CORRUPTIONS:
         corruption = CORRUPTIONS.build(name).resolved()
         made[f"corruption {name}"] = Corrupted(corruption=corruption, severity=3)

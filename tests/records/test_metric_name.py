@@ -77,7 +77,17 @@ def test_built_names_say_what_their_number_is(name: str, wanted: str, over: str,
 
 
 @pytest.mark.parametrize(
-    "name", ["spatial.30.3", "nonsense.30.3", "pgd20.spatial.30.3", "nonsense.8", "my.any.3", "pgd20.l3.8"]
+    "name",
+    [
+        "shear.30.3",
+        "nonsense.30.3",
+        "pgd20.shear.30.3",
+        "spatial.30",
+        "zoom.1.2.3",
+        "nonsense.8",
+        "my.any.3",
+        "pgd20.l3.8",
+    ],
 )
 def test_a_name_that_no_kind_of_result_claims_is_an_unknown_metric(name: str) -> None:
     parts = names.parse(name)

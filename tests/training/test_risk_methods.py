@@ -170,8 +170,8 @@ def test_gaussian_augmentation_is_neither_clamped_nor_clipped():
     logits = other(copies)
     rows = [z.exp().sum().log() - z[y] for z, y in zip(logits, labels, strict=True)]
     agree(method(net, images, labels, draws).value, net, sum(rows) / COUNT, other)
-    assert METHODS.build("corruption", noise="laplace", sigma=0.5).unused.keys() == {"sigma"}
-    assert method.unused.keys() == {"eps", "scale"}
+    assert METHODS.build("corruption", noise="laplace", sigma=0.5).unused.keys() == {"sigma", "gamma"}
+    assert method.unused.keys() == {"eps", "scale", "gamma"}
 
 
 def test_erm_dataaug_is_the_mean_cross_entropy_of_the_points():
