@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rbtools import units
+from rbtools.attacks import ATTACKS
 from rbtools.errors import unknown
 from rbtools.registry import gathered
+from rbtools.threats.ball import Ball
 
 
 @dataclass(frozen=True)
 class PresetAttack:
-    """An attack of a preset, its distances in pixel units, and its parameters that are not defaults."""
+    """An attack of a preset, its distances in pixel units or the strengths of another threat, and its
+    parameters that are not defaults."""
 
     attack: str
     eps: tuple[float, ...]
@@ -21,8 +24,8 @@ class PresetAttack:
 
 
 def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttack, ...]:
-    """The attacks of a preset, at the preset's distances or at the distances in `eps`. Raises RbError for an
-    unknown name.
+    """The attacks of a preset, at the preset's distances or, in L-infinity, at the distances in `eps`. Raises
+    RbError for an unknown name.
 
     For a distance in `eps` that all steps of the published step size cannot reach, the default is used.
     """
@@ -34,6 +37,9 @@ def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttac
     parts = []
     for part in presets[name]:
         params = part.params
+        if ATTACKS.load(part.attack).within is not Ball or "norm" in params:
+            parts.append(part)
+            continue
         reach = params["step_size"] * params["steps"] if "step_size" in params else math.inf
         near = tuple(one for one in eps if units.reaches(reach, one))
         far = tuple(one for one in eps if one not in near)

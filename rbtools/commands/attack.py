@@ -182,12 +182,14 @@ class PresetOptions:
 @options.source_options
 @options.takes_run()
 def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
-    """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
+    """Run the attacks of a paper at its distances, or attacks in all threats.
 
     jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM and
     PGD-20 at 3 and 8, AutoAttack at 8. prbench: PGD-10, PGD-20, CW-20 and AutoAttack at 8. prbench-code: the
     same attacks, but CW with margin 2, as in the code of PRBench. rice2020: PGD-10 at 8. As in the papers,
-    the last iterate of PGD and CW is evaluated.
+    the last iterate of PGD and CW is evaluated. robust-all: AutoAttack in L-infinity at 8, in L2 at 0.5 and
+    in L1 at 12; spatial up to 30 degrees and 3 pixels; a patch on 5 % of the image; color with all quantities
+    up to 0.1; and 10 pixels. The tool adds robust-all, the share of images that withstand all of them.
 
     \b
     Examples:
@@ -195,18 +197,20 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
     """
     from rbtools.attacks import presets
     from rbtools.evaluation.accuracy import attacked
-    from rbtools.jobs.evaluate_record import EvaluateJob
+    from rbtools.jobs.evaluate_record import EvaluateJob, UnionJob
 
     given = None if typed.eps is None else parse_units.distances(typed.eps, "linf", work.screen.warn)
     try:
         parts = presets.preset(typed.preset, given)
         methods = [ATTACKS.build(part.attack, grid=typed.grid, **part.params) for part in parts]
         for method, part in zip(methods, parts, strict=True):
-            replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
+            method.at(min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
     questions = tuple(attacked(method, part.eps) for method, part in zip(methods, parts, strict=True))
-    return shared.filter_models(source, work, EvaluateJob(questions))
+    several = len({(method.within, method.norm) for method in methods}) > 1
+    job = UnionJob(questions, typed.preset) if several else EvaluateJob(questions)
+    return shared.filter_models(source, work, job)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ class AttackName(NameForm):
         said = {strength: attack.threat.said(word, {strength: parts.number})}
         return said | ({"": attack.threat.said(word, others)} if others else {})
 
-    def heading(self, parts: MetricName, without: str = "") -> str:
+    def heading(self, parts: MetricName, without: str | None = None) -> str:
         attack, word, _ = self.read(parts)
         means = f" (means over {parts.eot} draws)" if parts.eot else ""
         means = " (one draw)" if parts.eot == "1" else means

@@ -50,7 +50,7 @@ class _Certified(NameForm):
         sigma = {"sigma": f"σ = {parts.of}"} if parts.of else {}
         return {**sigma, "eps": Ball.said(self._word(parts), {"eps": parts.number})}
 
-    def heading(self, parts: MetricName, without: str = "") -> str:
+    def heading(self, parts: MetricName, without: str | None = None) -> str:
         kept = [text for name, text in self.quantities(parts).items() if name != without]
         return ", ".join(
             ["certified by smoothing" if parts.of else f"certified{Ball.beside(parts.norm)}", *kept]

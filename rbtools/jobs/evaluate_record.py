@@ -33,6 +33,7 @@ from rbtools.jobs.stored_results import (
     task_entries,
 )
 from rbtools.records import answers, dumps, results
+from rbtools.scoring.derived import derived
 
 
 class Ask:
@@ -122,6 +123,20 @@ class EvaluateJob(PlanJob):
 
     def plans(self) -> Sequence[Plan]:
         return [partial(evaluated, evaluation=one) for one in self.evaluations]
+
+
+@dataclass(frozen=True)
+class UnionJob(EvaluateJob):
+    """An `EvaluateJob` that also adds the metric `union`: the share of images that withstand all attacks."""
+
+    union: str
+
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        record = super().__call__(record, run)
+        if run.plan is not None:
+            return record
+        names = ", ".join(spec.name() for one in self.evaluations for spec in one.specs)
+        return derived(f"{self.union}=union({names})").added(record, replace=run.replace)
 
 
 def evaluated(ask: Ask, evaluation: Evaluation) -> Iterator[Entries]:

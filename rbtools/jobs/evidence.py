@@ -178,7 +178,7 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
     broken = ties = start = 0
     with device.taken(inputs.run, inputs.threads()) as place:
         model = inputs.load_model(place)
-        for images, labels, found, points in _batches(path, saved, tuple(dataset.images.shape[1:])):
+        for images, labels, found, points in batches(path, saved, tuple(dataset.images.shape[1:])):
             inputs.run.report.check_cancelled()
             ids = order[start : start + len(found)]
             start += len(ids)
@@ -263,7 +263,7 @@ def claim_of(path: str) -> dict[str, Any]:
     return claim
 
 
-def _batches(
+def batches(
     path: str, saved: Mapping[str, Any], shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
     """Yields images, float32 (at most _CHUNK, C, H, W) in [0, 1], labels, places in the split, and the points

@@ -49,6 +49,17 @@ ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
     "prbench-code": (_PGD_10, _PGD_20, _in_steps("cw", 20, kappa=2.0), _AA),
     # Rice et al. 2020 (robust_overfitting), which the Weight-Curvature Index follows.
     "rice2020": (_PGD_10,),
+    # Norms, geometry, patch, colour and few pixels: the sizes of RobustBench in L-infinity and L2, of Croce
+    # and Hein 2021 in L1, of Engstrom et al. 2019 for rotations, and usual ones for the others.
+    "robust-all": (
+        _AA,
+        PresetAttack("aa", (0.5,), {"norm": "l2"}),
+        PresetAttack("aa", (12.0,), {"norm": "l1"}),
+        PresetAttack("spatial", (30.0,)),
+        PresetAttack("patch", (0.05,)),
+        PresetAttack("color", (0.1,), {"what": "all"}),
+        PresetAttack("pixels", (10,)),
+    ),
 }
 
 MEASURES: dict[str, CommandPreset] = {

@@ -9,9 +9,10 @@ from typing import Any
 from rbtools.cli import options, parse_units, shared, streams
 from rbtools.cli.sink import Sink
 from rbtools.cli.sink import names as names_of
+from rbtools.errors import UsageError
 from rbtools.plots import PLOTS, Plot, details, words
 from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
-from rbtools.plots.sheet import ContactSheet
+from rbtools.plots.sheet import AdversarialSheet, ContactSheet
 from rbtools.registry import Registry
 from rbtools.store import Store
 
@@ -106,8 +107,38 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
     return shared.DONE
 
 
+@shared.command()
+@shared.takes("typed", AdversarialSheet)
+@options.image_options
+def adv(typed: AdversarialSheet, work: shared.CommandContext) -> int:
+    """Draw images of rb-attack --save-adv, with the clean images in the first row and a row for each file.
+
+    Of the images that all files have, the first ones that most attacks changed are shown. No records are
+    read.
+
+    Needs files of rb-attack --save-adv and their data set; records and metrics are not needed.
+
+    \b
+    Examples:
+      rb-plot adv adv/*.npz --dataset digits -o adv.png
+    """
+    from rbtools.jobs.adversarial_images import adversarial_images
+
+    if not typed.saved:
+        raise UsageError("No FILE is given. Expected files that rb-attack --save-adv wrote: adv/*.npz")
+    ending = _ending(typed.output, typed.endings)
+    ids, rows = adversarial_images(typed.saved, typed.images, work.run)
+    work.screen.clear()
+    drawn = typed.of(ids, rows)
+    streams.of_command().keep(drawn)
+    if ending is not None:
+        save(drawn, Path(typed.output), ending)
+    work.screen.say(f"{typed.output} shows {words.counted(len(ids), 'image')} of {len(rows) - 1} files.")
+    return shared.DONE
+
+
 main.commands |= Registry("command of rb-plot", {}, group="plot-commands", closed=True).loaded()
-main.commands["corruptions"] = corruptions
+main.commands |= {"corruptions": corruptions, "adv": adv}
 
 
 if __name__ == "__main__":

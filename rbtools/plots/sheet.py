@@ -1,4 +1,4 @@
-"""The plot corruptions: one image with a row for each corruption and a column for each severity."""
+"""Plots of images: one image under corruptions, and saved adversarial images."""
 
 from __future__ import annotations
 
@@ -50,6 +50,30 @@ class ContactSheet(base.Drawing):
 
         with style.applied():
             spec = renderer.FigureSpec(panels, height, least=(self.width - 1) / blocks, alike=False)
+            return renderer.render(spec, self.width, self.title)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialSheet(base.Drawing):
+    """The options of a figure of adversarial images. The caller provides the images."""
+
+    saved: tuple[str, ...] = param((), "", metavar="FILE...", positional=True)
+    output: str = output_param()
+    images: int = param(6, "Number of images.", bounds="[1, 256]", metavar="N")
+
+    def of(self, ids: Sequence[int], rows: Mapping[str, Images]) -> Figure:
+        """The Figure of one row of images, uint8 (H, W, C), for each name, with their numbers on top."""
+        with words.own(self.label):
+            names = [words.label(name) for name in rows]
+        tile = next(iter(rows.values()))[0]
+        draw = partial(_tiles, rows=[*rows.values()], down=len(rows))
+        panel = renderer.Panel(draw, x="image", columns=[*map(str, ids)], rows=names)
+
+        def height(width: float) -> float:
+            return len(rows) * min(_LARGEST, width / len(ids)) * len(tile) / len(tile[0])
+
+        with style.applied():
+            spec = renderer.FigureSpec([panel], height, least=self.width - 1, alike=False)
             return renderer.render(spec, self.width, self.title)
 
 

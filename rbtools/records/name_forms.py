@@ -65,7 +65,7 @@ class NameForm:
         """The quantities of the name with their values, as headings say them (`γ = 0.08`)."""
         return {over: f"{over} {parts.number}" for over in self.axes if parts.number}
 
-    def heading(self, parts: MetricName, without: str = "") -> str:
+    def heading(self, parts: MetricName, without: str | None = None) -> str:
         """The name in words, such as `PGD-20, ε = 8/255`, without the quantity `without`."""
         title = parts.build() if self.title is None else self.title(parts)
         kept = [text for name, text in self.quantities(parts).items() if name != without]
