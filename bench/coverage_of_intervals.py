@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from rbtools.evaluation.corrupted import mean_over
+from rbtools.evaluation.under_corruption import mean_over
 from rbtools.jobs import measurement
 from rbtools.measures.base import over_batches
 from rbtools.probabilistic import estimate, splitting, two_phase

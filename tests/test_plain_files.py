@@ -156,7 +156,7 @@ OPENS = set(
 )
 MAY = {
     "a file of the system": "cli/exit_status cli/output cli/terminal datasets/streaming execution/device"
-    " execution/precision execution/ray_engine measures/jacobian",
+    " execution/precision execution/ray_engine execution/resources measures/jacobian",
     "a file of a package": "cli/docs/pages corruptions/frost datasets/digits datasets/photographs"
     " datasets/published_files records/schema pages/templates papers/packaged papers/printed"
     " papers/formats/robustbench registry zoo/external zoo/leaderboard_names",
@@ -164,7 +164,7 @@ MAY = {
     "it is written": "cli/events jobs/corrupted_images jobs/save_images papers/sidebyside store/files"
     " store/lease",
     "a stream that is open": "cli/source corruptions/jpeg_compression datasets/decode datasets/npz"
-    " formats/csv formats/parquet_table jobs/evidence unpickle",
+    " formats/csv formats/parquet_table jobs/evidence models/unpickle",
 }
 
 

@@ -23,7 +23,7 @@ from rbtools.attacks.oracle import Oracle
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
-from rbtools.evaluation import accuracy, corrupted
+from rbtools.evaluation import accuracy, under_corruption
 from rbtools.evaluation.attacking import run_attack
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.certified import certified
@@ -351,7 +351,7 @@ def _checklist(record: Record) -> Record:
 EVALUATIONS: dict[str, Callable[[Record], Record]] = {
     "Clean": _task(accuracy.clean(detail=True)),
     "Attacked": _task(accuracy.attacked(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
-    "Corrupted": _task(corrupted.corrupted((CORRUPTIONS.build("fog"),), (1, 5))),
+    "Corrupted": _task(under_corruption.corrupted((CORRUPTIONS.build("fog"),), (1, 5))),
     "Archived": _archive,
     "Noisy": _task(noisy(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
     "Decided": _task(noisy(NOISE, (0.3,), Estimator(rho=(0.2,)), 80, True, True)),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import accuracy, corrupted
+from rbtools.evaluation import accuracy, under_corruption
 from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation
@@ -56,7 +56,7 @@ QUESTIONS: dict[str, Evaluation] = {
         6,
         only_passing=True,
     ),
-    "corrupt": corrupted.corrupted(
+    "corrupt": under_corruption.corrupted(
         tuple(CORRUPTIONS.build(name) for name in ("gaussian_noise", "defocus_blur")), (2, 5)
     ),
 }

@@ -70,7 +70,7 @@ def main(
       rb-corrupt fog,contrast --dataset digits --write digits-c --show digits-c.png
       rb-corrupt fog,contrast --from digits-c trained.jsonl
     """
-    from rbtools.evaluation.corrupted import corrupted
+    from rbtools.evaluation.under_corruption import corrupted
     from rbtools.jobs.corruption_archive import ArchiveJob
 
     severities = parse_units.severities(typed.severity)

@@ -77,7 +77,7 @@ def corrupt(
     work: shared.CommandContext,
 ) -> shared.Status:
     """Measure the gap of accuracy under corruptions (train minus test)."""
-    from rbtools.evaluation.corrupted import corrupted
+    from rbtools.evaluation.under_corruption import corrupted
 
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
     return _ge(source, work, corrupted(chosen, parse_units.severities(typed.severity)), typed.n_train)

@@ -20,7 +20,7 @@ from rbtools.datasets import preprocessing
 from rbtools.datasets.given import pair
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError, as_arguments
-from rbtools.evaluation import accuracy, corrupted, model_checks
+from rbtools.evaluation import accuracy, model_checks, under_corruption
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
 from rbtools.evaluation.randomised import LOOKED, Randomness, batch_of_look, look
 from rbtools.evaluation.spec import Evaluation, Spec
@@ -92,7 +92,7 @@ def task_of(given: Any) -> Evaluation:
     if isinstance(method, Corruption) and strength is not None:
         if strength not in units.SEVERITIES:
             raise RbError(f"The severity is {strength}. Severities are 1, 2, 3, 4 and 5.")
-        return corrupted.corrupted((method,), (int(strength),))
+        return under_corruption.corrupted((method,), (int(strength),))
     if isinstance(strength, int | float):
         _check_radius(method, strength)
     if isinstance(method, Noise) and isinstance(strength, int | float):

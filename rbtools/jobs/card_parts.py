@@ -15,10 +15,10 @@ from rbtools.attacks.curve import search_named
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, near
 from rbtools.evaluation.accuracy import attacked, clean
-from rbtools.evaluation.corrupted import corrupted
 from rbtools.evaluation.distances import nearest
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.spec import Evaluation, by_column
+from rbtools.evaluation.under_corruption import corrupted
 from rbtools.execution.engine import JobFunction
 from rbtools.jobs.attack_tasks import MaskingChecklist
 from rbtools.jobs.evaluate_record import EvaluateJob

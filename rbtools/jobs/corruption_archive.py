@@ -12,8 +12,8 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy
 from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import Accuracy, Clean, kept_of
-from rbtools.evaluation.corrupted import corruption_means
 from rbtools.evaluation.spec import Entry, Evaluation
+from rbtools.evaluation.under_corruption import corruption_means
 from rbtools.execution.run import Run
 from rbtools.inputs.data import ArchiveDataset, Data
 from rbtools.jobs.evaluate_record import Ask, Entries, Plan, PlanJob

@@ -15,7 +15,7 @@ from rich.console import Console
 import rbtools
 from rbtools.cli.card_table import table
 from rbtools.errors import RbError
-from rbtools.evaluation import corrupted
+from rbtools.evaluation import under_corruption
 from rbtools.execution.run import Run
 from rbtools.jobs import card_intervals, model_card
 from rbtools.probabilistic import intervals
@@ -113,7 +113,7 @@ def test_parts_that_cannot_run_are_named_and_the_others_are_done(
     def refuse(*_: object) -> Any:
         raise RbError("This network has no corruptions.")
 
-    monkeypatch.setattr(corrupted.Corrupted, "rows", refuse)
+    monkeypatch.setattr(under_corruption.Corrupted, "rows", refuse)
     result = run(f"--for {CHEAP} --time none --n 20", trained["pgd"])
     record = one(result)
     assert record["card"]["parts"]["corruptions"]["reason"] == "This network has no corruptions."

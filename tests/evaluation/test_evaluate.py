@@ -24,7 +24,7 @@ from rbtools.attacks.base import Attack
 from rbtools.cli.image_answers import ImageAnswers
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation import accuracy, corrupted
+from rbtools.evaluation import accuracy, under_corruption
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.evaluation.rare_failures import rare_failures
 from rbtools.evaluation.robust_loss import robust_loss
@@ -245,11 +245,11 @@ def test_where_no_image_is_right_pr_and_its_ge_have_a_reason_and_no_value(
 NOISE = NOISES.build("uniform")
 PGD3 = ATTACKS.build("pgd", steps=3)
 READ = Estimator(rho=(0.1, 0.2))
-FOG = corrupted.corrupted((CORRUPTIONS.build("fog"),), (1, 2, 3, 4, 5))
+FOG = under_corruption.corrupted((CORRUPTIONS.build("fog"),), (1, 2, 3, 4, 5))
 ASKED = {
     "attack": (pgd(4, 8), pgd(4, 8, restarts=2)),
     "ladder": (accuracy.attacked(PGD3, (4 / 255, 8 / 255), ladder=True, detail=True), pgd(4, 8)),
-    "corruption": (FOG, corrupted.corrupted((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
+    "corruption": (FOG, under_corruption.corrupted((CORRUPTIONS.build("fog", constants="imagenet"),), (3,))),
     "pr": (noisy(NOISE, (0.1,), READ, 4), noisy(NOISE, (0.1,), READ, 5)),
     "only probacc": (noisy(NOISE, (0.1,), READ, 4, True), noisy(NOISE, (0.1,), READ, 4)),
     "rare": (

@@ -27,13 +27,13 @@ from rbtools.evaluation import in_memory, tiles
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.certified import Smoothed
-from rbtools.evaluation.corrupted import Corrupted
 from rbtools.evaluation.distances import Nearest
 from rbtools.evaluation.in_memory import Cache, GivenData
 from rbtools.evaluation.probabilistic import Decided, Noisy
 from rbtools.evaluation.rare_failures import RareFailure
 from rbtools.evaluation.robust_loss import PARTS, RobustLoss
 from rbtools.evaluation.spec import Spec
+from rbtools.evaluation.under_corruption import Corrupted
 from rbtools.execution import precision
 from rbtools.execution.run import Selection
 from rbtools.execution.settings import Settings

@@ -16,10 +16,10 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation import tiles
 from rbtools.evaluation.accuracy import Attacked
 from rbtools.evaluation.base import Batch, Outcome, OutcomeRows
-from rbtools.evaluation.corrupted import Corrupted
 from rbtools.evaluation.distances import Nearest
 from rbtools.evaluation.evaluate import StatusLine
 from rbtools.evaluation.tiles import TileState
+from rbtools.evaluation.under_corruption import Corrupted
 from rbtools.execution.device import environment
 from rbtools.execution.report import Report
 from rbtools.store import Store, digest

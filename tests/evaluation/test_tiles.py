@@ -18,7 +18,7 @@ import pytest
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation import accuracy, base, corrupted
+from rbtools.evaluation import accuracy, base, under_corruption
 from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.evaluate import Evaluator
 from rbtools.evaluation.probabilistic import noisy
@@ -35,7 +35,7 @@ from tests.runner import Record, lines, run_in, run_task, timeless
 TASKS: dict[str, Callable[[], Evaluation]] = {
     "pgd": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255)),
     "ladder": lambda: accuracy.attacked(ATTACKS.build("pgd", steps=2), (4 / 255, 8 / 255), ladder=True),
-    "corruption": lambda: corrupted.corrupted((CORRUPTIONS.build("gaussian_noise"),), (1, 3)),
+    "corruption": lambda: under_corruption.corrupted((CORRUPTIONS.build("gaussian_noise"),), (1, 3)),
     "noise": lambda: noisy(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 4),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.evaluation.accuracy import share
-from rbtools.evaluation.corrupted import mean_over
+from rbtools.evaluation.under_corruption import mean_over
 from rbtools.scoring.corruptions import reference, summary
 from rbtools.scoring.optimality import optimality
 
