@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,13 @@ from rbtools.attacks.base import Attack
 from rbtools.evaluation.attacking import AttackResult, run_attack
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import make_fast_model
-from rbtools.threats.ball import Ball
 
-SHORT = {"square": {"queries": 500}, "noise": {"samples": 50}}
+SHORT: dict[str, dict[str, Any]] = {
+    "square": {"queries": 500},
+    "noise": {"samples": 50},
+    "pixels": {"queries": 500, "pixels": 2},
+    "color": {"what": "contrast", "amount": 0.5},
+}
 EPS = {"linf": (0.008, 16 / 255), "l2": (0.05, 0.5)}  # on random images, and on digits
 Case = tuple[str, nn.Module, Tensor, Tensor]
 
@@ -72,7 +77,7 @@ def loaded(options: argparse.Namespace) -> Case:
 
 def attack_on(name: str, network: str) -> Attack:
     attack = ATTACKS.build(name, **SHORT.get(name, {}))
-    return replace(attack, eps=EPS[attack.norm][network != "linear"])
+    return replace(attack, eps=EPS[attack.norm][network != "linear"]) if attack.in_ball else attack
 
 
 def attacked(attack: Attack, case: Case, precision: str) -> AttackResult:
@@ -87,9 +92,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--n", type=int, default=100)
-    parser.add_argument(
-        "--attacks", default=",".join(name for name, cls in ATTACKS.loaded() if cls.within is Ball)
-    )
+    parser.add_argument("--attacks", default=",".join(ATTACKS))
     parser.add_argument("--checkpoint", help="a checkpoint for the images of --data, attacked at eps 8/255")
     parser.add_argument("--data")
     parser.add_argument("--arch", help="the checkpoint's architecture, if several fit")

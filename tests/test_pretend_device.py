@@ -44,6 +44,7 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
+from rbtools.threats.ball import Ball
 from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice, on_device
 from tests.pretend_graphs import PretendGraph
@@ -98,6 +99,11 @@ SHORT: dict[str, dict[str, Any]] = {
     "aa": {"attacks": "pgd,noise"},
     "cw-l2": {"steps": 8, "searches": 2},
     "fgsm": {},
+    "spatial": {"angles": 3, "shifts": 3},
+    "pixels": {"queries": 20},
+    "color": {"what": "all", "values": 2},
+    "blur": {"values": 5},
+    "zoom": {"values": 5},
 }
 # With so many steps some examples break late.
 LONGER: dict[str, dict[str, Any]] = {"pgd": {"steps": 10}, "apgd-ce": {"steps": 10}}
@@ -114,7 +120,8 @@ def images_of(count: int) -> Tensor:
 
 
 def built(name: str, eps: float, **more: Any) -> Any:
-    return ATTACKS.build(name, eps=eps, **{**SHORT.get(name, {"steps": 6}), **more})
+    own: dict[str, Any] = {"eps": eps} if ATTACKS.load(name).within is Ball else {}
+    return ATTACKS.build(name, **own, **{**SHORT.get(name, {"steps": 6}), **more})
 
 
 def attacked(attack: Any, count: int, device: PretendDevice | None) -> Tensor:
@@ -323,6 +330,7 @@ def run_on(device: str, **options: Any) -> Run:
     return run_in(device=device, **{"n": 6, **options})
 
 
+IN_BALLS = ("uniform", "gaussian", "laplace")
 NOISE = NOISES.build("uniform")
 PGD2 = ATTACKS.build("pgd", steps=2)
 
@@ -390,10 +398,12 @@ def test_a_corruption_runs_on_the_device(name: str) -> None:
         torch.testing.assert_close(corrupted.cpu(), wanted, rtol=0, atol=1.01 / 255)
 
 
-@pytest.mark.parametrize("name", NOISES)
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_noise_is_drawn_on_the_device_without_a_wait(name: str, norm: str) -> None:
-    noise, images = NOISES.build(name, norm=norm), images_of(2)
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [(name, own) for name in NOISES for own in ({}, {"norm": "l2"}) if not own or name in IN_BALLS],
+)
+def test_a_noise_is_drawn_on_the_device_without_a_wait(name: str, own: dict[str, str]) -> None:
+    noise, images = NOISES.build(name, **own), images_of(2)
     wanted = noise.unit(Draws(0, "test", torch.arange(2)), (3, 8, 8), 1)
     with PretendDevice() as device:
         draws = Draws(0, "test", torch.arange(2, device="cuda"))
@@ -401,7 +411,7 @@ def test_a_noise_is_drawn_on_the_device_without_a_wait(name: str, norm: str) -> 
         device.reset()
         unit = noise.unit(draws, (3, 8, 8), 1)
         assert not device.waits
-        noise.apply(images.to("cuda"), unit, 0.1)
+        noise.apply(images.to("cuda"), unit, 1.0 if name == "corruption" else 0.1)
         torch.testing.assert_close(unit.cpu(), wanted)
 
 

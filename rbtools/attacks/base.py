@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,6 +86,8 @@ class Attack(AttackSearch, Registered):
     iterate: str = "any"
     # Whether the attack searches for the nearest point that the model misclassifies, at any distance.
     minimal: ClassVar[bool] = False
+    # The options with which a curve runs an attack of another threat, so that it finds the nearest points.
+    for_nearest: ClassVar[Mapping[str, Any]] = {}
     # Settings that may follow from other settings; an entry contains the values in use.
     derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
     # Whether the attack needs gradients of the model, or its outputs alone.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,13 +31,15 @@ class FamilySearch(SteppedAttack):
     "random", the result is the worst of `samples` random points. With "gradient", `steps` steps follow the
     sign of the gradient of the margin, from `restarts` random points. The results of "random" and "gradient"
     are upper bounds of the accuracy. In a grid and along gradients, an example is dropped at the first point
-    that fools the model, which in a grid is the one of the least strength. If no point fools the model, and
-    always among random points, the result is the point with the smallest margin.
+    that fools the model. A grid begins at the points of the largest strength, which fool most models, or with
+    `order="near"` at those of the least. If no point fools the model, and always among random points, the
+    result is the point with the smallest margin.
     """
 
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
     minimal: ClassVar[bool] = True
+    for_nearest: ClassVar[Mapping[str, Any]] = {"order": "near"}
     precise: ClassVar[bool] = True  # every point is judged in float32
     uses_logits: ClassVar[bool] = False
     unbroken = "best_points"
@@ -46,6 +48,12 @@ class FamilySearch(SteppedAttack):
         "grid",
         "Try all points of a grid, or the worst of --samples random points, or follow gradients.",
         choices=MODES,
+    )
+    order: str = param(
+        "far",
+        "Try the strongest points of a grid first, which is faster, or the weakest (near).",
+        choices=("far", "near"),
+        optional=True,
     )
     samples: int = param(10, "Number of random points (with --mode random).", check="positive")
     steps: int = param(100, "Number of steps (with --mode gradient).", check="positive")
@@ -99,7 +107,8 @@ class FamilySearch(SteppedAttack):
         family, count = self.family, len(batch)
         lowest = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         if self.mode == "grid":
-            tried = family.grid(self.counts).to(batch.images)[None].expand(count, -1, -1)
+            grid = family.grid(self.counts).to(batch.images)
+            tried = (grid.flip(0) if self.order == "far" else grid)[None].expand(count, -1, -1)
         else:
             draws = batch.draws if self.mode == "random" else batch.draws.child(f"start{restart}")
             shape = (self.samples if self.mode == "random" else 1, len(family.most))

@@ -334,7 +334,7 @@ def _curve_of(
         )
     if typed.eps is None:
         raise UsageError(f"Give --eps LIST: the values of {cls.within.strength}, such as 1,2 or 0:2:5.")
-    params = {cls.within.strength: typed.eps, "grid": typed.grid}
+    params = {cls.within.strength: typed.eps, "grid": typed.grid, **cls.for_nearest}
     method, strengths = parse_units.attack(ATTACKS, names[0], params, "", work.screen.warn)
     return shared.evaluate(source, work, nearest([method.at(max(strengths))], strengths))
 

@@ -81,8 +81,8 @@ class Family(Threat):
         return math.prod(count for most, count in zip(self.most, counts, strict=True) if most)
 
     def grid(self, counts: Sequence[int]) -> Tensor:
-        """All combinations (G, P) of evenly spaced values of each number, the least strength first. With
-        an odd count, or if numbers are not negative, the values contain 0."""
+        """All combinations (G, P) of evenly spaced values of each number, the least strength first. With an
+        odd count, or if numbers are not negative, the values contain 0."""
         axes = [
             torch.linspace(least, most, count, dtype=torch.float64).tolist() if most and count > 1 else [0.0]
             for least, most, count in zip(self.least, self.most, counts, strict=True)

@@ -89,4 +89,4 @@ def test_the_function_for_notebooks_draws_the_same() -> None:
 
 def test_every_plot_is_listed() -> None:
     listed = [line.split()[0] for line in run("--list").stdout.splitlines()]
-    assert {*PLOTS, "report", "corruptions"} == {*listed}
+    assert {*PLOTS, "report", "corruptions", "adv"} == {*listed}

@@ -138,6 +138,17 @@ def test_a_grid_is_searched_exactly(name: str, images: Tensor, network: nn.Modul
     assert attack.said()["points"] == np.prod(counts) and attack.said()["bound"] == "exact on the grid"
 
 
+def test_the_order_decides_which_point_is_found_and_not_whether(images: Tensor, network: nn.Module) -> None:
+    labels, found = network(images).argmax(1), {}
+    for order in ("near", "far"):
+        attack = ZoomAttack(share=0.4, values=201, order=order)
+        points = attack(network, images, labels)  # type: ignore[arg-type]
+        broken = network(attack.threat.made(points, images)).argmax(1) != labels
+        found[order] = broken, attack.threat.distances(points, images)[broken]
+    assert torch.equal(found["near"][0], found["far"][0])
+    assert (found["near"][1] <= found["far"][1]).all() and (found["near"][1] < found["far"][1]).any()
+
+
 def test_random_points_and_gradients_are_not_stronger_than_a_fine_grid(
     images: Tensor, network: nn.Module
 ) -> None:
