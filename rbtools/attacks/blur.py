@@ -37,7 +37,9 @@ class Blur(Family):
         return "blur σ [pixels]"
 
     def transformed(self, points: Tensor, images: Tensor) -> Tensor:
-        images = images.expand(max(len(points), len(images)), *images.shape[1:])
+        count = max(len(points), len(images))
+        # A convolution with one group alone would round otherwise.
+        images = images.expand(max(count, 2) if images.shape[1] == 1 else count, *images.shape[1:])
         reach = int(_TRUNCATED * self.sigma + 0.5)
         places = torch.arange(-reach, reach + 1, device=points.device)
         sigma = points.clamp_min(torch.finfo(points.dtype).tiny)
@@ -49,7 +51,7 @@ class Blur(Family):
             weights = kernel.expand(len(images), -1).repeat_interleave(images.shape[1], 0)
             weights = weights.view(len(weights), 1, *(shape if shape[0] == 1 else (-1, 1)))
             images = F.conv2d(padded, weights, groups=len(weights)).view_as(images)
-        return images
+        return images[:count]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,9 +55,11 @@ class FamilySearch(SteppedAttack):
         choices=("far", "near"),
         optional=True,
     )
-    samples: int = param(10, "Number of random points (with --mode random).", check="positive")
-    steps: int = param(100, "Number of steps (with --mode gradient).", check="positive")
-    restarts: int = param(1, "Number of random starts (with --mode gradient).", check="positive")
+    samples: int = param(10, "Number of random points (with --mode random).", check="positive", optional=True)
+    steps: int = param(100, "Number of steps (with --mode gradient).", check="positive", optional=True)
+    restarts: int = param(
+        1, "Number of random starts (with --mode gradient).", check="positive", optional=True
+    )
 
     @property
     def family(self) -> Family:

@@ -27,7 +27,8 @@ _GREY = 0.5  # of the patch that searches the place
 class Patch(Threat):
     """A square with any content, anywhere in the image. A point is an image.
 
-    The square covers about the share `area` of the image: its side is the nearest whole number of pixels.
+    The square covers about the share `area` of the image: its side is the nearest whole number of pixels, at
+    least one unless `area` is 0, and at most the shorter side of the image.
     """
 
     name: ClassVar[str] = "patch"
@@ -42,11 +43,15 @@ class Patch(Threat):
     def side(self, images: Tensor) -> int:
         """The side of the square in pixels, for images (N, C, H, W)."""
         height, width = images.shape[2:]
+        if self.empty:
+            return 0
         return min(max(round(math.sqrt(self.area * height * width)), 1), height, width)
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
         """Keep the square in which the point differs most from its image."""
         side = self.side(images)
+        if not side:
+            return images.clone()
         changes = F.avg_pool2d((points - images).abs().sum(1, keepdim=True), side, stride=1).flatten(1)
         columns = images.shape[3] - side + 1
         at = changes.argmax(1)
@@ -96,7 +101,9 @@ class PatchAttack(SteppedAttack):
     within: ClassVar[type[Threat]] = Patch
     random: ClassVar[bool] = False
 
-    area: float = param(0.05, "Share of the image that the patch covers.", check="fraction")
+    area: float = param(
+        0.05, "Share of the image that the patch covers, at least one pixel.", check="fraction"
+    )
     steps: int = param(50, "Number of gradient steps at the chosen place.", check="non-negative")
     step_size: float = param(0.05, "Step size, for pixels in [0, 1].", check="positive")
     stride: int | None = param(
@@ -107,7 +114,7 @@ class PatchAttack(SteppedAttack):
 
     @property
     def most_passes(self) -> int:
-        return 2 * self.steps + round(4 / self.area)
+        return 2 * self.steps + round(4 / max(self.area, 0.001))
 
     def said(self) -> dict[str, Any]:
         return {**super().said(), "bound": "upper"}

@@ -199,8 +199,12 @@ def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: 
     not images, the points (n, ...) are judged, and the images must be made of them."""
     if not bool(((images >= 0) & (images <= 1)).all()):  # NaN fails both comparisons
         raise _Refuted("an image has pixels outside [0, 1]")
-    if points is not None:
-        threat, moved = _threat(saved), ~points.reshape(len(points), -1).isnan().any(1)
+    if "threat" in saved:
+        threat = _threat(saved)
+        if points is None and not threat.points_are_images():
+            raise _Refuted("it has no points, of which its images would be made")
+        points = images if points is None else points
+        moved = ~points.reshape(len(points), -1).isnan().any(1)
         made = clean.clone()
         try:
             if moved.any() and not bool(threat.contains(points[moved], clean[moved]).all()):
@@ -272,7 +276,8 @@ def batches(
     pixel = np.dtype("|u1" if saved.get("grid") == "8bit" else "<f4")
     arrays = {"images": (pixel, shape), "labels": (whole, ()), "ids": (whole, ())}
     with _archive(path) as archive, contextlib.ExitStack() as stack:
-        arrays |= {"points": (np.dtype("<f4"), ())} if "threat" in saved else {}
+        if "threat" in saved and "points.npy" in archive.namelist():
+            arrays["points"] = (np.dtype("<f4"), ())
         members = {name: stack.enter_context(archive.open(f"{name}.npy")) for name in arrays}
         for name, (dtype, each) in arrays.items():
             head = npy.header(members[name])

@@ -2,7 +2,7 @@
 
 A file contains four arrays. `images` (n, C, H, W) are float32 in [0, 1], or uint8 for an attack with --grid
 8bit. `labels` and `ids` (places in the split) are int64 (n,) in the order of the evaluation. `claim` is the
-result's entry with `checkpoint` and `data`, as JSON text. In a threat whose points are not images, `points`
+result's entry with `checkpoint` and `data`, as JSON text. In a threat whose points are no images, `points`
 are float32 (n, ...), and NaN for images that are unchanged.
 """
 
@@ -92,6 +92,7 @@ class _Saved:
         self.claim, self.survived = claim, 0
         self.ids: list[Tensor] = []
         self.points: list[tuple[int, Tensor | None]] = []  # None if no image of the batch is attacked
+        self.with_points = False
         self.levels = claim.get("grid") == "8bit"
         self.target = files.folder / files.names[spec]
         stream = user_output(Path(f"{self.target}.npz"), hint="Name another folder with --save-adv.")
@@ -108,7 +109,9 @@ class _Saved:
         assert outcome.images is not None
         self.ids.append(ids)
         self.survived += int(spec.correct(outcome.values.cpu().numpy()).sum())
-        self.points.append((len(ids), None if outcome.points is None else outcome.points.float().cpu()))
+        self.with_points = not spec.method.within.points_are_images()
+        if self.with_points:
+            self.points.append((len(ids), None if outcome.points is None else outcome.points.float().cpu()))
         images = outcome.images.cpu()
         array = (lattice.levels(images).byte() if self.levels else images.float()).numpy()
         self.member.write(array.tobytes())
@@ -125,7 +128,7 @@ class _Saved:
         claim = {**self.claim, "n": len(ids), "value": self.survived / len(ids)}
         text = np.array(orjson.dumps(claim, option=orjson.OPT_SORT_KEYS).decode())
         arrays = {"labels": labels[ids].numpy(), "ids": ids.numpy(), "claim": text}
-        if "threat" in self.claim:
+        if self.with_points:
             shape = next((points.shape[1:] for _, points in self.points if points is not None), ())
             parts = [torch.full((n, *shape), torch.nan) if one is None else one for n, one in self.points]
             arrays["points"] = torch.cat(parts).numpy()

@@ -88,6 +88,10 @@ class Threat(Registered):
         """What follows the attack in headings, such as ` (L2)`."""
         return f" ({word})" if word else ""
 
+    @classmethod
+    def points_are_images(cls) -> bool:
+        return cls.images is Threat.images
+
     def unchanged(self, images: Tensor) -> Tensor:
         """The points (N, ...) that change nothing. By default, these are copies of the images."""
         return images.clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rbtools import probabilistic
+from rbtools.errors import RbError
 from rbtools.lazy import Tensor, nn
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
@@ -56,6 +57,13 @@ class CorruptionTraining(Method[Tensor]):
         check="non-negative",
         optional=True,
     )
+
+    def __post_init__(self) -> None:
+        if self.gamma is None or self.noise not in TRANSFORMATIONS:
+            return
+        largest = probabilistic.NOISES.build(self.noise).largest
+        if self.gamma > largest:
+            raise RbError(f"gamma is {self.gamma:g}. The noise {self.noise} takes at most {largest:g}.")
 
     @property
     def unused(self) -> dict[str, str]:
