@@ -292,8 +292,13 @@ def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
 
 
 # The option with the number of steps, and what makes an attack one loop.
-STEPS = {"square": "queries", "noise": "samples"}
-ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}, "cw-l2": {"searches": 1}}
+STEPS = {"pixels": "queries", "square": "queries", "noise": "samples"}
+ONE_LOOP = {
+    **{name: {"mode": "gradient"} for name in ("spatial", "color", "blur", "zoom")},
+    "apgd-t": {"targets": 1},
+    "fab-t": {"targets": 1},
+    "cw-l2": {"searches": 1},
+}
 # Attacks without their own loop of steps.
 NO_STEPS = {"fgsm": "one step", "aa": "the loops of its parts"}
 

@@ -77,7 +77,9 @@ def _grey(images: Tensor) -> Tensor:
     """The brightness that eyes see: (N, 1, H, W)."""
     if images.shape[1] == 1:
         return images
-    return (images * images.new_tensor(_GREY).view(3, 1, 1)).sum(1, keepdim=True)
+    red, green, blue = images.split(1, 1)
+    grey: Tensor = red * _GREY[0] + green * _GREY[1] + blue * _GREY[2]
+    return grey
 
 
 def _turned(images: Tensor, hue: Tensor) -> Tensor:

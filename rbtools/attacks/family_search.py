@@ -105,7 +105,7 @@ class FamilySearch(SteppedAttack):
     def stages(self, classes: int) -> list[Any]:
         return super().stages(classes)[: None if self.mode == "gradient" else 1]
 
-    def begin(self, batch: AttackBatch, restart: int) -> Searched:
+    def begin(self, batch: AttackBatch, restart: int) -> FamilyState:
         family, count = self.family, len(batch)
         lowest = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         if self.mode == "grid":
@@ -116,9 +116,9 @@ class FamilySearch(SteppedAttack):
             shape = (self.samples if self.mode == "random" else 1, len(family.most))
             tried = family.at(draws.uniform(shape).to(batch.images))
         start = tried[:, 0]
-        return Searched(batch.images, start, batch.goal(losses.margin), tried, start, lowest)
+        return FamilyState(batch.images, start, batch.goal(losses.margin), tried, start, lowest)
 
-    def ask(self, state: Searched, step: int) -> Tensor:
+    def ask(self, state: FamilyState, step: int) -> Tensor:
         return state.points if self.mode == "gradient" else state.tried[:, step]
 
     def question(self, state: Any, everyone: bool) -> Callable[[Tensor, AttackObjective], Any]:
@@ -137,19 +137,21 @@ class FamilySearch(SteppedAttack):
 
         return loss_and_gradient if self.mode == "gradient" else loss
 
-    def tell(self, state: Searched, seen: Any, step: int) -> None:
+    def tell(self, state: FamilyState, seen: Any, step: int) -> None:
         value = seen.loss.to(state.best)
         better = value > state.best
         points = state.points if self.mode == "gradient" else seen.points
         state.best_points = torch.where(wide(better, points), points, state.best_points)
         state.best = torch.where(better, value, state.best)
         if self.mode == "gradient":
-            move = 2.5 / self.steps * points.new_tensor(self.family.most) * seen.gradient.sign()
-            state.points = self.family.project(points + move, state.images)
+            family = self.family
+            signs, reach = seen.gradient.sign().unbind(1), 2.5 / self.steps
+            moves = [reach * most * sign for most, sign in zip(family.most, signs, strict=True)]
+            state.points = family.project(points + torch.stack(moves, 1), state.images)
 
 
 @dataclass
-class Searched(Iterate):
+class FamilyState(Iterate):
     """The points `tried` (N, S, P) of a grid or of random draws, and the margins `best` (N,) of
     `best_points`."""
 

@@ -32,8 +32,9 @@ class Zoom(Family):
         return "zoom"
 
     def transformed(self, points: Tensor, images: Tensor) -> Tensor:
-        matrix = points.new_tensor([[1.0, 0, 0], [0, 1, 0]]) / (1 + points[..., None])
-        return warped(images, matrix)
+        share = 1 / (1 + points[:, 0])
+        none = torch.zeros_like(share)
+        return warped(images, torch.stack([share, none, none, none, share, none], 1).view(-1, 2, 3))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class Affine(Family):
 
     def transformed(self, points: Tensor, images: Tensor) -> Tensor:
         height, width = images.shape[2:]
-        moved = points[:, 4:, None] * points.new_tensor([[width / 2], [height / 2]])
+        moved = torch.stack([points[:, 4] * (width / 2), points[:, 5] * (height / 2)], 1)[..., None]
         matrix = torch.eye(2, device=points.device) + points[:, :4].view(-1, 2, 2)
         return warped(images, torch.cat([matrix, -moved], 2))
 

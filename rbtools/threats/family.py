@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import F, torch
@@ -64,17 +64,22 @@ class Family(Threat):
 
     def at(self, shares: Tensor) -> Tensor:
         """The points at these shares (..., P) of the way from the smallest values to the largest."""
-        least, most = shares.new_tensor(self.least), shares.new_tensor(self.most)
-        return least + shares * (most - least)
+        return self._of_each(shares, lambda share, least, most: least + share * (most - least))
 
     def project(self, points: Tensor, images: Tensor) -> Tensor:
-        least, most = points.new_tensor(self.least), points.new_tensor(self.most)
-        return torch.minimum(torch.maximum(points, least), most)
+        return self._of_each(points, torch.clamp)
 
     def contains(self, points: Tensor, images: Tensor) -> Tensor:
-        least, most = points.new_tensor(self.least), points.new_tensor(self.most)
-        slack = _ROUNDING * most
-        return ((points >= least - slack) & (points <= most + slack)).all(1)
+        def inside(number: Tensor, least: float, most: float) -> Tensor:
+            slack = _ROUNDING * most
+            return (number >= least - slack) & (number <= most + slack)
+
+        return self._of_each(points, inside).all(1)
+
+    def _of_each(self, points: Tensor, function: Callable[[Tensor, float, float], Tensor]) -> Tensor:
+        """The function of each number and its bounds. Bounds in a tensor would make the host wait for a GPU."""
+        columns = zip(points.unbind(-1), self.least, self.most, strict=True)
+        return torch.stack([function(*column) for column in columns], -1)
 
     def grid_size(self, counts: Sequence[int]) -> int:
         """The number of points in a grid."""
@@ -100,10 +105,10 @@ def warped(images: Tensor, matrix: Tensor) -> Tensor:
     `matrix` (N, 2, 3), or (1, 2, 3) for all images, maps each place (x, y, 1) of the new image to its place
     in the old image. Places are in pixels from the centre, to the right and down.
     """
-    height, width = images.shape[2:]
-    size = matrix.new_tensor([width / 2, height / 2])
-    matrix = torch.cat([matrix[..., :2] * size, matrix[..., 2:]], 2) / size[:, None]
-    shape = images.shape
+    shape, (height, width) = images.shape, images.shape[2:]
+    a, b, right, c, d, down = matrix.flatten(1).unbind(1)
+    rows = [a, b * (height / width), right * (2 / width), c * (width / height), d, down * (2 / height)]
+    matrix = torch.stack(rows, 1).view(-1, 2, 3)
     if len(matrix) == 1:  # the weights of the interpolation are computed once for all images
         images = images.flatten(0, 1)[None]
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
