@@ -77,7 +77,7 @@ class Family(Threat):
         return self._of_each(points, inside).all(1)
 
     def _of_each(self, points: Tensor, function: Callable[[Tensor, float, float], Tensor]) -> Tensor:
-        """The function of each number and its bounds. Bounds in a tensor would make the host wait for a GPU."""
+        """The function of each number and its bounds. A tensor of the bounds would make a GPU wait."""
         columns = zip(points.unbind(-1), self.least, self.most, strict=True)
         return torch.stack([function(*column) for column in columns], -1)
 
