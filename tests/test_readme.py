@@ -460,6 +460,7 @@ def test_every_example_of_a_help_text_works_as_typed() -> None:
         Path(f"{name}.jsonl").write_text(other)
     attacked = "rb-attack pgd --eps 8 --n 100 trained.jsonl | rb-attack fgsm --eps 8 --n 100 | rb-ge acc"
     Path("results.jsonl").write_text(in_this_process(attacked).stdout)
+    in_this_process("rb-attack patch --n 20 --save-adv adv trained.jsonl")
     typed = examples()
     assert len(typed) >= 16
     for command in typed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -233,6 +234,8 @@ class RankOptions(Directions):
 
     @cached_property
     def style(self) -> Style:
+        if several := next((text for text in self.labels if re.search(";[^;=]+=", text)), None):
+            raise UsageError(f"--label is '{several}'. Give the option once for each name.")
         pairs = [text.partition("=") for text in self.labels]
         if wrong := [name + sign for name, sign, text in pairs if not (name.strip() and text.strip())]:
             raise UsageError(f"--label is '{wrong[0]}'. Expected NAME=TEXT, such as pgd20.8=PGD-20.")

@@ -221,6 +221,8 @@ def shard(text: str) -> tuple[int, int]:
     number, slash, of = text.partition("/")
     whole = all(part.isascii() and part.isdigit() and len(part) < 10 for part in (number, of))
     if not (slash and whole and 1 <= int(number) <= int(of)):
+        if text.endswith(":places"):
+            raise UsageError(f"--shard is '{text}'. Write --shard {text[:-7]} --placeholders.")
         raise UsageError(f"--shard is '{text}'. Expected I/N with I from 1 to N, such as 2/8, or auto.")
     return int(number), int(of)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,10 +30,11 @@ class AdversarialRows(NamedTuple):
 def adversarial_images(paths: Sequence[str], count: int, run: Run) -> AdversarialRows:
     """The first images, at most `count`, that most files changed. Raises RbError for files that are not of
     `--save-adv`, or that have no images in common or another shape than the data set's."""
+    files = [file for path in paths for file in _files(path)]
     data = data_of({}, run)
     dataset, found = data.load(), {}
     shape = tuple(dataset.images.shape[1:])
-    for path in paths:
+    for path in files:
         claim = evidence.claim_of(path)
         images, _, ids, _ = next(evidence.batches(path, claim, shape))
         name = str(claim.get("metric"))
@@ -54,3 +56,13 @@ def adversarial_images(paths: Sequence[str], count: int, run: Run) -> Adversaria
         for name, one in {"clean": clean, **found}.items()
     }
     return AdversarialRows(chosen, rows)
+
+
+def _files(path: str) -> list[str]:
+    """The file, or the .npz files in a folder. Raises RbError if there is none."""
+    if not os.path.isdir(path):
+        return [path]
+    files = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(".npz")]
+    if not files:
+        raise RbError(f"{path} has no .npz files. Expected a folder of rb-attack --save-adv.")
+    return files

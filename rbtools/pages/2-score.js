@@ -84,19 +84,25 @@ function computeScore() {
 // changed from the metric's own.
 function scoreCommand() {
   const listed = [];
+  const weights = [];
+  const directions = { lower: [], higher: [] };
   const preset = terms.some((term) => term.metric.names) ? content.preset : null;
   for (const term of terms) {
     const name = term.metric.name;
     if (preset && !(term.weight > 0)) return null; // a preset's metrics cannot be left out
     if (!(term.weight > 0)) continue;
     if (/[:?[\]]/.test(name) || (/[,*]/.test(name) && !term.metric.id.startsWith("term "))) return null;
-    const direction = term.higher === term.metric.own ? "" : term.higher ? ":higher" : ":lower";
-    listed.push(name + (term.weight === 1 ? "" : ":" + term.weight) + direction);
+    listed.push(name);
+    if (term.weight !== 1) weights.push(name + "=" + term.weight);
+    if (term.higher !== term.metric.own) directions[term.higher ? "higher" : "lower"].push(name);
   }
   const text = quoted(listed.join(","));
   if (!listed.length || text === null) return null;
   const chosen = preset ? " --preset " + quoted(preset) : "";
   const within = content.scopes[scope].within.length ? " --within " + quoted(content.scopes[scope].within.join(",")) : "";
+  const changed = weights.map((weight) => " --weight " + quoted(weight)).join("")
+    + ["lower", "higher"].filter((way) => directions[way].length)
+      .map((way) => " --" + way + " " + quoted(directions[way].join(","))).join("");
   const lacks = missing === "refuse" ? "" : " --missing " + missing;
-  return "rb-score" + chosen + " --metric " + text + within + lacks + " records.jsonl | rb-rank";
+  return "rb-score" + chosen + " --metric " + text + changed + within + lacks + " records.jsonl | rb-rank";
 }

@@ -116,16 +116,16 @@ def adv(typed: AdversarialSheet, work: shared.CommandContext) -> int:
     Of the images that all files have, the first ones that most attacks changed are shown. No records are
     read.
 
-    Needs files of rb-attack --save-adv and their data set; records and metrics are not needed.
+    Needs files of rb-attack --save-adv (or their folder) and their data set; no records or metrics.
 
     \b
     Examples:
-      rb-plot adv adv/*.npz --dataset digits -o adv.png
+      rb-plot adv adv --dataset digits -o adv.png
     """
     from rbtools.jobs.adversarial_images import adversarial_images
 
     if not typed.saved:
-        raise UsageError("No FILE is given. Expected files that rb-attack --save-adv wrote: adv/*.npz")
+        raise UsageError("No FILE is given. Expected a folder of rb-attack --save-adv, or files in it.")
     ending = _ending(typed.output, typed.endings)
     ids, rows = adversarial_images(typed.saved, typed.images, work.run)
     work.screen.clear()
