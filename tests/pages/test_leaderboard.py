@@ -323,7 +323,7 @@ def test_a_slider_ranks_anew_and_the_scores_are_those_of_rb_score(opened: Any) -
     after = column(page, "score")
     assert after != before and after == sorted(after, reverse=True)
     command = page.inner_text("#score-command")
-    assert "acc:5" in command and "ge.pgd20.8:0.3" in command and "seconds" not in command
+    assert "--weight acc=5" in command and "--weight ge.pgd20.8=0.3" in command and "seconds" not in command
     assert agree(page_scores(page, records), scored(records, command))
 
 
@@ -334,10 +334,8 @@ def test_the_score_of_a_preset_with_other_names_on_a_data_set_is_kept(opened: An
         one["dataset"] = "mnist"
         one["metrics"] = {other.get(name, name): value for name, value in one["metrics"].items()}
         one["evals"] = []
-    added = "mean(pgd20.*):2,max(acc, pr.uniform.*)"
-    command = (
-        f"rb-score --preset prbench --missing renormalise --within dataset --metric '{added}' records.jsonl"
-    )
+    added = "--metric 'mean(pgd20.*),max(acc, pr.uniform.*)' --weight 'mean(pgd20.*)=2'"
+    command = f"rb-score --preset prbench --missing renormalise --within dataset {added} records.jsonl"
     want = scored(records, command)
     text = Path("scored.jsonl").read_text("utf-8")
     page = opened([json.loads(line) for line in text.splitlines()])
