@@ -35,7 +35,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "noise": {"samples": 30},
     "spatial": {"angles": 5, "shifts": 3, "degrees": 10.0, "pixels": 0.5},
     "patch": {"area": 0.02, "steps": 10},
-    "pixels": {"pixels": 1, "queries": 100},
+    "pixels": {"pixels": 1, "queries": 40},
     "sigma-zero": {"pixels": 1, "steps": 30},
     "color": {"what": "brightness", "amount": 0.5, "values": 7},
     "blur": {"values": 7},
