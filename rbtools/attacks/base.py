@@ -240,6 +240,11 @@ class Attack(AttackSearch, Registered):
                 f"The attack {self.name} lacks the field '{missing[0]}' of its threat {self.within.name}."
                 " Give both a field of this name; the strength of a threat is one of its fields."
             )
+        if self.eot is not None:
+            raise RbError(
+                f"The attack {self.name} searches in the threat {self.within.name} and cannot follow means"
+                " over samples. Leave out eot."
+            )
         undone = ("project", "contains", *(("distances",) if self.minimal else ()))
         for name in undone:
             if getattr(self.within, name) is getattr(Threat, name):

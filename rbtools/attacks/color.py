@@ -127,6 +127,8 @@ class ColorAttack(FamilySearch):
     )
 
     def __post_init__(self) -> None:
+        if self.values is None:
+            object.__setattr__(self, "values", 5 if self.what == "all" else 21)
         if self.what in ("hue", "all") and self.amount > 0.5:
             raise RbError(
                 f"amount is {self.amount:g}. Expected at most 0.5 for hue, which is half the circle."
@@ -134,8 +136,8 @@ class ColorAttack(FamilySearch):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        values = self.values or (5 if self.what == "all" else 21)
-        return (values,) * len(QUANTITIES)
+        assert self.values is not None
+        return (self.values,) * len(QUANTITIES)
 
 
 @dataclass(frozen=True, kw_only=True)

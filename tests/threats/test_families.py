@@ -163,6 +163,11 @@ def test_random_points_and_gradients_are_not_stronger_than_a_fine_grid(
         assert broken[mode].any() and not (broken[mode] & ~broken["grid"]).any()
 
 
+def test_means_over_samples_are_refused() -> None:
+    with pytest.raises(RbError, match="cannot follow means"):
+        ZoomAttack(share=0.2, eot=5).check_distance()
+
+
 def test_grey_images_have_no_hue(network: nn.Module) -> None:
     with pytest.raises(RbError, match="changes the hue of images with 3 channels"):
         Color(what="hue").images(torch.full((2, 4), 0.1), torch.rand(2, 1, 4, 4))
