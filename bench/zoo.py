@@ -296,10 +296,9 @@ def table(zoo: dict[str, Any]) -> dict[str, list[str]]:
 
 def label(name: str, dataset: str, state: dict[str, torch.Tensor], network: nn.Module) -> str:
     """What --arch takes for the network, with what leaves no trace in its file."""
-    from rbtools.models import variants
-    from rbtools.models.families import infer
+    from rbtools.models import families
 
-    arch, words = infer(state).arch, repr(network)
+    arch, words = families.infer(state).arch, repr(network)
     if "activation" in arch:
         arch["activation"] = "silu" if re.search(r"(SiLU|Swish)\(", words) else "relu"
     if arch["name"].startswith("debenedetti"):
@@ -308,7 +307,7 @@ def label(name: str, dataset: str, state: dict[str, torch.Tensor], network: nn.M
         arch["shortcut"] = "activation" if getattr(network, "out_shortcut", False) else "input"
     if "MIMIR" in name:
         arch["name"] = arch["name"].replace("microsoft", "xu")
-    return variants.label(arch)
+    return families.label(arch)
 
 
 def normalisation_of(network: nn.Module) -> str:
