@@ -49,10 +49,11 @@ TABLE: dict[str, set[str]] = {
     "store": {"records"},
     "datasets": {"store"},
     "execution": {"records", "store"},
-    "inputs": {"execution", *_LIBRARIES, *_NUMBERS},
+    "queries": {"execution", "models", "store"},
+    "inputs": {"execution", "queries", *_LIBRARIES, *_NUMBERS},
     "trainer": {"execution", "inputs", *_LIBRARIES, *_NUMBERS},
     "evaluation": {"execution", "inputs", *_LIBRARIES, *_NUMBERS},
-    "jobs": {"execution", "inputs", "trainer", "evaluation", *_LIBRARIES, *_NUMBERS},
+    "jobs": {"execution", "inputs", "queries", "trainer", "evaluation", *_LIBRARIES, *_NUMBERS},
     "formats": {"records", "spaces"},
 }
 # Rooms that register themselves (`entry_points.txt`): they import the others, and of each other these.

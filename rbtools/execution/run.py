@@ -139,6 +139,34 @@ class Scaling:
 
 
 @dataclass(frozen=True)
+class Access:
+    """How a model that only answers is reached (`rbtools.queries`). These options do not change its answers.
+
+    `headers` are lines such as "Authorization: ...", which no record, log or error contains.
+    """
+
+    timeout: float = _rare_model(
+        60.0, "Seconds to wait for the answer of --model-cmd or --model-url.", bounds="(0, inf)"
+    )
+    rate: float | None = _rare_model(
+        None, "Send at most this many requests a second to --model-url.", bounds="(0, inf)"
+    )
+    budget: int | None = _rare_model(
+        None,
+        "Ask --model-cmd or --model-url about at most N images in this run. What was answered is kept.",
+        bounds="[1, inf)",
+        metavar="N",
+    )
+    headers: str | None = rare_param(
+        None,
+        "File with HTTP headers for --model-url, one NAME: VALUE a line. The variable RB_HEADERS may hold the"
+        " headers themselves.",
+        metavar="FILE",
+        group="Model",
+    )
+
+
+@dataclass(frozen=True)
 class Placement:
     """The place where work runs: engine, workers and their tasks.
 
@@ -229,6 +257,7 @@ class Run:
     settings: Settings = field(default_factory=Settings)
     selection: Selection = field(default_factory=Selection)
     placement: Placement = field(default_factory=Placement)
+    access: Access = field(default_factory=Access)
     report: Report = field(default_factory=Report)
     pool: Any = None
     command: str | None = None
@@ -259,5 +288,8 @@ class Run:
         return replace(self, **own, **changed)
 
 
-_PARTS = {"settings": Settings, "selection": Selection, "placement": Placement, "report": Report, "run": Run}
+_PARTS = {
+    **{"settings": Settings, "selection": Selection, "placement": Placement, "access": Access},
+    **{"report": Report, "run": Run},
+}
 _PART_OF = {option.name: part for part, kind in _PARTS.items() for option in fields(kind)}

@@ -1,0 +1,112 @@
+"""The base class of models that only answer, and the form of their answers.
+
+This module does not import torch, because `--help` loads the classes of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from rbtools.errors import RbError, shown
+from rbtools.lazy import np
+from rbtools.registry import Registered, rare_param
+
+if TYPE_CHECKING:
+    from rbtools.execution.run import Access
+
+FORMS = ("label", "logits", "probs")
+
+
+class ModelFailure(RbError):
+    """Raised if a model gives no usable answer. `image` is the position of the first image without one."""
+
+    def __init__(self, message: str, image: int = 0) -> None:
+        super().__init__(message)
+        self.image = image
+
+
+class Answers(NamedTuple):
+    """The answers for N images: `form` is "label", "logits" or "probs". `values` are class numbers int64
+    (N,), or scores float32 (N, K)."""
+
+    form: str
+    values: np.ndarray
+
+
+class Service(Protocol):
+    """A model that is reached and ready for questions."""
+
+    def ask(self, images: np.ndarray) -> Answers:
+        """The answers for images (N, H, W, C): uint8, or with `pixels` "float" float32 in [0, 1]. Raises
+        ModelFailure if the model does not answer, also not after the model was started or asked again."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindOfModel(Registered):
+    """The base of every kind of model that only answers, a frozen, keyword-only dataclass.
+
+    The fields are options of the tools, and with `kind` and `text` they are the architecture in a record.
+    `text` is the value of the option that names the model, such as its command.
+    """
+
+    name: ClassVar[str]
+    flag: ClassVar[str]  # the option that names a model of this kind, such as --model-cmd
+    metavar: ClassVar[str]  # the placeholder of its value in the help
+    help: ClassVar[str]  # the help of this option
+
+    text: str
+    pixels: str = rare_param(
+        "uint8",
+        "What the model is sent: 8-bit pixels, or with float, float32 pixels in [0, 1].",
+        choices=("uint8", "float"),
+    )
+
+    def open(self, access: Access) -> Service:
+        """Reach the model. Raises RbError if this is not possible."""
+        raise NotImplementedError
+
+
+def answers_of(objects: Iterable[Any], count: int) -> Answers:
+    """The answers of `count` images from JSON objects {"label": 3}, {"logits": [...]} or {"probs": [...]}.
+
+    Raises ModelFailure for another number of objects, for other objects, and for answers of several forms.
+    """
+    given = list(objects)
+    form, rows = "", []
+    for number, one in enumerate(given[:count]):
+        found = [key for key in FORMS if isinstance(one, Mapping) and key in one]
+        if len(found) != 1 or form not in ("", found[0]):
+            expected = f'{{"{form}": ...}}' if form else '{"label": 3}, {"logits": [...]} or {"probs": [...]}'
+            raise ModelFailure(
+                f"The model answered with {shown(repr(one), 80)}. Expected {expected}.", number
+            )
+        form = found[0]
+        rows.append(_value(form, one[form], number))
+        if len(np.shape(rows[-1])) and len(rows[-1]) != len(rows[0]):
+            raise ModelFailure(
+                f"The model answered with {len(rows[-1])} scores. Expected {len(rows[0])}, as before.", number
+            )
+    if len(given) != count:
+        raise ModelFailure(
+            f"The model gave {len(given)} answers for {count} images. Expected one for each image.",
+            min(len(given), count - 1),
+        )
+    return Answers(form, np.asarray(rows, np.int64 if form == "label" else np.float32))
+
+
+def _value(form: str, value: Any, number: int) -> Any:
+    """The label or the scores of one answer. Raises ModelFailure for any other value."""
+    if form == "label" and type(value) is int and 0 <= value < 1 << 31:
+        return value
+    if form != "label" and isinstance(value, list) and value:
+        numbers = all(type(one) in (int, float) for one in value)
+        if numbers and np.isfinite(np.asarray(value, np.float64)).all():
+            return value
+    expected = "a class number from 0" if form == "label" else "a list of finite numbers"
+    raise ModelFailure(
+        f"The model answered with the {form} {shown(repr(value), 80)}. Expected {expected}.", number
+    )
