@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 
 # The advice for a model that is not a network of PyTorch, such as a program or an address.
 WITHOUT_A_NETWORK = (
-    "these tools attack networks of PyTorch. From Python rbtools.evaluate(FUNCTION, data, ...) attacks any"
-    " function from images to logits, by Square where it has no gradient"
+    "a model in another form is evaluated by its answers: --model-cmd COMMAND, --model-url URL, or from"
+    " Python rbtools.evaluate(FUNCTION, data, ...)"
 )
 
 

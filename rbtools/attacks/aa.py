@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.base import Attack
     from rbtools.attacks.oracle import Oracle
     from rbtools.attacks.pyauto import TameModel
 
@@ -127,6 +128,14 @@ class AutoAttack(ReferenceBackend):
     @property
     def parts(self) -> list[SequentialAttack]:
         return [self._part(name, settings) for name, settings in self.plan]
+
+    def able(self, answers: str) -> Attack | None:
+        """The attacks that can run, under another name than AutoAttack; if it is only one, this attack."""
+        parts = [part for part in self.parts if part.able(answers) is not None]
+        if len(parts) == len(self.parts) or not parts:
+            return self if parts else None
+        names = ",".join(part.name for part in parts)
+        return parts[0] if len(parts) == 1 else replace(self, attacks=names, variant="standard")
 
     def _part(self, name: str, settings: dict[str, Any]) -> Any:
         norm = {} if ATTACKS.build(name, **settings).norm == self.norm else {"norm": self.norm}

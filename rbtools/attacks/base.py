@@ -187,6 +187,15 @@ class Attack(AttackSearch, Registered):
         return ()
 
     @property
+    def needs(self) -> str:
+        """What the attack needs of the model: "gradients", "logits" or "labels"."""
+        return "gradients" if self.uses_gradients else "logits" if self.uses_logits else "labels"
+
+    def able(self, answers: str) -> Attack | None:
+        """The attack, or what remains of it, for a model that answers with "logits" or "labels" alone."""
+        return self if self.needs in ("labels", answers) else None
+
+    @property
     def effective_step_size(self) -> float:
         """The length of the first step of an attack with an option `step_size`, in pixel units of [0, 1]."""
         return float(getattr(self, "step_size"))  # noqa: B009  # other attacks have none

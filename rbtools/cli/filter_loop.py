@@ -49,7 +49,7 @@ def filter_records(
     A record that fails is written with an `error`, and the exit status is then 1. If `start` is given
     (`--checkpoint`), it makes the only record, and no stream is read.
     """
-    with opened_output(source, screen) as output:
+    with contextlib.closing(run), opened_output(source, screen) as output:
         run = run.changed(check_cancelled=output.poll, warn=screen.warn)
         if start is None:
             if run.selection.dataset is not None and run.placement.engine == LOCAL:

@@ -6,6 +6,8 @@ user typed.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,16 +15,18 @@ from typing import Any, NamedTuple
 
 from rbtools import registry
 from rbtools.cli import calls, events, streams
-from rbtools.cli.declare import F, OptionBundle, adding, declared, takes
+from rbtools.cli.declare import F, Option, OptionBundle, adding, declared, method_options, takes
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Messages, Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL, resources
-from rbtools.execution.run import Placement, Run, Scaling, Selection, Settings
+from rbtools.execution.run import Access, Placement, Run, Scaling, Selection, Settings
+from rbtools.queries import KINDS
 from rbtools.registry import param, rare_param
 from rbtools.store import Store
 
-PARTS = (Placement, Selection, Scaling, Settings, Run, Messages)
+PARTS = (Placement, Selection, Scaling, Settings, Access, Run, Messages)
+_model = partial(param, group="Model")
 
 
 class CommandContext(NamedTuple):
@@ -144,6 +148,7 @@ def record_source(errors: str, **options: object) -> RecordSource:
     takes_checkpoint = "checkpoint" in options
     if takes_checkpoint:
         options["checkpoint"] = _file_of_weights(options["checkpoint"])  # type: ignore[arg-type]
+        options["kind"] = _kind_of_model(options) if _model_options().keys() <= options.keys() else None
     source = RecordSource(errors=errors, takes_checkpoint=takes_checkpoint, **options)  # type: ignore[arg-type]
     return streams.of_command().source(source)
 
@@ -156,6 +161,46 @@ def sink_source(errors: str, **options: object) -> RecordSource:
             " records and writes something else. Leave it out."
         )
     return record_source(errors, **options)
+
+
+def _kind_of_model(options: dict[str, Any]) -> Any:
+    """The model that only answers, if one is named; its options are removed. Raises UsageError."""
+    typed = {name: options.pop(name) for name in _model_options()}
+    classes = [cls for _, cls in KINDS.loaded()]
+    named = [cls for cls in classes if typed[_python_name(cls.flag)] is not None]
+    given = {name: value for name, value in typed.items() if value != _model_options()[name].default}
+    if not named:
+        if given:
+            flags = " or ".join(cls.flag for cls in classes)
+            raise UsageError(f"--{next(iter(given)).replace('_', '-')} is for a model named by {flags}.")
+        return None
+    own = {field.name for field in registry.options(named[0])}
+    text = given.pop(_python_name(named[0].flag))
+    if others := [name for name in given if name not in own]:
+        raise UsageError(f"--{others[0].replace('_', '-')} does not apply to {named[0].flag}. Leave it out.")
+    for option in ("checkpoint", "arch", "normalize", "files"):
+        if options.get(option):
+            name = "FILE" if option == "files" else f"--{option}"
+            raise UsageError(f"Both {named[0].flag} and {name} are given. Leave one of them out.")
+    try:
+        return named[0].typed(text, **given)
+    except RbError as wrong:
+        raise UsageError(f"{named[0].flag}: {wrong}") from None
+
+
+@functools.cache
+def _model_options() -> dict[str, Option]:
+    """The options that name models which only answer, and those of their kinds."""
+    classes: list[Any] = [cls for _, cls in KINDS.loaded()]
+    fields = [
+        (_python_name(cls.flag), str | None, _model(None, cls.help, metavar=cls.metavar)) for cls in classes
+    ]
+    named = declared(dataclasses.make_dataclass("NamedModels", fields))
+    return {**named, **method_options(classes)}
+
+
+def _python_name(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def _file_of_weights(path: str | None) -> str | None:
@@ -180,9 +225,8 @@ stop_param = param(
     "pass", "What to do with a bad line or a failed record: pass it on, or stop.", metavar="[pass|stop]"
 )
 stream_options = takes("source", RecordSource, *_STREAM, make=record_source)
-source_options = takes(
-    "source", RecordSource, *_STREAM, "checkpoint", "arch", "normalize", make=record_source
-)
+_CHECKPOINT = ("checkpoint", "arch", "normalize")
+checkpoint_options = takes("source", RecordSource, *_STREAM, *_CHECKPOINT, make=record_source)
 sink_options = takes("source", RecordSource, *_SINK, make=sink_source, errors=stop_param)
 merging_sink_options = takes("source", RecordSource, *_SINK, "merge", make=sink_source, errors=stop_param)
 
@@ -229,9 +273,17 @@ def takes_run(
     return adding(OptionBundle("work", make, list(options.values())))
 
 
+def source_options(function: F) -> F:
+    """A decorator that adds `checkpoint_options`, and the options of models that only answer."""
+    source = declared(RecordSource)
+    chosen = [source[name] for name in (*_STREAM, *_CHECKPOINT)]
+    return adding(OptionBundle("source", record_source, [*chosen, *_model_options().values()]))(function)
+
+
 screen_options = takes("screen", Messages, make=terminal)
 store_option = takes("store", Run, "store", make=lambda store: store, store=store_param)
-_OF_EVALUATION = "split n indices weights member defend backward batch draws name_as".split()
+ACCESS = tuple(field.name for field in registry.options(Access))
+_OF_EVALUATION = [*"split n indices weights member defend backward batch draws name_as".split(), *ACCESS]
 seeking_options = takes_run(without=[*_OF_EVALUATION, "prepare"], precision=_OF_TRAINING["precision"])
 train_options = takes_run(without=[*_OF_EVALUATION, "seed"], **_OF_TRAINING)
 image_options = takes_run(

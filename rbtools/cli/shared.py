@@ -75,7 +75,14 @@ def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> St
 
 
 def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:
-    """Run a job on every record, or on the record of `--checkpoint`. Raises UsageError."""
+    """Run a job on every record, or on the record of `--checkpoint` or of a model that only answers. Raises
+    UsageError."""
+    if source.kind is not None:
+        from rbtools.inputs import queried
+
+        kind = source.kind
+        trusted = work.changed(allow_code=True)  # the user names what is run or reached
+        return filter_records(source, [job], trusted, lambda run: queried.record_of(kind, run))
     if source.checkpoint is None:
         described = {"--arch": source.arch, "--normalize": source.normalize}
         for option, value in described.items():

@@ -16,7 +16,7 @@ import orjson
 
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import WITHOUT_A_NETWORK, NoRecords, UsageError
+from rbtools.errors import NoRecords, UsageError
 from rbtools.execution import resources
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, Line, can_be_retried, lines
@@ -83,6 +83,7 @@ class RecordSource:
         " normalisation that fits 256 images clearly best, if any; none for python:]",
         metavar="MEAN STD|none|NAME",
     )
+    kind: Any = None  # the model that only answers (`queries.base.KindOfModel`), if one is named
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is not a record
     table: Callable[[dict[str, Any], int], str] | None = None  # the table of a record for a terminal's width
@@ -267,8 +268,8 @@ def file_path(path: str) -> str:
     if not os.path.isfile(path):
         if re.match("[a-z]+://", path):
             raise UsageError(
-                f"{path} is an address. Download the file of weights and name it. For a model behind it,"
-                f" {WITHOUT_A_NETWORK}."
+                f"{path} is an address. Download the file of weights and name it. For a model that answers"
+                f" there, give --model-url {path}."
             )
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise UsageError(f"{path} {problem}. Expected a file.")

@@ -231,7 +231,8 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
     There are five tests: (a) FGSM is not stronger than PGD; (b) Square, which needs no gradients, is not
     stronger than PGD; (c) PGD without a bound reaches accuracy 0; (d) accuracy never rises with the distance;
     (e) random points do not fool the model on any image that PGD left correct. The report lists which tests
-    fail and by how much. The metric "obfuscation.failed" is the number of failed tests.
+    fail and by how much. The metric "obfuscation.failed" is the number of failed tests. For a model that only
+    answers, Square takes the place of PGD, and (a) and (b) are left out.
 
     \b
     Examples:

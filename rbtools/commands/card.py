@@ -65,9 +65,9 @@ class CardOptions:
 
 @shared.command()
 @shared.takes("typed", CardOptions)
-@options.source_options
+@options.checkpoint_options
 # Its parts have fixed names, so there is no --as; --precision belongs to the intervals.
-@options.takes_run(without=("split", "precision", "name_as"))
+@options.takes_run(without=("split", "precision", "name_as", *options.ACCESS))
 def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure everything about a model within a time limit.
 

@@ -63,8 +63,8 @@ class MeasureOptions:
 
 @shared.command(choose=MEASURES, many=True)
 @shared.takes("options", MeasureOptions)
-@options.source_options
-@options.takes_run(without=("defend", "backward", "draws", "split", "precision", "prepare"))
+@options.checkpoint_options
+@options.takes_run(without=("defend", "backward", "draws", "split", "precision", "prepare", *options.ACCESS))
 def main(
     measures: list[str],
     params: dict[str, Any],

@@ -19,7 +19,7 @@ from rbtools.store import Store, listing, upkeep
 
 _STEP = 1000
 
-KINDS = ("training", "tracking", "evaluation")
+KINDS = ("training", "tracking", "evaluation", "answers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,8 @@ def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     The records are sorted by key, and other tools can read them from a pipe. A training run is listed as the
     record of rb-train, and an evaluation as a record with "metrics" and "evals". "stored" contains kind, key,
     bytes and time; for a training run, it also contains the bytes of the checkpoint (0 if the checkpoint was
-    removed). KEY is the beginning of a key.
+    removed), and for a model that only answers, the number of images that it was asked about. KEY is the
+    beginning of a key.
     """
     chosen = SelectedResults(store, choice, screen)
     with contextlib.closing(RecordWriter()) as output:
@@ -116,6 +117,7 @@ def du(store: Store, screen: shared.Terminal) -> int:
     outcomes  results of evaluations for each image
     objects   checkpoints
     state     unfinished training runs and parts of unfinished evaluations
+    answers   answers of models that only answer, so that no image is asked about twice
     cache     hashes of files, so that each file is read only once
     leases    locks on work in progress
     aside     files that are being written, or that a dead process left unfinished

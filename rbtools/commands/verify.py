@@ -42,7 +42,7 @@ class VerifyOptions:
 
 @shared.command()
 @shared.takes("typed", VerifyOptions)
-@options.source_options
+@options.checkpoint_options
 # Entries that are measured again contain their split and images; results never come from the store.
 @options.takes_run(
     without="split indices defend backward draws precision prepare name_as replace plan".split(),

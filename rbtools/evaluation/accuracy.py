@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import ATTACKS
@@ -180,6 +180,8 @@ class Attacked(Accuracy):
 
     method: Any
     ladder: tuple[float, ...] = ()
+    # The attacks of an ensemble that need more than the model answers.
+    left_out: tuple[str, ...] = field(default=(), compare=False)
     under_attack = True
 
     @property
@@ -225,6 +227,15 @@ class Attacked(Accuracy):
         method = self.method if several or not draws else replace(self.method, eot=DEFAULT)
         return replace(self, method=method, draws=draws)
 
+    def for_answers(self, answers: str, *, eight_bit: bool) -> Self:
+        method, out = attacking.able(self.method, answers, eight_bit=eight_bit)
+        return replace(self, method=method, left_out=out)
+
+    @classmethod
+    def reading(cls, specs: Sequence[Self]) -> Entry:
+        out = [list(spec.left_out) for spec in specs]
+        return {"left_out": out} if any(out) else {}
+
     def without_grid(self) -> Self | None:
         real = self.method.grid == "none"
         return None if real else replace(self, method=replace(self.method, grid="none"))
@@ -240,7 +251,8 @@ class Attacked(Accuracy):
         return {**attack_settings(self.method, loss=self.method.loss), **self._ladder(), **mean}
 
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
-        return super().findings(rows, totals) | diagnostics.of_attack(self.method, totals, len(rows))
+        out = {"left_out": list(self.left_out)} if self.left_out else {}
+        return super().findings(rows, totals) | diagnostics.of_attack(self.method, totals, len(rows)) | out
 
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
         found = attacking.run_attack(replace(batch, fast_model=batch.model), self.method, everyone=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks import ATTACKS, lattice
@@ -109,20 +110,41 @@ def answers_of(model: object) -> str:
     return limited[0] if limited else "logits with gradients"
 
 
+class CannotRun(RbError):
+    """Raised if an attack needs more than the model answers."""
+
+
 def check_answers(model: object, method: Attack) -> None:
-    """Raise RbError if the attack needs more than the model answers (`models.answering`)."""
+    """Raise CannotRun if the attack needs more than the model answers (`models.answering`)."""
     answers = answers_of(model)
-    needs = "gradients" if method.uses_gradients else "logits" if method.uses_logits else "labels"
-    if needs == "labels" or needs in answers:
-        return
-    able = []
+    if method.needs != "labels" and method.needs not in answers:
+        raise _cannot_run(method, answers)
+
+
+def able(method: Attack, answers: str, *, eight_bit: bool) -> tuple[Attack, tuple[str, ...]]:
+    """The attack, or what remains of it, for a model that answers with "logits" or "labels" alone, and the
+    names of the attacks that are left out. With `eight_bit`, the model is sent 8-bit images, and the attack
+    returns such images. Raises CannotRun if nothing remains."""
+    left = method.able(answers)
+    if left is None:
+        raise _cannot_run(method, answers)
+    out = tuple(part.name for part in method.parts if part.able(answers) is None)
+    if eight_bit and left.grid == "none":
+        left = replace(left, grid="8bit")
+        left.check_distance()
+    return left, out
+
+
+def _cannot_run(method: Attack, answers: str) -> CannotRun:
+    known = []
     for name in (*ATTACKS, *ATTACKS.plugins):
         with contextlib.suppress(RbError):  # the module of an installed package fails
             cls = ATTACKS.load(name)
-            able += [] if cls.uses_gradients or (cls.uses_logits and "logits" not in answers) else [name]
-    raise RbError(
-        f"The attack {method.name} needs {needs}, and the model answers with {answers} alone. Attacks that"
-        f" need no more are {', '.join(able)}."
+            enough = not cls.uses_gradients and ("logits" in answers or not cls.uses_logits)
+            known += [name] if enough else []
+    return CannotRun(
+        f"The attack {method.name} needs {method.needs}, and the model answers with {answers} alone. Attacks"
+        f" that need no more are {', '.join(known)}."
     )
 
 

@@ -64,6 +64,9 @@ class Nearest(OfAttack):
             return settings
         return {**settings, strength: getattr(self.method.at(self.eps), strength)}
 
+    def for_answers(self, answers: str, *, eight_bit: bool) -> Nearest:
+        return replace(self, method=attacking.able(self.method, answers, eight_bit=eight_bit)[0])
+
     def correct(self, rows: np.ndarray) -> np.ndarray:
         if self.eps is None:
             return np.isinf(rows[:, 0])

@@ -109,7 +109,8 @@ def evaluate(
         examples, results = Examples(given.images, given.labels, order), list[in_memory.Result]()
         where: Any = {"settings": settings, "device": place, "report": report, "store": cache.store}
         for one in task if isinstance(task, list) else [task]:
-            todo, said = randomised.judged(in_memory.task_of(one), look, draws)
+            asked = in_memory.able(in_memory.task_of(one), network)
+            todo, said = randomised.judged(asked, look, draws)
             if said is not None:
                 warnings.warn(f"The model {said}", stacklevel=4)
             images = in_memory.KeptImages() if keep_images else None

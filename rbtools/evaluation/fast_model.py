@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rbtools.defences.defended import Defended
 from rbtools.models import folding, fused
+from rbtools.models.answering import AnsweringModel
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
@@ -49,7 +50,7 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
         inner = make_fast_model(model.model, precision, shape)
         return inner._replace(model=model.before(inner.model) if inner.model is not model.model else model)
     network = model.network if isinstance(model, Preprocessed) else model
-    if any(isinstance(module, Program) for module in model.modules()):
+    if any(isinstance(module, (Program, AnsweringModel)) for module in model.modules()):
         return FastModel(model, ())
     bf16, folded, remark = precision == "bf16", None, None
     try:

@@ -20,7 +20,7 @@ from rbtools.datasets import preprocessing
 from rbtools.datasets.given import pair
 from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError, as_arguments
-from rbtools.evaluation import accuracy, model_checks, under_corruption
+from rbtools.evaluation import accuracy, attacking, model_checks, under_corruption
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
 from rbtools.evaluation.randomised import LOOKED, Randomness, batch_of_look, look
 from rbtools.evaluation.spec import Evaluation, Spec
@@ -105,6 +105,12 @@ def task_of(given: Any) -> Evaluation:
 
         return certified.certified(method, (float(strength),), warnings.warn)
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
+
+
+def able(evaluation: Evaluation, model: nn.Module) -> Evaluation:
+    """The evaluation, or what remains of it if the model only answers."""
+    answers = attacking.answers_of(model)
+    return evaluation.for_answers(answers, eight_bit=False) if answers in ("labels", "logits") else evaluation
 
 
 def _check_radius(method: Any, radius: float) -> None:

@@ -15,6 +15,7 @@ from rbtools import check_input, datasets
 from rbtools.errors import optional
 from rbtools.execution.report import discard
 from rbtools.execution.run import Run
+from rbtools.inputs import queried
 from rbtools.inputs.checkpoints import normalizations
 from rbtools.lazy import torch
 
@@ -27,7 +28,7 @@ FIRST = 128  # images
 FEW = 32  # images on which a normalisation is tried first
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
-SURE = ("checkpoint", "published training", "accuracy")  # sources of a normalisation that is certain
+SURE = ("checkpoint", "published training", "accuracy", "model")  # sources of a normalisation that is certain
 NAMED = ("given", "--normalize")  # sources of a normalisation that the user names
 
 
@@ -39,7 +40,7 @@ def check_outputs(
     Returns None for a network trained by rb-train. The inputs of the model are images (N, C, H, W) in [0, 1].
     Raises RbError if the model returns no logits (N, classes).
     """
-    if "checkpoint_file" not in record:
+    if "checkpoint_file" not in record and not queried.only_answers(record):
         return None
     dataset = data.load()
     ids = data.order(dataset.labels)[: min(n, FIRST)]
@@ -218,6 +219,8 @@ def _source(record: Mapping[str, Any]) -> Any:
 
 
 def _what_to_try(record: Mapping[str, Any]) -> str:
+    if queried.only_answers(record):
+        return "check the data set, and give --class-map FILE if the model numbers its classes otherwise."
     if _source(record) == "checkpoint":
         return "the normalisation is the file's own: try --class-map FILE, and check the data set."
     return (

@@ -153,6 +153,11 @@ class Spec:
         noisy copy of an image already has its own pass, and None if no mean is defined."""
         return None
 
+    def for_answers(self, answers: str, *, eight_bit: bool) -> Self:
+        """The spec for a model that answers with "logits" or "labels" alone and, with `eight_bit`, is sent
+        8-bit images. Raises RbError if the spec needs more than these answers."""
+        return self
+
     def without_grid(self) -> Self | None:
         """The spec of real-valued images, with which an accuracy on 8-bit images is compared."""
         return None
@@ -231,6 +236,14 @@ class Evaluation:
     def every(self) -> tuple[Any, ...]:
         """All specs, in the order in which they are measured."""
         return (*self.along, *self.specs)
+
+    def for_answers(self, answers: str, *, eight_bit: bool) -> Evaluation:
+        """The evaluation of a model that only answers (`Spec.for_answers`)."""
+        specs, along = (
+            tuple(spec.for_answers(answers, eight_bit=eight_bit) for spec in part)
+            for part in (self.specs, self.along)
+        )
+        return dataclasses.replace(self, specs=specs, along=along)
 
     def summarize(
         self, entries: Sequence[Entry], along: Sequence[Entry], rows: RowsOf | None = None

@@ -267,6 +267,13 @@ class Run:
         """Pickle the run without the engine, so that a worker measures its tiles itself."""
         return {**self.__dict__, "pool": None, "kept": {}}
 
+    def close(self) -> None:
+        """Close what this process keeps and can be closed, such as the programs of models that answer."""
+        for name, value in list(self.kept.items()):
+            if hasattr(value, "close"):
+                del self.kept[name]
+                value.close()
+
     @property
     def labels(self) -> dict[str, str]:
         return {"tool": self.tool, **({} if self.command is None else {"command": self.command})}

@@ -15,7 +15,7 @@ from rbtools.datasets.normalization import CLASSES
 from rbtools.datasets.tree import some
 from rbtools.errors import Misfit, RbError
 from rbtools.execution.run import Run
-from rbtools.inputs import published_weights, resolve
+from rbtools.inputs import published_weights, queried, resolve
 from rbtools.inputs.data import Data, data_of, of_data
 from rbtools.inputs.named_networks import LEADERBOARDS, named_arch, normalization, numbers
 from rbtools.records import SCHEMA
@@ -157,7 +157,10 @@ def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -
     """The record and one split of its data. Raises RbError if the model or the data are not usable."""
     record = prepared(record, run)
     with run.report.clock.stage("data"):
-        return resolve.Inputs(record, data_of(record, run, split), run)
+        inputs = resolve.Inputs(record, data_of(record, run, split), run)
+    if queried.only_answers(record):
+        queried.check(record, run, inputs.data)
+    return inputs
 
 
 def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:

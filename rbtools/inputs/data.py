@@ -310,14 +310,20 @@ def _from_archive(name: str, split: str, preprocessing: str | None, folder: str,
     return _selected(data, run.selection.indices, content)
 
 
-def record_in_memory(model: nn.Module, data: Any) -> InMemory:
-    """A record of a module and its images.
+def record_in_memory(model: Any, data: Any) -> InMemory:
+    """A record of a module, or of a function that only answers, and its images.
 
     `model` is in eval mode and maps images in [0, 1] to logits. `data` is (images, labels), a Dataset or a
-    DataLoader. Raises RbError if the data have another form, or if the model has no weights.
+    DataLoader. Raises RbError if the data have another form, or if a function has gradients but no weights.
     """
-    weights = weights_hash(model)
+    from rbtools.models.answering import AnsweringModel, answering  # imports torch
+
     images, labels = pair(data, in_order=True)
+    if not isinstance(model, nn.Module) and callable(model):
+        some = check_input.floats(images[: check_input.PROBED])
+        model = answering(model, some, int(labels.max()) + 1) or model
+    weights = weights_hash(model, (images.shape[1], images.shape[2], images.shape[3]))
+    answers = model.answers if isinstance(model, AnsweringModel) else None
     check_input.check_model(model)
     parameter = next(model.parameters(), None)
     place = images.device if parameter is None else parameter.device
@@ -342,13 +348,20 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
     )
     fingerprint = images_hash(images, labels)
     arch = {"space": "memory", "name": weights["class"].rpartition(".")[2]}
-    fields = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
+    fields: dict[str, Any] = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
+    if answers is not None:
+        fields["recognised"] = {"answers": "label" if answers == "labels" else answers}
     split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, dataset=dataset)
     return InMemory(fields, model, split)
 
 
-def weights_hash(model: Any) -> dict[str, str]:
-    """The class of a module, and the hash of its layers and weights. Raises RbError for a function."""
+def weights_hash(model: Any, shape: tuple[int, int, int] = (3, 32, 32)) -> dict[str, str]:
+    """The class of a module, and the hash of its layers and weights, or of its answers to images (C, H, W) if
+    it only answers. Raises RbError for another function."""
+    from rbtools.models.answering import AnsweringModel, fingerprint
+
+    if isinstance(model, AnsweringModel):
+        return {"class": type(model.function).__qualname__, "weights": fingerprint(model, shape)}
     if not isinstance(model, nn.Module):
         raise RbError(
             f"The model is of type {type(model).__name__} and has no weights to identify its results."

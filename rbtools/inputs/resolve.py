@@ -15,6 +15,7 @@ from rbtools.datasets.indices import ORDER
 from rbtools.errors import Pending, RbError
 from rbtools.execution import resources
 from rbtools.execution.run import Run
+from rbtools.inputs import queried
 from rbtools.inputs.data import Data, InMemory, data_of, named_data, of_data
 from rbtools.lazy import nn, torch
 from rbtools.spaces.identity import identity
@@ -69,7 +70,7 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
         raise Pending("The record is not trained yet.")
-    if isinstance(record, InMemory) or name.startswith(_CODE):
+    if isinstance(record, InMemory) or name.startswith(_CODE) or queried.only_answers(record):
         return name, Path()
     if file is None:
         return name, run.store.object(name)
@@ -113,6 +114,8 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
     name, file = checkpoint_of(record, run)
     if name.startswith(_CODE):
         return _function(record, data, run).eval()
+    if queried.only_answers(record):
+        return queried.load(record, data or data_of(record, run), run).eval()
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # this raises an error with the reason
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)

@@ -11,6 +11,7 @@ from typing import Any
 from rbtools.evaluation.accuracy import Attacked, Clean
 from rbtools.evaluation.spec import Evaluation
 from rbtools.execution.run import Run
+from rbtools.inputs import queried
 from rbtools.jobs.evaluate_record import Ask, Entries, Entry, Plan, PlanJob
 from rbtools.records import metric_name
 
@@ -39,11 +40,20 @@ class MaskingChecklist(PlanJob):
         return [self._tested]
 
     def _tested(self, ask: Ask) -> Iterator[Entries]:
-        methods = [replace(self.pgd, eps=eps) for eps in self.distances]
-        methods += [replace(method, eps=self.eps) for method in (self.fgsm, self.square, self.noise)]
-        specs: tuple[Any, ...] = tuple(Attacked(method=method) for method in methods)
-        asked, run = Evaluation(title="obfuscation checklist", specs=specs, along=(Clean(),)), ask.inputs.run
-        expected = ask.expected(asked)
+        run, only_answers = ask.inputs.run, queried.answers_of(ask.inputs.record) is not None
+        ladder, others = (self.square, ()) if only_answers else (self.pgd, (self.fgsm, self.square))
+        if only_answers:
+            run.report.notify("Tests a and b are left out: the model only answers, and PGD needs gradients.")
+        methods = [replace(ladder, eps=eps) for eps in self.distances]
+        methods += [replace(method, eps=self.eps) for method in (*others, self.noise)]
+        asked = ask.able(
+            Evaluation(
+                title="obfuscation checklist",
+                specs=tuple(Attacked(method=method) for method in methods),
+                along=(Clean(),),
+            )
+        )
+        specs, expected = asked.specs, ask.expected(asked)
         yield [*expected, _checklist_entry(self, expected[0], run)]
         found = ask(asked)
         pgd, *_, noise = (spec.by_draws(ask.draws) if ask.draws else spec for spec in specs)
@@ -71,7 +81,8 @@ def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run:
 def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
     """Each test, whether it holds, and its margin, which is positive if the test holds.
 
-    `entries` are the entries of PGD at each distance, FGSM, Square and random points. For a randomised model,
+    `entries` are the entries of PGD at each distance, FGSM, Square and random points, or for a model that
+    only answers, those of Square at each distance and of random points. For a randomised model,
     the entries contain standard errors over repeated passes, and a difference of at most two standard errors
     counts as noise. `missed` is the share of images that random points break and PGD does not break. `rare`
     is the share of images that is tolerated as chance.
@@ -84,17 +95,18 @@ def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
     def noise(*some: Entry) -> float:
         return 2 * math.hypot(*(entry.get("draws_error", 0.0) for entry in some))
 
-    *ladder, fgsm, square, _ = entries
+    ladder = [entry for entry in entries[:-1] if entry["attack"] == entries[0]["attack"]]
+    others = entries[len(ladder) : -1]
+    attack = "PGD" if entries[0]["attack"] == "pgd" else "Square"
     pgd, farthest, names = ladder[0], ladder[-1], [entry["metric"] for entry in ladder]
     rises = [(later["value"] - sooner["value"], noise(sooner, later)) for sooner, later in pairwise(ladder)]
     steepest, chance = max(rises, key=lambda rise: rise[0] - rise[1], default=(0.0, 0.0))
-    says = f"PGD's accuracy never rises with the distance ({', '.join(names)})"
+    says = f"{attack}'s accuracy never rises with the distance ({', '.join(names)})"
     return [
-        compared("a", fgsm),
-        compared("b", square),
+        *(compared(name, weak) for name, weak in zip("ab", others, strict=False)),
         _test("c", f"{farthest['metric']} is 0", -farthest["value"], rare),
         _test("d", says, -steepest, chance),
-        _test("e", "random points break nothing that PGD leaves", -missed, rare),
+        _test("e", f"random points break nothing that {attack} leaves", -missed, rare),
     ]
 
 

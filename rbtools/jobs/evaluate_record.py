@@ -15,8 +15,10 @@ import orjson
 
 from rbtools.evaluation import model_checks
 from rbtools.evaluation.accuracy import Clean
+from rbtools.evaluation.attacking import CannotRun
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution.run import Run
+from rbtools.inputs import queried
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import beside
 from rbtools.inputs.resolve import Inputs
@@ -50,14 +52,23 @@ class Ask:
         self.along: Entries = []
         self.asked: list[tuple[Inputs, Results]] = []
 
+    def able(self, evaluation: Evaluation) -> Evaluation:
+        """The evaluation, or what remains of it if the model only answers. Raises CannotRun."""
+        record = self.inputs.record
+        answers = queried.answers_of(record)
+        if answers is None:
+            return evaluation
+        return evaluation.for_answers(answers, eight_bit=queried.eight_bit(record))
+
     def expected(self, evaluation: Evaluation, place: Inputs | None = None) -> Entries:
         """The expected entries of the evaluation on the images of `place`, or of the record."""
-        judged = randomness.judged(self.inputs, evaluation, tell=False)
+        judged = randomness.judged(self.inputs, self.able(evaluation), tell=False)
         return expected_entries(place or self.inputs, judged)
 
     def __call__(self, evaluation: Evaluation, *places: Inputs) -> Any:
         """The results of the evaluation, or a list of its results on the images of each of `places`."""
-        judged, plan = randomness.judged(self.inputs, evaluation, tell=True), self.inputs.run.plan
+        able, plan = self.able(evaluation), self.inputs.run.plan
+        judged = randomness.judged(self.inputs, able, tell=True)
         calls = [partial(task_entries, inputs, judged) for inputs in places or [self.inputs]]
         found: list[Results] = [call() for call in calls] if plan is None else plan.each(calls)
         self.asked += zip(places or [self.inputs], found, strict=True)
@@ -124,6 +135,26 @@ class EvaluateJob(PlanJob):
     def plans(self) -> Sequence[Plan]:
         return [partial(evaluated, evaluation=one) for one in self.evaluations]
 
+    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+        able, refusals = self.able(record)
+        if refusals and not able:
+            raise refusals[0]
+        for wrong in refusals:
+            run.report.notify(f"Left out: {wrong}")
+        return PlanJob.__call__(replace(self, evaluations=able), record, run)
+
+    def able(self, record: dict[str, Any]) -> tuple[tuple[Evaluation, ...], list[CannotRun]]:
+        """The evaluations that can run if the record's model only answers, and why others cannot."""
+        answers, able, refusals = queried.answers_of(record), list[Evaluation](), list[CannotRun]()
+        for one in self.evaluations:
+            try:
+                if answers is not None:
+                    one.for_answers(answers, eight_bit=queried.eight_bit(record))
+                able.append(one)
+            except CannotRun as wrong:
+                refusals.append(wrong)
+        return (*able,), refusals
+
 
 @dataclass(frozen=True)
 class UnionJob(EvaluateJob):
@@ -134,6 +165,9 @@ class UnionJob(EvaluateJob):
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         record = super().__call__(record, run)
         if run.plan is not None:
+            return record
+        if self.able(record)[1]:
+            run.report.notify(f"{self.union} is left out, because not all of its attacks can run.")
             return record
         names = ", ".join(spec.name() for one in self.evaluations for spec in one.specs)
         return derived(f"{self.union}=union({names})").added(record, replace=run.replace)

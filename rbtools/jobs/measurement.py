@@ -20,7 +20,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.execution import resources
 from rbtools.execution.device import choose, environment
 from rbtools.execution.run import Run
-from rbtools.inputs import resolve
+from rbtools.inputs import queried, resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import Data, InMemory, data_of, named_data
 from rbtools.jobs import SplitJob, measure_batches
@@ -199,6 +199,11 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
         raise RbError(
             f"The measure {measure.name} needs trained weights, and the record has no checkpoint. Train it"
             f" first (rb-train --method trades),{advice}."
+        )
+    if queried.answers_of(record) is not None:
+        raise RbError(
+            f"The measure {measure.name} needs the weights or the gradients of a network, and this model only"
+            " answers. rb-attack, rb-corrupt, rb-pr, rb-ge and rb-certify need no more than answers."
         )
     if "trained" in wanted:
         resolve.checkpoint_name(record, run)

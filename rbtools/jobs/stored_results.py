@@ -22,7 +22,7 @@ from rbtools.evaluation.tiles import missing_tiles
 from rbtools.execution import precision, resources
 from rbtools.execution.dry_run import USUAL_SHARE
 from rbtools.execution.run import Run
-from rbtools.inputs import resolve
+from rbtools.inputs import queried, resolve
 from rbtools.inputs.data import Data, named_data
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import randomness, tile_calls
@@ -182,7 +182,8 @@ class _Unit:
     def arithmetic(self) -> dict[str, Any]:
         """The numerical settings of the computation that can change an outcome."""
         run = self.inputs.run
-        if not (run.settings.prepare and self.spec.searches):
+        only_answers = queried.answers_of(self.inputs.record) is not None
+        if only_answers or not (run.settings.prepare and self.spec.searches):
             return {"precision": "fp32"}
         return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
 
@@ -312,7 +313,8 @@ def _compute(
     complete = all(len(stored) >= inputs.n for stored in outcomes)
     # If an earlier run with more images left the outcomes, the file may be missing by now.
     with contextlib.suppress(RbError) if complete else contextlib.nullcontext():
-        if not complete or (checked and "checkpoint_file" in inputs.record):
+        checkable = "checkpoint_file" in inputs.record or queried.only_answers(inputs.record)
+        if not complete or (checked and checkable):
             resolve.checkpoint_of(inputs.record, run)  # a missing file is reported before torch is imported
             specs, to_files = [unit.spec for unit in missing], None
             evaluation = tile_calls.RecordEvaluation(inputs, title, specs, randomness.found(inputs))

@@ -12,20 +12,28 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError
 
+LEAST = 1e-12  # the least probability whose logarithm is taken
 _PROBED = 32  # images whose answers identify a model
 
 
 class AnsweringModel(nn.Module):
-    """A function from images float32 (N, C, H, W) in [0, 1] to labels (N,) or scores (N, K).
+    """A function from images float32 (N, C, H, W) in [0, 1] to labels (N,) or scores (N, K). If these are
+    probabilities (`probabilities`), their logarithms are returned, which are logits up to a constant.
 
     `answers` is "labels", or "logits" for scores, which have no gradient; attacks that need more are refused
     (`attacking.check_answers`). The module returns float32 (N, K); a label is 1 for its class and -1 for the
     others. The function may return arrays of NumPy. Raises RbError if it returns anything else.
     """
 
-    def __init__(self, function: Callable[[Tensor], Any], answers: str, classes: int) -> None:
+    def __init__(
+        self, function: Callable[[Tensor], Any], answers: str, classes: int, probabilities: bool = False
+    ) -> None:
         super().__init__()
         self.function, self.answers, self.classes = function, answers, classes
+        self.probabilities = probabilities
+
+    def __deepcopy__(self, memo: object) -> AnsweringModel:
+        return self  # it has no weights, and its function may be a process or a connection
 
     def forward(self, images: Tensor) -> Tensor:
         with torch.no_grad():
@@ -46,7 +54,8 @@ class AnsweringModel(nn.Module):
                 f"The model answered with {_shown(found)} for {len(images)} images. Expected scores"
                 f" ({len(images)}, {self.classes})."
             )
-        return found.to(images.device, torch.float32)
+        found = found.to(images.device, torch.float32)
+        return found.clamp_min(LEAST).log() if self.probabilities else found
 
 
 def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
@@ -60,7 +69,10 @@ def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
 
 def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
     """What the function returns for images, as a tensor."""
-    found = function(images.detach().clone())
+    try:
+        found = function(images.detach().clone())
+    except (TypeError, AttributeError, ValueError):  # a function of arrays cannot use a tensor
+        found = function(images.detach().cpu().numpy().copy())
     try:
         return torch.as_tensor(found).detach()
     except (TypeError, ValueError, RuntimeError) as wrong:
@@ -73,7 +85,7 @@ def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
 def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -> AnsweringModel | None:
     """The model of a function that answers with labels, or with scores without gradients, on a few images;
     None if its outputs are logits of a graph of torch. `classes` is the number of classes at least."""
-    with contextlib.suppress(RuntimeError):  # .numpy() of a tensor that requires a gradient
+    with contextlib.suppress(RuntimeError, TypeError, AttributeError, ValueError):  # a function of arrays
         leaf = images.detach().clone().requires_grad_(True)
         found = function(leaf.clone())  # it may change its images in place
         if isinstance(found, torch.Tensor) and found.requires_grad:
@@ -82,7 +94,8 @@ def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -
     if found.dim() == 1 and not found.is_floating_point() and found.dtype != torch.bool:
         return AnsweringModel(function, "labels", max(classes, int(found.max()) + 1))
     if found.dim() == 2 and len(found) == len(images) and found.is_floating_point():
-        return AnsweringModel(function, "logits", found.shape[1])
+        whole = bool((found.double().sum(1) - 1).abs().max() < 1e-3) and bool(found.min() >= 0)
+        return AnsweringModel(function, "logits", found.shape[1], probabilities=whole and found.shape[1] > 1)
     raise RbError(
         f"The model answered with {_shown(found)} for {len(images)} images. Expected labels as whole numbers"
         " (N,), or scores (N, classes)."

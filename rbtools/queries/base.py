@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rbtools.errors import RbError, shown
 from rbtools.lazy import np
-from rbtools.registry import Registered, rare_param
+from rbtools.registry import Registered, config, rare_param
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rbtools.execution.run import Access
 
+_option = partial(rare_param, group="Model")
 FORMS = ("label", "logits", "probs")
 
 
@@ -59,15 +63,32 @@ class KindOfModel(Registered):
     help: ClassVar[str]  # the help of this option
 
     text: str
-    pixels: str = rare_param(
+    pixels: str = _option(
         "uint8",
         "What the model is sent: 8-bit pixels, or with float, float32 pixels in [0, 1].",
         choices=("uint8", "float"),
     )
 
+    model_version: str | None = _option(
+        None,
+        "Version of the model, which identifies its answers.  [default: its answers on 32 fixed images, which"
+        " are asked in each run]",
+        metavar="TEXT",
+    )
+
+    @classmethod
+    def typed(cls, text: str, **options: Any) -> Self:
+        """The model that the user names by `text`, with options as they were typed. Raises RbError."""
+        return cls(text=text, **options)
+
     def open(self, access: Access) -> Service:
         """Reach the model. Raises RbError if this is not possible."""
         raise NotImplementedError
+
+    def fields(self) -> dict[str, str]:
+        """The texts that describe the model in a record, beside its space."""
+        given = {name: value for name, value in config(self).items() if value is not None and name != "text"}
+        return {"kind": self.name, "name": self.text, **given}
 
 
 def answers_of(objects: Iterable[Any], count: int) -> Answers:

@@ -26,9 +26,13 @@ SPACES = Registry(
 # Spaces whose architectures have names but cannot be listed.
 BY_NAME = Registry(
     "space",
-    {"python": "rbtools.spaces.own_code:python", "checkpoint": "rbtools.spaces.own_code:checkpoint"},
+    {
+        "python": "rbtools.spaces.own_code:python",
+        "checkpoint": "rbtools.spaces.own_code:checkpoint",
+        "answers": "rbtools.spaces.own_code:answers",
+    },
     group="named-spaces",
-    last=("python", "checkpoint"),
+    last=("python", "checkpoint", "answers"),
     closed=True,
 )
 

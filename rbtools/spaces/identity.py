@@ -19,9 +19,13 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
     fields = {key: arch[key] for key in (*_SIZES, *_TEXTS, "normalize") if key in arch}
     if "str" not in arch:
         fields["name"] = arch.get("name")
+    texts = (*_TEXTS, "name")
+    if arch.get("space") == "answers":  # every text says how the model is reached or asked
+        texts = (*texts, *(key for key, value in arch.items() if isinstance(value, str)))
+        fields |= {key: arch[key] for key in texts if key in arch}
     for key, value in fields.items():
         size = type(value) is int and 0 < value <= _SIZES.get(key, 0)
-        text = key in (*_TEXTS, "name") and isinstance(value, str)
+        text = key in texts and isinstance(value, str)
         if not (size or text or (key == "normalize" and _is_normalization(value))):
             raise RbError(
                 f"{whose} has the {key} {shown(repr(value))}. Expected what rb-arch writes: make it"

@@ -60,6 +60,11 @@ def checkpoint() -> Foreign:
     return Foreign(name="checkpoint", example="torchscript")
 
 
+def answers() -> Foreign:
+    """Models that only answer (`rbtools.queries`), which are reached by a command or an address."""
+    return Foreign(name="answers", example="a model given by --model-cmd")
+
+
 def code_digest(name: str) -> str:
     """Returns a digest of the source file of MODULE in MODULE:FUNCTION. MODULE is not imported.
 

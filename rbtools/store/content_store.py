@@ -8,13 +8,14 @@ folder has this layout, in which two hexadecimal digits name a folder:
     results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
     outcomes/ab/abcd...    the outcomes of the single examples of an evaluation, named by the key
     state/ab/abcd...       an unfinished training run, or a part of an evaluation, named by the key
+    answers/ab/abcd...     the answers of a model that only answers, a file of SQLite named by the model
     leases/ab/abcd...      leases of work in progress, which may be deleted if no process works
     cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`), and
                            classes of lists of examples, which may be deleted
 
-All files except objects end in a line with the SHA-256 of the bytes before this line; for outcomes and
-states, the hash covers their key followed by these bytes. A file counts as absent, and is written again, if
-this hash or the name of the file does not match the content, or if the file is a link or not a plain file.
+All files except objects and answers end in a line with the SHA-256 of the bytes before it; for outcomes
+and states, the hash covers their key followed by these bytes. A file counts as absent, and is written again,
+if this hash or the name of the file does not match the content, or if the file is a link or no plain file.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ from rbtools.store.checksum import (
 from rbtools.store.files import check_writable, write_whole
 
 FORMAT = 1
-KINDS = ("results", "outcomes", "objects", "state", "cache", "leases")
+KINDS = ("results", "outcomes", "objects", "state", "answers", "cache", "leases")
 FILE = "file:"
 _MARKER = canonical({"format": FORMAT, "what": "rbtools store"})
+_JOURNAL = "-journal"  # the end of the name of SQLite's file beside a file that is being written
 _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
 
 
@@ -156,6 +158,14 @@ class Store:
             return False
         return True
 
+    def answers_file(self, name: str) -> Path | None:
+        """The file for the answers of a model, whose folder exists then. Returns None without a store."""
+        path = self.path("answers", name)
+        if path is not None:
+            self._mark()
+            check_writable(path.parent)
+        return path
+
     # --- the cache: maps texts to texts ---------------------------------------------------------------
 
     def file_hash(self, path: str | os.PathLike[str]) -> str:
@@ -237,7 +247,8 @@ class Store:
             elif part.startswith(beginning[:2]):
                 for name in _listed(folder):
                     if name.startswith(beginning):
-                        yield folder / name, _NAME.fullmatch(name) is not None
+                        own = name.removesuffix(_JOURNAL) if kind == "answers" else name
+                        yield folder / name, _NAME.fullmatch(own) is not None
 
     def read(self, kind: str, name: str) -> Any | None:
         """The content of a file (`checksum.content`), or None if the file is absent or damaged."""
@@ -257,14 +268,17 @@ class Store:
 
     def _write(self, kind: str, name: str, data: bytes, *, sync: bool = True) -> None:
         path = self.path(kind, name)
-        if path is None or self.folder is None:
+        if path is None:
             return
-        marker = self.folder / "format.json"
-        if not marker.exists():
-            write_whole(marker, _MARKER)
+        self._mark()
         write_whole(path, data, sync=sync)
         if self.force:
             self._own.add((kind, name))
+
+    def _mark(self) -> None:
+        """Write the version of the layout, if this is the first file."""
+        if self.folder is not None and not (self.folder / "format.json").exists():
+            write_whole(self.folder / "format.json", _MARKER)
 
     def check(self) -> None:
         """Raise RbError if the folder is a store in another format, or if the path is not a folder."""

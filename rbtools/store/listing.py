@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from rbtools.plain_files import is_plain, read_plain
 from rbtools.records import SCHEMA, checksums, metric_name, trained
 from rbtools.store.checksum import DamagedFile, content
 from rbtools.store.content_store import KINDS, Store
+from rbtools.store.kept_answers import KeptAnswers
 
 _NAMED_BY_SPLIT = ("measure", "two-phase")  # kinds whose entries' names include the split
 
@@ -41,6 +43,12 @@ def records(store: Store, keys: Sequence[str] = ()) -> Iterator[ListedResult]:
             there = weights is not None and is_plain(weights)
             result["stored"]["checkpoint_bytes"] = weights.stat().st_size if weights and there else 0
         yield ListedResult(path, result)
+    for path in store.files("answers") if not keys else ():
+        if "-" not in path.name:
+            try:
+                yield ListedResult(path, answers_record(path))
+            except (OSError, RbError):
+                yield ListedResult(path, None)
 
 
 def _named(store: Store, keys: Sequence[str]) -> list[Path]:
@@ -71,11 +79,8 @@ def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         fields = _fields(kind, what, result["value"], about)
     except (LookupError, TypeError, AttributeError, ValueError):
         raise DamagedFile("what it describes does not match its name") from None
-    status = path.stat()
-    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
-    stored = {"kind": kind, "key": path.name, "bytes": status.st_size, "time": written}
     outcomes = {"outcomes": what["outcomes"]} if "outcomes" in what else {}
-    return {"schema": SCHEMA, **fields, "stored": {**stored, **outcomes}}
+    return {"schema": SCHEMA, **fields, "stored": {**_stored(kind, path), **outcomes}}
 
 
 def _fields(kind: str, what: Any, value: Any, about: Any) -> dict[str, Any]:
@@ -112,6 +117,22 @@ def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     """The fields of an architecture, in the order in which rb-arch writes them."""
     space = {"space": identity["space"]} if "space" in identity else {}
     return {**space, **about.get("arch", {}), **identity}
+
+
+def answers_record(path: Path) -> dict[str, Any]:
+    """The record of a model that only answers; `stored.answers` is the number of images whose answers are
+    kept. Raises RbError if the file is damaged."""
+    with contextlib.closing(KeptAnswers(path)) as kept:
+        fields, count = kept.about()
+    stored = {**_stored("answers", path), "answers": count}
+    arch = {"space": "answers", **fields}
+    return {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{path.name}", "stored": stored}
+
+
+def _stored(kind: str, path: Path) -> dict[str, Any]:
+    status = path.stat()
+    written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
+    return {"kind": kind, "key": path.name, "bytes": status.st_size, "time": written}
 
 
 def usage(store: Store) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def verify(store: Store) -> Iterator[Checked]:
     store.existing()
     for kind in KINDS:
         for path, own in store.walk(kind) if kind != "leases" else ():
-            if path.name.startswith("."):
+            if path.name.startswith(".") or (own and "-" in path.name):
                 continue
             try:
                 problem = _problem(store, kind, path) if own else FOREIGN
@@ -56,6 +56,12 @@ def _problem(store: Store, kind: str, path: Path) -> str | None:
             return None
         store.hash_now(path)  # this also replaces the cached hash
         return "its content does not match its name"
+    if kind == "answers":
+        try:
+            listing.answers_record(path)
+        except RbError as wrong:
+            return str(wrong)
+        return None
     try:
         fields = content(kind, path.name, read_plain(path, follow=False))
         if kind == "results":

@@ -1,0 +1,107 @@
+"""The records of models that only answer, and their models: what is reached by a command or an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rbtools import spaces
+from rbtools.errors import RbError, shown
+from rbtools.execution.run import Run
+from rbtools.inputs.data import Data, data_of, of_data
+from rbtools.queries import KINDS
+from rbtools.records import SCHEMA
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rbtools.queries.base import KindOfModel
+
+SPACE = "answers"  # the space of these models in records
+
+
+def only_answers(record: Mapping[str, Any]) -> bool:
+    arch = record.get("arch")
+    return isinstance(arch, Mapping) and arch.get("space") == SPACE
+
+
+def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
+    """The record of a model that the user names. Raises RbError if the model does not answer, or if its
+    answers do not fit the data."""
+    from rbtools.queries import model
+
+    data = data_of({}, run)
+    name, facts = model.identified(kind, data.about.shape, run)
+    if facts.get("scores", data.about.classes) != data.about.classes:
+        raise RbError(
+            f"The model answers with {facts['scores']} scores, and the data set has {data.about.classes}"
+            " classes. Name the data set that it was made for with --dataset, or give --classes."
+        )
+    arch = spaces.describe({"space": SPACE, **kind.fields()}, data.about.classes, data.about.shape)
+    run.kept[f"identified {name}"] = True
+    return {
+        "schema": SCHEMA,
+        "arch": arch,
+        **of_data(data),
+        "checkpoint": name,
+        "recognised": {"answers": facts["form"], "normalize_from": "model"},
+    }
+
+
+def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
+    """The model of a record. Raises RbError without --allow-code, because a record is not trusted."""
+    fields = {key: value for key, value in record["arch"].items() if key not in ("space", "kind", "name")}
+    kind, text = record["arch"].get("kind"), record["arch"].get("name")
+    if not run.selection.allow_code:
+        raise RbError(
+            f"The record's model is reached by {shown(str(text))}, which a record alone may not do. If you"
+            " trust it, add --allow-code."
+        )
+    cls = KINDS.load(kind) if isinstance(kind, str) and KINDS.knows(kind) else None
+    try:
+        if cls is not None and isinstance(text, str):
+            return cls(text=text, **fields)
+    except TypeError:
+        pass
+    raise RbError(f"The record's model {shown(repr(record['arch']), 80)} is of no known kind. Make it again.")
+
+
+def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
+    """Raise RbError if the record's model is not the one that answers now. It is asked once in a run."""
+    name = record.get("checkpoint")
+    if run.plan is not None or f"identified {name}" in run.kept:
+        return
+    from rbtools.queries import model
+
+    found, _ = model.identified(kind_of(record, run), data.about.shape, run)
+    if found != name:
+        raise RbError(
+            "The record's model answers the fixed images differently than when the record was made: it is"
+            " another model. Make a new record, or declare a version with --model-version."
+        )
+    run.kept[f"identified {name}"] = True
+
+
+def load(record: Mapping[str, Any], data: Data, run: Run) -> nn.Module:
+    from rbtools.queries import model
+
+    return model.loaded(
+        kind_of(record, run), record["checkpoint"], _form(record) or "", data.about.classes, run
+    )
+
+
+def answers_of(record: Mapping[str, Any]) -> str | None:
+    """What a record's model answers with, "logits" or "labels", or None if it has gradients."""
+    form = _form(record)
+    return None if form is None else "labels" if form == "label" else "logits"
+
+
+def _form(record: Mapping[str, Any]) -> str | None:
+    facts = record.get("recognised")
+    form = facts.get("answers") if isinstance(facts, dict) else None
+    return form if isinstance(form, str) else None
+
+
+def eight_bit(record: Mapping[str, Any]) -> bool:
+    """Whether the record's model is sent 8-bit images."""
+    return only_answers(record) and record["arch"].get("pixels") == "uint8"

@@ -1,0 +1,154 @@
+"""A model that only answers as a module of torch: what it is sent, what is kept, and what identifies it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import torch
+
+from rbtools.errors import RbError
+from rbtools.models.answering import AnsweringModel
+from rbtools.queries.base import Answers, KindOfModel, ModelFailure, Service
+from rbtools.store import digest
+from rbtools.store.kept_answers import KeptAnswers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.execution.run import Run
+
+_PROBES = 32  # images whose answers identify a model without a declared version
+_SAME = 1e-3  # scores that differ by less than this share of their range are equal
+
+
+class Questions:
+    """The function of an `AnsweringModel`: images (N, C, H, W) in [0, 1] to labels (N,) or scores (N, K).
+
+    With pixels "uint8", the model is sent the nearest 8-bit images. Equal images are sent once, and images
+    whose answers are kept are not sent. `asked` is the number of images that were sent and answered. Raises
+    RbError if more than `budget` images would be sent; those within the budget are sent and kept.
+    """
+
+    def __init__(
+        self, service: Service, form: str, pixels: str, kept: KeptAnswers, budget: int | None
+    ) -> None:
+        self.service, self.form, self.pixels, self.kept, self.budget = service, form, pixels, kept, budget
+        self.asked = 0
+
+    def __call__(self, images: Tensor) -> np.ndarray:
+        pixels = sent(images, self.pixels)
+        names = [hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in pixels]
+        place = {name: number for number, name in enumerate(names)}
+        known = self.kept.of([*place])
+        missing = [name for name in place if name not in known]
+        left = len(missing) if self.budget is None else min(self.budget - self.asked, len(missing))
+        if left:
+            known |= self._answers({name: pixels[place[name]] for name in missing[:left]})
+        if left < len(missing):
+            raise RbError(
+                f"The budget of {self.budget} queries is spent, and more are needed. The answers are kept:"
+                " repeat the command with a larger --budget to go on."
+            )
+        kind = np.int64 if self.form == "label" else np.float32
+        rows = np.stack([np.frombuffer(known[name], kind) for name in names])
+        if self.form == "label":
+            return rows[:, 0]
+        return rows
+
+    def close(self) -> None:
+        self.kept.close()
+
+    def _answers(self, images: Mapping[bytes, np.ndarray]) -> dict[bytes, bytes]:
+        """The model's answers by the names of images, which are then kept."""
+        answers = self.service.ask(np.stack([*images.values()]))
+        if answers.form != self.form:
+            raise ModelFailure(
+                f"The model answered with {answers.form}. Expected {self.form}, as for the first images."
+            )
+        found = {name: value.tobytes() for name, value in zip(images, answers.values, strict=True)}
+        self.asked += len(found)
+        self.kept.keep(found)
+        return found
+
+
+def sent(images: Tensor, pixels: str) -> np.ndarray:
+    """The images (N, C, H, W) in [0, 1] in the form (N, H, W, C) in which the model is sent them."""
+    last = images.detach().permute(0, 2, 3, 1)
+    if pixels == "uint8":
+        return last.mul(255).round().clamp(0, 255).to(torch.uint8).cpu().contiguous().numpy()
+    return last.float().cpu().contiguous().numpy()
+
+
+def loaded(kind: KindOfModel, name: str, form: str, classes: int, run: Run) -> AnsweringModel:
+    """The model called `name`, which answers in this form."""
+    key = f"questions to {name}"
+    if key not in run.kept:
+        kept = KeptAnswers(run.store.answers_file(name.removeprefix("sha256:")), kind.fields())
+        run.kept[key] = Questions(_service(kind, run), form, kind.pixels, kept, run.access.budget)
+    answers = "labels" if form == "label" else "logits"
+    return AnsweringModel(run.kept[key], answers, classes, probabilities=form == "probs")
+
+
+def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tuple[str, dict[str, Any]]:
+    """The name ("sha256:...") of a model, and facts: the form of its answers, and the number of its scores.
+
+    A declared version identifies the model, and its answers on 32 fixed images (C, H, W) if none is declared.
+    A model whose scores nearly equal those of a model that the store knows is that model. If the store knows
+    only other models that were reached in this way, this is reported.
+    """
+    fields = {**kind.fields(), "shape": list(shape)}
+    key = f"models:{digest(fields)}"
+    known = orjson.loads(run.store.get(key) or "[]")
+    if kind.model_version is not None and known:
+        return known[-1]["name"], known[-1]["facts"]
+    answers = _service(kind, run).ask(sent(probes(shape), kind.pixels))
+    facts = {"form": answers.form}
+    if answers.form != "label":
+        facts["scores"] = answers.values.shape[1]
+    for one in known:
+        if one["facts"] == facts and _are_equal(answers, np.asarray(one["answers"])):
+            return one["name"], facts
+    if known:
+        run.report.notify(
+            f"{kind.text} answers the {_PROBES} fixed images differently than before: it is another model,"
+            " and earlier answers are not used."
+        )
+    values = answers.values.astype(np.float64).round(4).tolist()
+    name = f"sha256:{hashlib.sha256(orjson.dumps([fields, facts, values])).hexdigest()}"
+    if kind.model_version is not None:
+        name = f"sha256:{hashlib.sha256(orjson.dumps(fields)).hexdigest()}"
+    run.store.put(key, orjson.dumps([*known, {"name": name, "facts": facts, "answers": values}]).decode())
+    return name, facts
+
+
+def _are_equal(answers: Answers, before: np.ndarray) -> bool:
+    if answers.form == "label" or before.shape != answers.values.shape:
+        return np.array_equal(answers.values, before)
+    return bool(np.abs(answers.values - before).max() <= _SAME * np.ptp(before) + 1e-6)
+
+
+def probes(shape: tuple[int, int, int]) -> Tensor:
+    """32 fixed images (C, H, W): random patterns, on which labels differ more than on noise of pixels."""
+    channels, height, width = shape
+    generator = torch.Generator().manual_seed(0)
+    images = []
+    for number in range(_PROBES):
+        cells = (2, 3, 5, 8)[number % 4]
+        pattern = torch.rand(1, channels, cells, cells, generator=generator)
+        image = torch.nn.functional.interpolate(pattern, (height, width), mode="bilinear", align_corners=True)
+        low, high = image.amin(), image.amax()
+        images.append((image - low) / (high - low))
+    return torch.cat(images)
+
+
+def _service(kind: KindOfModel, run: Run) -> Service:
+    """The service of a model, which is reached once in this process."""
+    key = f"service of {digest(kind.fields())}"
+    if key not in run.kept:
+        run.kept[key] = kind.open(run.access)
+    service: Service = run.kept[key]
+    return service
