@@ -104,4 +104,4 @@ def _form(record: Mapping[str, Any]) -> str | None:
 
 def eight_bit(record: Mapping[str, Any]) -> bool:
     """Whether the record's model is sent 8-bit images."""
-    return only_answers(record) and record["arch"].get("pixels") == "uint8"
+    return only_answers(record) and record["arch"].get("model_pixels") == "uint8"

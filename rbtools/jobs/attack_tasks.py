@@ -36,7 +36,7 @@ class MaskingChecklist(PlanJob):
         """The eps values of PGD: `eps` and each of 16/255, 32/255, 64/255, 128/255 and 1 that is larger."""
         return (self.eps, *(level / 255 for level in BEYOND if level / 255 > self.eps))
 
-    def plans(self) -> Sequence[Plan]:
+    def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
         return [self._tested]
 
     def _tested(self, ask: Ask) -> Iterator[Entries]:

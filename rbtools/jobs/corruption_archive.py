@@ -110,7 +110,7 @@ class ArchiveJob(PlanJob):
     def reads(self, run: Run) -> tuple[str, ...]:
         return ()  # the data set itself may be missing
 
-    def plans(self) -> Sequence[Plan]:
+    def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
         return [self._evaluated]
 
     def _evaluated(self, ask: Ask) -> Iterator[Entries]:

@@ -82,13 +82,14 @@ Plan = Callable[[Ask], Iterator[Entries]]
 class PlanJob(SplitJob):
     """A job that runs some plans, one after another, and adds their entries to a record."""
 
-    def plans(self) -> Sequence[Plan]:
+    def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
+        """The plans for a record. Raises RbError if none can run on its model."""
         raise NotImplementedError
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         """The record with the entries of the plans. Raises RbError if the model or the data are missing, or
         if the record has a result of the same name with another protocol."""
-        plans = self.plans()
+        plans = self.plans(record, run)
         if run.plan is not None and len(plans) > 1:
             run.plan.each([partial(_SinglePlan(plan), record, run) for plan in plans])
         for plan in plans:
@@ -103,7 +104,7 @@ class PlanJob(SplitJob):
 class _SinglePlan(PlanJob):
     plan: Plan
 
-    def plans(self) -> Sequence[Plan]:
+    def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
         return [self.plan]
 
 
@@ -132,16 +133,13 @@ class EvaluateJob(PlanJob):
 
     evaluations: tuple[Evaluation, ...]
 
-    def plans(self) -> Sequence[Plan]:
-        return [partial(evaluated, evaluation=one) for one in self.evaluations]
-
-    def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
+    def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
         able, refusals = self.able(record)
         if refusals and not able:
             raise refusals[0]
         for wrong in refusals:
             run.report.notify(f"Left out: {wrong}")
-        return PlanJob.__call__(replace(self, evaluations=able), record, run)
+        return [partial(evaluated, evaluation=one) for one in able]
 
     def able(self, record: dict[str, Any]) -> tuple[tuple[Evaluation, ...], list[CannotRun]]:
         """The evaluations that can run if the record's model only answers, and why others cannot."""

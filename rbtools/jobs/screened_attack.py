@@ -35,7 +35,8 @@ from rbtools.store import digest
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
-    from rbtools.inputs.resolve import Inputs
+    from rbtools.execution.run import Run
+from rbtools.inputs.resolve import Inputs
 
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings", "environment", "versions")
 _BROKEN = -1.0  # the margin of an image that a cheap attack breaks
@@ -107,7 +108,7 @@ class TwoPhaseJob(PlanJob):
     size: int | None = None
     goal: float | None = None
 
-    def plans(self) -> Sequence[Plan]:
+    def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
         return [self._estimates]
 
     def _estimates(self, ask: Ask) -> Iterator[Entries]:

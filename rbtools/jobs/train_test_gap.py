@@ -38,7 +38,7 @@ class GapJob(PlanJob):
     def reads(self, run: Run) -> tuple[str, ...]:
         return ("test", "train")
 
-    def plans(self) -> Sequence[Plan]:
+    def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
         return [partial(self._gaps, evaluation=one) for one in self.evaluations]
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Service(Protocol):
     """A model that is reached and ready for questions."""
 
     def ask(self, images: np.ndarray) -> Answers:
-        """The answers for images (N, H, W, C): uint8, or with `pixels` "float" float32 in [0, 1]. Raises
+        """The answers for images (N, H, W, C): uint8, or with `model_pixels` "float" float32 in [0, 1]. Raises
         ModelFailure if the model does not answer, also not after the model was started or asked again."""
 
     def close(self) -> None: ...
@@ -63,7 +63,7 @@ class KindOfModel(Registered):
     help: ClassVar[str]  # the help of this option
 
     text: str
-    pixels: str = _option(
+    model_pixels: str = _option(
         "uint8",
         "What the model is sent: 8-bit pixels, or with float, float32 pixels in [0, 1].",
         choices=("uint8", "float"),

@@ -88,7 +88,7 @@ def loaded(kind: KindOfModel, name: str, form: str, classes: int, run: Run) -> A
     key = f"questions to {name}"
     if key not in run.kept:
         kept = KeptAnswers(run.store.answers_file(name.removeprefix("sha256:")), kind.fields())
-        run.kept[key] = Questions(_service(kind, run), form, kind.pixels, kept, run.access.budget)
+        run.kept[key] = Questions(_service(kind, run), form, kind.model_pixels, kept, run.access.budget)
     answers = "labels" if form == "label" else "logits"
     return AnsweringModel(run.kept[key], answers, classes, probabilities=form == "probs")
 
@@ -105,7 +105,7 @@ def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tupl
     known = orjson.loads(run.store.get(key) or "[]")
     if kind.model_version is not None and known:
         return known[-1]["name"], known[-1]["facts"]
-    answers = _service(kind, run).ask(sent(probes(shape), kind.pixels))
+    answers = _service(kind, run).ask(sent(probes(shape), kind.model_pixels))
     facts = {"form": answers.form}
     if answers.form != "label":
         facts["scores"] = answers.values.shape[1]

@@ -147,13 +147,13 @@ def test_a_spent_budget_keeps_what_was_answered(program: Any, tmp_path: Path) ->
 
 
 def test_autoattack_on_scores_is_square_and_names_what_is_left_out(program: Any, tmp_path: Path) -> None:
-    record = measured(f"aa --eps 32 --model-cmd {program('logits')}", tmp_path, n=4)
-    found = entry(record, "square.32")
+    record = measured(f"aa --eps 128 --model-cmd {program('logits')}", tmp_path, n=4)
+    found = entry(record, "square.128")
     assert found["left_out"] == ["apgd-ce", "apgd-t", "fab-t"] and found["grid"] == "8bit"
     assert not any(name.startswith("aa") for name in record["metrics"])
-    alone = measured(f"square --eps 32 --model-cmd {program('logits')}", tmp_path, n=4)
-    assert "left_out" not in entry(alone, "square.32")
-    assert entry(alone, "square.32")["value"] == found["value"]
+    alone = measured(f"square --eps 128 --model-cmd {program('logits')}", tmp_path, n=4)
+    assert "left_out" not in entry(alone, "square.128")
+    assert entry(alone, "square.128")["value"] == found["value"]
 
 
 def test_a_preset_runs_what_can_run(program: Any, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_options_that_do_not_fit_are_refused(program: Any) -> None:
     for words, says in (
         ("--model-cmd x --checkpoint model.pt", "Both --model-cmd and --checkpoint are given"),
         ("--model-cmd x file.jsonl", "Both --model-cmd and FILE are given"),
-        ("--pixels float", "--pixels is for a model named by --model-cmd or --model-url"),
+        ("--model-pixels float", "--model-pixels is for a model named by --model-cmd or --model-url"),
     ):
         done = run("attack", f"none {words}")
         assert done.exit_code == 2 and says in done.stderr
