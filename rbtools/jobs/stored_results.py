@@ -302,7 +302,8 @@ def _compute(
         keys = digest({"tiles of": [unit.entries_key for unit in missing]})
         tiles = missing_tiles(outcomes, inputs.n, size)
         images = sum(len(tile.examples) for tile in tiles)
-        if run.plan.job in run.plan.waiting:  # its network is not trained yet
+        only_answers = queried.answers_of(inputs.record) is not None
+        if only_answers or run.plan.job in run.plan.waiting:  # it is not asked, or not trained yet
             run.plan.lacks(keys, title, len(tiles))
         each = tile_calls.seconds_per_pass(inputs) * images / max(run.placement.jobs, 1)
         most = [(unit.spec.most_passes, unit.spec.under_attack) for unit in missing]

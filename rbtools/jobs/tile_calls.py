@@ -25,6 +25,7 @@ from rbtools.evaluation.tiles import Tile, complete, stored_parts
 from rbtools.execution import device, precision, resources
 from rbtools.execution.engine import Call
 from rbtools.execution.run import Run
+from rbtools.inputs import queried
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import transfer
 
@@ -135,6 +136,8 @@ def _measured_by_workers(
     size = together(specs, resources.kind(run), inputs.data.about.shape)
     others = any(spec.needs for spec in specs)
     checks: list[Any] = []
+    # No two workers ask a model that only answers about the same images at the same time.
+    last = queried.answers_of(inputs.record) is not None
 
     def call(tile: Tile | None) -> Call:
         if tile is None:
@@ -142,7 +145,8 @@ def _measured_by_workers(
         return TileCall(arch, sent, tile if others else tile._replace(known={}), size)
 
     def measured(tiles: Iterator[Tile]) -> Iterator[tuple[Tile, Any]]:
-        for tile, result in by_workers(run, itertools.chain([None] if checked else [], tiles), call):
+        first = [None] if checked and not last else []
+        for tile, result in by_workers(run, itertools.chain(first, tiles), call):
             if tile is None:
                 checks.append(result)
             else:
@@ -158,6 +162,8 @@ def _measured_by_workers(
             store=run.store,
             shard=shard,
         )
+    if checked and last:
+        checks += [result for _, result in by_workers(run, [None], call)]
     return checks[0] if checks else None
 
 

@@ -43,8 +43,10 @@ class Service(Protocol):
     """A model that is reached and ready for questions."""
 
     def ask(self, images: np.ndarray) -> Answers:
-        """The answers for images (N, H, W, C): uint8, or with `model_pixels` "float" float32 in [0, 1]. Raises
-        ModelFailure if the model does not answer, also not after the model was started or asked again."""
+        """The answers for images (N, H, W, C): uint8, or with `model_pixels` "float" float32 in [0, 1].
+
+        Raises ModelFailure if the model does not answer, also not after it was started or asked again.
+        """
 
     def close(self) -> None: ...
 
