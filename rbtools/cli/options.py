@@ -6,6 +6,7 @@ user typed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -166,7 +167,7 @@ def sink_source(errors: str, **options: object) -> RecordSource:
 def _kind_of_model(options: dict[str, Any]) -> Any:
     """The model that only answers, if one is named; its options are removed. Raises UsageError."""
     typed = {name: options.pop(name) for name in _model_options()}
-    classes = [cls for _, cls in KINDS.loaded()]
+    classes = _kinds_of_model()
     named = [cls for cls in classes if typed[_python_name(cls.flag)] is not None]
     given = {name: value for name, value in typed.items() if value != _model_options()[name].default}
     if not named:
@@ -189,9 +190,18 @@ def _kind_of_model(options: dict[str, Any]) -> Any:
 
 
 @functools.cache
+def _kinds_of_model() -> list[Any]:
+    classes = []
+    for name in (*KINDS, *KINDS.plugins):
+        with contextlib.suppress(RbError):  # the module of an installed package fails
+            classes.append(KINDS.load(name))
+    return classes
+
+
+@functools.cache
 def _model_options() -> dict[str, Option]:
     """The options that name models which only answer, and those of their kinds."""
-    classes: list[Any] = [cls for _, cls in KINDS.loaded()]
+    classes = _kinds_of_model()
     fields = [
         (_python_name(cls.flag), str | None, _model(None, cls.help, metavar=cls.metavar)) for cls in classes
     ]

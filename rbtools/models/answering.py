@@ -36,6 +36,8 @@ class AnsweringModel(nn.Module):
         return self  # it has no weights, and its function may be a process or a connection
 
     def forward(self, images: Tensor) -> Tensor:
+        if not len(images):  # a function of the user need not accept this
+            return torch.zeros(0, self.classes, device=images.device)
         with torch.no_grad():
             found = answer(self.function, images)
         if self.answers == "labels":
@@ -69,10 +71,7 @@ def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
 
 def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
     """What the function returns for images, as a tensor."""
-    try:
-        found = function(images.detach().clone())
-    except (TypeError, AttributeError, ValueError):  # a function of arrays cannot use a tensor
-        found = function(images.detach().cpu().numpy().copy())
+    found = function(images.detach().clone())
     try:
         return torch.as_tensor(found).detach()
     except (TypeError, ValueError, RuntimeError) as wrong:
@@ -90,7 +89,11 @@ def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -
         found = function(leaf.clone())  # it may change its images in place
         if isinstance(found, torch.Tensor) and found.requires_grad:
             return None
-    found = answer(function, images)
+    try:
+        found = answer(function, images)
+    except (TypeError, AttributeError, ValueError):
+        function = _OfArrays(function)
+        found = answer(function, images)
     if found.dim() == 1 and not found.is_floating_point() and found.dtype != torch.bool:
         return AnsweringModel(function, "labels", max(classes, int(found.max()) + 1))
     if found.dim() == 2 and len(found) == len(images) and found.is_floating_point():
@@ -100,6 +103,16 @@ def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -
         f"The model answered with {_shown(found)} for {len(images)} images. Expected labels as whole numbers"
         " (N,), or scores (N, classes)."
     )
+
+
+class _OfArrays:
+    """A function of arrays of NumPy, which cannot use a tensor, as a function of tensors."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, images: Tensor) -> Any:
+        return self.function(images.detach().cpu().numpy().copy())
 
 
 def _shown(found: Tensor) -> str:

@@ -1,6 +1,7 @@
-"""One file outside the package: a threat and its attack, an attack on labels, a model that is a function.
+"""One file outside the package: a threat and its attack, an attack on labels, a model that is a function, and
+a kind of model.
 
-An entry point registers the attacks: nothing else is needed for all tools to know them.
+An entry point registers the attacks and the kind of model: nothing else is needed for all tools to know them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rbtools.attacks.base import Attack
+from rbtools.queries.base import Answers, KindOfModel
 from rbtools.registry import param
 from rbtools.threats.base import Threat
 
@@ -127,3 +129,22 @@ def brightest(classes: int) -> Callable[[Tensor], Any]:
         return torch.stack([part.mean(1) for part in parts], 1).argmax(1).numpy()
 
     return labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brightest(KindOfModel):
+    """A kind of model: the function `brightest`, reached by its number of classes."""
+
+    name: ClassVar[str] = "brightest"
+    flag: ClassVar[str] = "--model-brightest"
+    metavar: ClassVar[str] = "CLASSES"
+    help: ClassVar[str] = "Evaluate the model whose class is the brightest of this many parts of the image."
+
+    def open(self, access: Any) -> Brightest:
+        return self
+
+    def ask(self, images: Any) -> Answers:
+        pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float()
+        return Answers("label", brightest(int(self.text))(pixels))
+
+    def close(self) -> None: ...

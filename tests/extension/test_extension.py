@@ -36,7 +36,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shifts\nVersion: 1\n")
     points = "shift = shifts:ShiftSearch\nlabel-walk = shifts:LabelWalk\n"
-    (about / "entry_points.txt").write_text(f"[rbtools.attacks]\n{points}")
+    kinds = "[rbtools.models]\nbrightest = shifts:Brightest\n"
+    (about / "entry_points.txt").write_text(f"[rbtools.attacks]\n{points}{kinds}")
     arch = rb(folder, "arch", "--sample 1 --seed 3 --cells 1 --channels 4")
     trained = rb(folder, "train", "--method erm --epochs 2 --dataset digits", arch)
     (folder / "trained.jsonl").write_text(trained)
@@ -268,3 +269,15 @@ for attack in (BadSearch(), NoField()):
     said = python(site, program)
     assert "The threat bad makes values outside [0, 1]" in said
     assert "lacks the field 'pixels' of its threat shift" in said
+
+
+def test_its_kind_of_model_is_evaluated_and_recognised_in_a_record(site: Path) -> None:
+    assert "--model-brightest CLASSES" in rb(site, "attack", "label-walk --help")
+    words = f"label-walk --eps 64 --starts 2 --n {N}"
+    record = only(rb(site, "attack", f"{words} --model-brightest 10"))
+    assert record["arch"]["kind"] == "brightest" and "label-walk.64" in record["metrics"]
+    again = only(rb(site, "attack", "shift --pixels 1 --n 20 --allow-code", json.dumps(record)))
+    assert again["metrics"]["shift.1"] <= record["metrics"]["acc"]
+    refused = rb(site, "attack", f"pgd --eps 8 --n {N} --model-brightest 10", status=1)
+    assert "The attack pgd needs gradients, and the model answers with labels alone" in refused
+    assert "label-walk" in refused and "shift" in refused
