@@ -118,9 +118,11 @@ def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
 
 
 def shards_of(path: str | os.PathLike[str]) -> list[str]:
-    """The files that the index of a checkpoint in several files (`*.index.json`) lists; empty for any other
-    file. Raises OSError if the index cannot be read, and RbError if it lists no files, or files in another
-    folder."""
+    """The other files of a checkpoint: those that an index (`*.index.json`) lists, or the file of weights
+    beside an ONNX model (`*.onnx.data`). Raises OSError if the index cannot be read, and RbError if it lists
+    no files, or files in another folder."""
+    if os.fspath(path).endswith(".onnx") and os.path.isfile(weights := f"{os.fspath(path)}.data"):
+        return [weights]
     if not os.fspath(path).endswith(".index.json"):
         return []
     try:

@@ -301,9 +301,10 @@ def _say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run)
         per_image = isinstance(facts["normalize"], str)
         values = "" if per_image else " ".join(map(numbers, facts["normalize"]))
         normalised = "each image normalised by itself" if per_image else f"normalised {values}"
+    answers = f"; answers with {facts['answers']}" if "answers" in facts else ""
     run.report.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
-        f" {normalised} ({why}).{_tried(facts)}"
+        f" {normalised} ({why}){answers}.{_tried(facts)}"
     )
     if facts.get("others") and "member" not in arch:
         run.report.notify(

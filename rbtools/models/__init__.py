@@ -51,6 +51,16 @@ FAMILIES = Registry(
     },
 )
 
+# Formats of checkpoints that contain the graph or the code of their network (`programs.ProgramFormat`).
+PROGRAMS = Registry(
+    "format of programs",
+    {
+        "torch.export": "rbtools.models.programs:TorchExport",
+        "torchscript": "rbtools.models.programs:TorchScript",
+        "onnx": "rbtools.models.onnx_model:Onnx",
+    },
+)
+
 
 def build(
     arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int], allow_code: bool = False

@@ -63,9 +63,9 @@ def load(
     normalisation fit, or if the data set does not agree with the file. The global random state is unchanged.
     """
     path, hints = Path(path), hints or NormalizationHints()
-    kind = programs.kind_of_file(path) if allow_code and path.is_file() else None
-    if kind is not None:
-        return _program(path, kind, arch, classes, shape, hints)
+    form = programs.format_of_file(path, allow_code) if path.is_file() else None
+    if form is not None:
+        return _program(path, form, arch or {}, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
     classes, channels = _classes_and_channels(checkpoint, classes, shape)
     archs, facts = _architectures(checkpoint, arch, hints)
@@ -300,15 +300,15 @@ def _output(network: nn.Module, shape: Shape) -> Any:
 
 def _program(
     path: Path,
-    kind: str,
-    arch: Mapping[str, Any] | None,
+    form: type[programs.ProgramFormat],
+    arch: Mapping[str, Any],
     classes: int | None,
     shape: tuple[int, int, int] | None,
     hints: NormalizationHints,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
-    program = programs.load(path, kind)
+    program, fields, facts, choices = programs.load(path, form, arch, shape, hints)
     _check_own(path, program, None, shape)
     check_input.keep_images(program, shape)
     n_classes = programs.classes_of(program, shape, path)
@@ -318,10 +318,10 @@ def _program(
             " Name the data set that it was trained for with --dataset.",
             n_classes,
         )
-    choices = normalising.of_program(program, path, hints, shape[0])
-    if arch and "normalize" in arch:
+    if "normalize" in arch:
         choices = Choices({RAW: {"normalize": arch["normalize"]}}, "given")
-    candidate = {"space": "checkpoint", "name": kind}, program
+    choices = choices or normalising.of_program(program, path, hints, shape[0])
+    candidate = {"space": "checkpoint", "name": form.name, **fields}, program
     whole, model, more = _decided(path, [candidate], choices, hints, _given, named=False)
-    facts = {"format": kind, "classes": n_classes, "shape": list(shape), "arch_from": "program"}
+    facts = {"format": form.name, "classes": n_classes, "shape": list(shape), "arch_from": "program", **facts}
     return model.eval(), whole, {**facts, **more, "normalize": _given(whole)}

@@ -1,4 +1,7 @@
-"""Checkpoints that are programs: TorchScript and torch.export files contain the code of their network."""
+"""Checkpoints that contain the graph or the code of their network: TorchScript, torch.export and ONNX files.
+
+To add a format, add one file with a subclass of `ProgramFormat` and one line in `models.PROGRAMS`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,19 @@ import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.models import Shape
+from rbtools.models import PROGRAMS, Shape
 from rbtools.plain_files import opened, plain
 
-TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
+if TYPE_CHECKING:
+    from rbtools.models.normalising import Choices, NormalizationHints
+
+ZIP = b"PK\x03\x04"
 
 
 class Program(nn.Module):
@@ -32,49 +38,110 @@ class Program(nn.Module):
         return self.program(images)
 
 
-def kind_of_file(path: Path) -> str | None:
-    """Returns `TORCHSCRIPT` or `EXPORT`, and None for other files."""
+class Loaded(NamedTuple):
+    """A loaded program, further fields of its architecture, facts about it, and its possible normalisations
+    (None: they are those of `normalising.of_program`)."""
+
+    network: nn.Module
+    arch: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] = {}
+    choices: Choices | None = None
+
+
+class ProgramFormat:
+    """A format of programs. `name` is the name of the architectures, and `what` describes a file. If loading
+    a file can run code in it, `runs_code` is true, and the user must allow it first."""
+
+    name: ClassVar[str]
+    what: ClassVar[str]
+    runs_code: ClassVar[bool] = True
+
+    @staticmethod
+    def holds(head: bytes, names: Sequence[str]) -> bool:
+        """Whether a file is of this format, by its first bytes and the names in its zip archive, if any."""
+        raise NotImplementedError
+
+    @staticmethod
+    def read(path: Path, arch: Mapping[str, Any], shape: Shape, hints: NormalizationHints) -> Loaded:
+        """Load a file for images of a shape. `arch` has the fields that a record or the user gives. Any
+        exception but RbError counts as a damaged file."""
+        raise NotImplementedError
+
+
+class TorchExport(ProgramFormat):
+    name, what = "torch.export", "a program from torch.export"
+
+    @staticmethod
+    def holds(head: bytes, names: Sequence[str]) -> bool:
+        return any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names)
+
+    @staticmethod
+    def read(path: Path, arch: Mapping[str, Any], shape: Shape, hints: NormalizationHints) -> Loaded:
+        with opened(path) as file:  # given a path, torch warns of other file extensions
+            return Loaded(Program(torch.export.load(file).module()))
+
+
+class TorchScript(ProgramFormat):
+    name, what = "torchscript", "a TorchScript program"
+
+    @staticmethod
+    def holds(head: bytes, names: Sequence[str]) -> bool:
+        return any("/code/" in name or name.endswith("/constants.pkl") for name in names)
+
+    @staticmethod
+    def read(path: Path, arch: Mapping[str, Any], shape: Shape, hints: NormalizationHints) -> Loaded:
+        return Loaded(Program(torch.jit.load(str(plain(path)), map_location="cpu").eval()))
+
+
+def format_of_file(path: Path, allow_code: bool) -> type[ProgramFormat] | None:
+    """The format of a program that may be loaded; None for other files."""
     try:
-        with zipfile.ZipFile(plain(path)) as archive:
-            return kind_of_archive(archive.namelist())
+        with opened(path) as file:
+            head = file.read(64)
+        names: list[str] = []
+        if allow_code and head.startswith(ZIP):
+            with zipfile.ZipFile(plain(path)) as archive:
+                names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return None
+    form = format_of(head, names)
+    return form if form is None or allow_code or not form.runs_code else None
 
 
-def kind_of_archive(names: Sequence[str]) -> str | None:
-    if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
-        return EXPORT
-    if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
-        return TORCHSCRIPT
-    return None
+def format_of(head: bytes, names: Sequence[str]) -> type[ProgramFormat] | None:
+    return next((form for _, form in PROGRAMS.loaded() if form.holds(head, names)), None)
 
 
-def refusal(path: Path, kind: str) -> RbError:
-    what = "a TorchScript program" if kind == TORCHSCRIPT else "a program from torch.export"
+def refusal(path: Path, form: type[ProgramFormat]) -> RbError:
     return RbError(
-        f"The checkpoint {path} is {what}, and loading it could run code. If you trust it, add --allow-code;"
-        " else save the weights alone: torch.save(model.state_dict(), FILE)."
+        f"The checkpoint {path} is {form.what}, and loading it could run code. If you trust it, add"
+        " --allow-code; else save the weights alone: torch.save(model.state_dict(), FILE)."
     )
 
 
-def load(path: Path, kind: str) -> Program:
-    """Load a program, which may run code that the user must allow first. Raises RbError if this fails."""
+def load(
+    path: Path,
+    form: type[ProgramFormat],
+    arch: Mapping[str, Any],
+    shape: Shape,
+    hints: NormalizationHints,
+) -> Loaded:
+    """Load a program. Raises RbError if this fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but its files are still in use
-            if kind == TORCHSCRIPT:
-                return Program(torch.jit.load(str(plain(path)), map_location="cpu").eval())
-            with opened(path) as file:  # given a path, torch warns of other file extensions
-                return Program(torch.export.load(file).module())
+            return form.read(path, arch, shape, hints)
+    except RbError:
+        raise
     except Exception as error:  # the program's loader may raise anything
         first, *_ = str(error).split("\n")
         raise RbError(
-            f"The checkpoint {path} looks like a {kind} program and does not load"
-            f" ({type(error).__name__}: {first[:160]}). Was it saved by another version of torch?"
+            f"The checkpoint {path} looks like {form.what} and does not load ({type(error).__name__}:"
+            f" {first[:160]}). Is the file whole, and was it saved by another version?"
         ) from None
 
 
-def classes_of(program: Program, shape: Shape, path: Path) -> int:
+def classes_of(program: nn.Module, shape: Shape, path: Path) -> int:
     """Returns the number of logits. Raises RbError if the program fails or returns something else."""
     try:
         with torch.no_grad():

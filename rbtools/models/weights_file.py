@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
         return _read_safetensors(path, size)
     if head.startswith(b"BZh"):
         return published.read_pickle(path), {}, "nats-bench"
-    zipped = head.startswith(b"PK\x03\x04")
+    zipped = head.startswith(programs.ZIP)
     if not zipped and not re.match(rb"\x80[\x02-\x05]", head):
         raise RbError(f"The checkpoint {path} is {_description(path, head)}. {WANTED}.")
     return _read_torch(path, size, zipped), {}, "torch"
@@ -97,7 +97,7 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
 
 
 def _refuse_other_zips(path: Path, names: list[str]) -> None:
-    program = programs.kind_of_archive(names)
+    program = programs.format_of(b"", names)
     if program is not None:
         raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):
@@ -141,11 +141,8 @@ def _description(path: Path, head: bytes) -> str:
     for place, magic, name in _OTHER_FORMATS:
         if head.startswith(magic, place):
             return f"{name}, which may contain the weights: unpack it first" if "archive" in name else name
-    if head[:1] == b"\x08" and path.suffix == ".onnx":
-        return (
-            "an ONNX model, which has no gradients. Save the network that it was exported from:"
-            f" torch.save(model.state_dict(), FILE). Without that, {WITHOUT_A_NETWORK}"
-        )
+    if (program := programs.format_of(head, [])) is not None:
+        return f"{program.what} and no file of weights"
     text = head.decode("utf-8", "replace").strip()
     if head.startswith((b"#!", b"\x7fELF", b"MZ")):
         return f"a program, which has no weights; {WITHOUT_A_NETWORK}"

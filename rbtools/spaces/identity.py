@@ -7,7 +7,7 @@ from rbtools.errors import RbError, shown
 
 # The fields, besides the name, that determine the network of an architecture. Sizes with their largest value.
 _SIZES = {"channels": 1 << 20, "cells": 1000, "patch": 1 << 20, "side": 1 << 20, "width": 1 << 24}
-_TEXTS = tuple("space str stem pool shortcut activation eps member code inputs".split())
+_TEXTS = tuple("space str stem pool shortcut activation eps member code inputs answers".split())
 
 
 def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[str, Any]:

@@ -56,7 +56,7 @@ def python() -> Foreign:
 
 
 def checkpoint() -> Foreign:
-    """Programs (TorchScript, torch.export), whose checkpoint contains the network."""
+    """Programs (TorchScript, torch.export, ONNX), whose checkpoint contains the network."""
     return Foreign(name="checkpoint", example="torchscript")
 
 
