@@ -348,9 +348,8 @@ def record_in_memory(model: Any, data: Any) -> InMemory:
     )
     fingerprint = images_hash(images, labels)
     arch = {"space": "memory", "name": weights["class"].rpartition(".")[2]}
-    fields: dict[str, Any] = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
-    if answers is not None:
-        fields["recognised"] = {"answers": "label" if answers == "labels" else answers}
+    arch |= {} if answers is None else {"answers": answers}
+    fields = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
     split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, dataset=dataset)
     return InMemory(fields, model, split)
 

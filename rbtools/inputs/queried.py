@@ -10,6 +10,7 @@ from rbtools.errors import RbError, shown
 from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of, of_data
 from rbtools.queries import KINDS
+from rbtools.queries.base import FORMS
 from rbtools.records import SCHEMA
 
 if TYPE_CHECKING:
@@ -37,20 +38,22 @@ def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
             f"The model answers with {facts['scores']} scores, and the data set has {data.about.classes}"
             " classes. Name the data set that it was made for with --dataset, or give --classes."
         )
-    arch = spaces.describe({"space": SPACE, **kind.fields()}, data.about.classes, data.about.shape)
+    answers = "labels" if facts["form"] == "label" else "logits"
+    arch = {"space": SPACE, **kind.fields(), "answers": answers}
     run.kept[f"identified {name}"] = True
     return {
         "schema": SCHEMA,
-        "arch": arch,
+        "arch": spaces.describe(arch, data.about.classes, data.about.shape),
         **of_data(data),
         "checkpoint": name,
-        "recognised": {"answers": facts["form"], "normalize_from": "model"},
+        "recognised": {"form": facts["form"], "normalize_from": "model"},
     }
 
 
 def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
     """The model of a record. Raises RbError without --allow-code, because a record is not trusted."""
-    fields = {key: value for key, value in record["arch"].items() if key not in ("space", "kind", "name")}
+    of_record = ("space", "kind", "name", "answers")
+    fields = {key: value for key, value in record["arch"].items() if key not in of_record}
     kind, text = record["arch"].get("kind"), record["arch"].get("name")
     if not run.selection.allow_code:
         raise RbError(
@@ -83,23 +86,20 @@ def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
 
 
 def load(record: Mapping[str, Any], data: Data, run: Run) -> nn.Module:
+    """The model of a record. Raises RbError if it cannot be reached."""
     from rbtools.queries import model
 
-    return model.loaded(
-        kind_of(record, run), record["checkpoint"], _form(record) or "", data.about.classes, run
-    )
+    facts = record.get("recognised")
+    form = facts.get("form") if isinstance(facts, dict) else None
+    if form not in FORMS:
+        raise RbError(f"The record's model has the answers {shown(repr(form), 40)}. Make the record again.")
+    return model.loaded(kind_of(record, run), record["checkpoint"], form, data.about.classes, run)
 
 
 def answers_of(record: Mapping[str, Any]) -> str | None:
     """What a record's model answers with, "logits" or "labels", or None if it has gradients."""
-    form = _form(record)
-    return None if form is None else "labels" if form == "label" else "logits"
-
-
-def _form(record: Mapping[str, Any]) -> str | None:
-    facts = record.get("recognised")
-    form = facts.get("answers") if isinstance(facts, dict) else None
-    return form if isinstance(form, str) else None
+    answers = record["arch"].get("answers")
+    return answers if answers in ("logits", "labels") else None
 
 
 def eight_bit(record: Mapping[str, Any]) -> bool:
