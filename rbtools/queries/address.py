@@ -1,0 +1,93 @@
+"""An address as a model: a server that is sent batches of images by HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rbtools.errors import RbError, shown
+from rbtools.plain_files import read_settings
+from rbtools.queries.base import KindOfModel, Service
+from rbtools.registry import rare_param
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from rbtools.execution.run import Access
+
+_option = partial(rare_param, group="Model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddressModel(KindOfModel):
+    """A server. `request` is the text of the template, which the command line reads from a file."""
+
+    name = "url"
+    flag = "--model-url"
+    metavar = "URL"
+    help = "Evaluate a server that answers batches of images, sent by POST to this address (see --protocol)."
+
+    protocol: str = _option(
+        "npy",
+        "What --model-url is sent: a .npy array, the JSON of --request, or the open inference protocol (v2)"
+        " of KServe, where the address ends in v2/models/NAME.",
+        choices=("npy", "json", "kserve"),
+    )
+    request: str | None = _option(
+        None,
+        'JSON that --model-url is sent. The text "{images}" in it becomes a list of PNG images in base64, or'
+        " {image} a single one, so that each image is a request.",
+        metavar="FILE",
+    )
+    answer: str | None = _option(
+        None,
+        "JMESPath expression that selects the answers from the JSON of --model-url, such as predictions or"
+        " [*].scores.",
+        metavar="EXPRESSION",
+    )
+
+    @classmethod
+    def typed(cls, text: str, **options: Any) -> Self:
+        """The model that the user names, where `request` is the name of a file. Raises RbError."""
+        if path := options.get("request"):
+            try:
+                options = {"protocol": "json", **options, "request": read_settings(path)}
+            except (OSError, ValueError) as wrong:
+                reason = getattr(wrong, "strerror", None) or "it is not UTF-8 text"
+                raise RbError(f"Cannot read --request {shown(path)}: {reason}.") from None
+        return cls(text=text, **options)
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.text)
+            user, known = (
+                parts.username or parts.password,
+                parts.scheme in ("http", "https") and parts.hostname,
+            )
+            known = known and (parts.port or 80) and self.text.isprintable() and " " not in self.text
+        except ValueError:
+            user, known = None, False
+        if user is not None:  # not shown, because it may be a password
+            raise RbError(
+                "The address contains a user or a password, which would be in records. Give a header in a"
+                " file with --headers, such as Authorization: Basic ..."
+            )
+        if not known:
+            raise RbError(f"{shown(self.text)} is no address. Expected http://HOST... or https://HOST...")
+        if (self.protocol == "json") != (self.request is not None):
+            raise RbError("The protocol json needs --request FILE, and the other protocols have none.")
+        if self.request is not None and ('"{images}"' in self.request) == ("{image}" in self.request):
+            raise RbError('Expected either "{images}" or {image} in the JSON of --request.')
+        if self.request is not None and self.pixels != "uint8":
+            raise RbError("PNG images have 8-bit pixels. Leave out --pixels float, or use --protocol npy.")
+
+    def open(self, access: Access) -> Service:
+        try:
+            from rbtools.queries.http_service import HttpService
+        except ImportError as missing:
+            raise RbError(
+                f"--model-url needs the package {missing.name}. Run pip install 'rbtools[url]'."
+            ) from None
+        return HttpService(self, access)
