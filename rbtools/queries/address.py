@@ -62,11 +62,9 @@ class AddressModel(KindOfModel):
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.text)
-            user, known = (
-                parts.username or parts.password,
-                parts.scheme in ("http", "https") and parts.hostname,
-            )
-            known = known and (parts.port or 80) and self.text.isprintable() and " " not in self.text
+            user, web = parts.username or parts.password, parts.scheme in ("http", "https")
+            plain = self.text.isprintable() and " " not in self.text
+            known = bool(web and plain and parts.hostname and (parts.port or 80))
         except ValueError:
             user, known = None, False
         if user is not None:  # not shown, because it may be a password
@@ -80,8 +78,10 @@ class AddressModel(KindOfModel):
             raise RbError("The protocol json needs --request FILE, and the other protocols have none.")
         if self.request is not None and ('"{images}"' in self.request) == ("{image}" in self.request):
             raise RbError('Expected either "{images}" or {image} in the JSON of --request.')
-        if self.request is not None and self.pixels != "uint8":
-            raise RbError("PNG images have 8-bit pixels. Leave out --pixels float, or use --protocol npy.")
+        if self.request is not None and self.model_pixels != "uint8":
+            raise RbError(
+                "PNG images have 8-bit pixels. Leave out --model-pixels float, or use --protocol npy."
+            )
 
     def open(self, access: Access) -> Service:
         try:

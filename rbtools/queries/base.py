@@ -31,7 +31,7 @@ class ModelFailure(RbError):
         self.image = image
 
 
-class Answers(NamedTuple):
+class BatchAnswers(NamedTuple):
     """The answers for N images: `form` is "label", "logits" or "probs". `values` are class numbers int64
     (N,), or scores float32 (N, K)."""
 
@@ -42,7 +42,7 @@ class Answers(NamedTuple):
 class Service(Protocol):
     """A model that is reached and ready for questions."""
 
-    def ask(self, images: np.ndarray) -> Answers:
+    def ask(self, images: np.ndarray) -> BatchAnswers:
         """The answers for images (N, H, W, C): uint8, or with `model_pixels` "float" float32 in [0, 1].
 
         Raises ModelFailure if the model does not answer, also not after it was started or asked again.
@@ -93,7 +93,7 @@ class KindOfModel(Registered):
         return {"kind": self.name, "name": self.text, **given}
 
 
-def answers_of(objects: Iterable[Any], count: int) -> Answers:
+def answers_of(objects: Iterable[Any], count: int) -> BatchAnswers:
     """The answers of `count` images from JSON objects {"label": 3}, {"logits": [...]} or {"probs": [...]}.
 
     Raises ModelFailure for another number of objects, for other objects, and for answers of several forms.
@@ -118,7 +118,7 @@ def answers_of(objects: Iterable[Any], count: int) -> Answers:
             f"The model gave {len(given)} answers for {count} images. Expected one for each image.",
             min(len(given), count - 1),
         )
-    return Answers(form, np.asarray(rows, np.int64 if form == "label" else np.float32))
+    return BatchAnswers(form, np.asarray(rows, np.int64 if form == "label" else np.float32))
 
 
 def _value(form: str, value: Any, number: int) -> Any:

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, one_line, shown
-from rbtools.queries.base import Answers, KindOfModel, ModelFailure, Service, answers_of
+from rbtools.queries.base import BatchAnswers, KindOfModel, ModelFailure, Service, answers_of
 from rbtools.queries.wire import as_npy, parsed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class CommandService:
         self.text, self.timeout = text, timeout
         self.program = Program(shlex.split(text))
 
-    def ask(self, images: np.ndarray) -> Answers:
+    def ask(self, images: np.ndarray) -> BatchAnswers:
         data, failure = as_npy(images), ModelFailure("")
         for _ in range(2):
             if not self.program.end.alive:

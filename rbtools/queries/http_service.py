@@ -14,7 +14,7 @@ from jmespath.exceptions import JMESPathError
 from PIL import Image
 
 from rbtools.errors import RbError, shown
-from rbtools.queries.base import Answers, ModelFailure, answers_of
+from rbtools.queries.base import BatchAnswers, ModelFailure, answers_of
 from rbtools.queries.http_client import HttpClient
 from rbtools.queries.wire import as_npy, parsed
 
@@ -37,7 +37,7 @@ class HttpService:
             raise RbError(f"The template of --request is not JSON: {wrong}.") from None
         self.kserve = KServe(self.client, model.text) if model.protocol == "kserve" else None
 
-    def ask(self, images: np.ndarray) -> Answers:
+    def ask(self, images: np.ndarray) -> BatchAnswers:
         try:
             return answers_of(_named([*self._answers(images)]), len(images))
         except ModelFailure as wrong:
@@ -119,7 +119,7 @@ class KServe:
     def _tensor(self, images: np.ndarray) -> np.ndarray:
         if (self.type == "UINT8") != (images.dtype == np.uint8):
             if self.type == "UINT8":
-                raise ModelFailure("The server takes 8-bit pixels. Leave out --pixels float.")
+                raise ModelFailure("The server takes 8-bit pixels. Leave out --model-pixels float.")
             images = np.float32(images) / np.float32(255)
         for tensor in (images, images.transpose(0, 3, 1, 2)):
             sizes = zip(self.shape, tensor.shape, strict=False)
@@ -127,7 +127,8 @@ class KServe:
                 return tensor
         raise ModelFailure(
             f"The server takes arrays of the shape {self.shape}, and the images are {[*images.shape]} or,"
-            f" with channels first, {[*images.transpose(0, 3, 1, 2).shape]}. Name fitting images with --dataset."
+            f" with channels first, {[*images.transpose(0, 3, 1, 2).shape]}. Name fitting images with"
+            " --dataset."
         )
 
     def rows(self, reply: Any, start: int) -> list[Any]:
@@ -149,7 +150,8 @@ class KServe:
 
 
 def _named(answers: list[Any]) -> list[Any]:
-    """The answers as objects. Bare numbers are labels; lists are probabilities if all sum to 1, else logits."""
+    """The answers as objects. Bare numbers are labels; lists whose sums are 1 are probabilities, and other
+    lists are logits."""
     lists = [one for one in answers if isinstance(one, list) and one]
     numbers = all(type(value) in (int, float) for row in lists for value in row)
     probs = numbers and all(min(row) >= 0 and abs(sum(row) - 1) < 1e-3 for row in lists)

@@ -12,7 +12,7 @@ import torch
 
 from rbtools.errors import RbError
 from rbtools.models.answering import AnsweringModel
-from rbtools.queries.base import Answers, KindOfModel, ModelFailure, Service
+from rbtools.queries.base import BatchAnswers, KindOfModel, ModelFailure, Service
 from rbtools.store import digest
 from rbtools.store.kept_answers import KeptAnswers
 
@@ -125,7 +125,7 @@ def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tupl
     return name, facts
 
 
-def _are_equal(answers: Answers, before: np.ndarray) -> bool:
+def _are_equal(answers: BatchAnswers, before: np.ndarray) -> bool:
     if answers.form == "label" or before.shape != answers.values.shape:
         return np.array_equal(answers.values, before)
     return bool(np.abs(answers.values - before).max() <= _SAME * np.ptp(before) + 1e-6)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rbtools.attacks.base import Attack
-from rbtools.queries.base import Answers, KindOfModel
+from rbtools.queries.base import BatchAnswers, KindOfModel
 from rbtools.registry import param
 from rbtools.threats.base import Threat
 
@@ -143,8 +143,8 @@ class Brightest(KindOfModel):
     def open(self, access: Any) -> Brightest:
         return self
 
-    def ask(self, images: Any) -> Answers:
+    def ask(self, images: Any) -> BatchAnswers:
         pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float()
-        return Answers("label", brightest(int(self.text))(pixels))
+        return BatchAnswers("label", brightest(int(self.text))(pixels))
 
     def close(self) -> None: ...

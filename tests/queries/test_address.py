@@ -22,7 +22,7 @@ from rbtools.errors import RbError
 from rbtools.execution.run import Access
 from rbtools.queries import http_client
 from rbtools.queries.address import AddressModel
-from rbtools.queries.base import Answers, ModelFailure
+from rbtools.queries.base import BatchAnswers, ModelFailure
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
 LABELS = (IMAGES[:, 0, 0, 0] % 10).tolist()
@@ -31,7 +31,7 @@ SECRET = "s3cret-token-of-mine"
 
 
 class Server:
-    """Answers by `reply(path, body)`. `faults` maps numbers of requests to statuses, or "drop"."""
+    """BatchAnswers by `reply(path, body)`. `faults` maps numbers of requests to statuses, or "drop"."""
 
     def __init__(self) -> None:
         self.reply: Callable[[str, bytes], Any] = npy_labels
@@ -80,7 +80,7 @@ class Server:
 
     def ask(
         self, images: np.ndarray = IMAGES, path: str = "/x", access: Access | None = None, **options: Any
-    ) -> Answers:
+    ) -> BatchAnswers:
         model = AddressModel(text=f"http://127.0.0.1:{self.port}{path}", **options)
         service = model.open(access or Access())
         try:
@@ -280,7 +280,10 @@ def test_a_line_that_is_no_header_is_refused_without_showing_it(lines: str) -> N
         ({"text": "http://host", "protocol": "json"}, "needs --request FILE"),
         ({"text": "http://host", "request": '"{images}"'}, "needs --request FILE"),
         ({"text": "http://host", "protocol": "json", "request": "{}"}, "Expected either"),
-        ({"text": "http://host", "protocol": "json", "request": '"{image}"', "pixels": "float"}, "8-bit"),
+        (
+            {"text": "http://host", "protocol": "json", "request": '"{image}"', "model_pixels": "float"},
+            "8-bit",
+        ),
     ],
 )
 def test_models_that_cannot_be_are_refused(options: dict[str, str], message: str) -> None:

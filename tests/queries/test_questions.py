@@ -19,12 +19,12 @@ from rbtools.attacks.aa import AutoAttack
 from rbtools.attacks.pgd import PGD
 from rbtools.attacks.square import Square
 from rbtools.errors import RbError
-from rbtools.queries.base import Answers
+from rbtools.queries.base import BatchAnswers
 from rbtools.queries.model import Questions, probes
 from rbtools.store.kept_answers import KeptAnswers
 from tests.runner import run
 
-# Answers by the distance to the mean image of each class, and writes the size of each batch to a file.
+# BatchAnswers by the distance to the mean image of each class, and writes the size of each batch to a file.
 PROGRAM = """
 import json, sys, types
 import numpy as np
@@ -204,10 +204,10 @@ class Twice:
     def __init__(self) -> None:
         self.images: list[np.ndarray] = []
 
-    def ask(self, images: np.ndarray) -> Answers:
+    def ask(self, images: np.ndarray) -> BatchAnswers:
         self.images += [*images]
         scores = images.reshape(len(images), -1)[:, :3].astype(np.float32)
-        return Answers("logits", scores)
+        return BatchAnswers("logits", scores)
 
     def close(self) -> None: ...
 
