@@ -116,6 +116,10 @@ def test_a_network_that_converts_is_attacked_as_the_one_that_it_was_exported_fro
     wanted, _ = verdicts("pgd --eps 4 --steps 3 --checkpoint own.safetensors")
     assert found == wanted and found["pgd3.4"][0] < found["acc"][0]
     assert "m.onnx is checkpoint:onnx, a program" in said and "; answers with logits and gradients" in said
+    words = "--checkpoint m.onnx --device cpu --n 20 --normalize none"
+    record = one(run("attack", f"fgsm --eps 4 {words}"))
+    trained = run("train", "--init checkpoint --epochs 0 --device cpu", [record])
+    assert trained.exit_code == 1 and "it can be evaluated, but not trained" in trained.stderr
 
 
 @pytest.mark.slow
