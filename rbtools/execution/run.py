@@ -82,6 +82,12 @@ class Selection:
         "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run.",
         flags=("--allow-code",),
     )
+    gradients_from: str | None = _rare_model(
+        None,
+        "Attack with the gradients of this checkpoint, such as the float form of a quantised model. The model"
+        " itself decides on every image.",
+        metavar="FILE",
+    )
     defend: Any = rare_param(
         None,
         "Defence stages in front of the network, with their values: jpeg:75, quantize:4,"

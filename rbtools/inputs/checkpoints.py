@@ -155,12 +155,21 @@ def with_file(
 
 def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -> resolve.Inputs:
     """The record and one split of its data. Raises RbError if the model or the data are not usable."""
-    record = prepared(record, run)
+    record = _with_twin(prepared(record, run), run)
     with run.report.clock.stage("data"):
         inputs = resolve.Inputs(record, data_of(record, run, split), run)
     if queried.only_answers(record):
         queried.check(record, run, inputs.data)
     return inputs
+
+
+def _with_twin(record: dict[str, Any], run: Run) -> dict[str, Any]:
+    """The record with the checkpoint whose gradients attacks follow, if the run names one."""
+    if (file := run.selection.gradients_from) is None:
+        return record
+    twin = record_of(file, CheckpointHints(), run.changed(gradients_from=None, member=None))
+    kept = ("arch", "checkpoint", "checkpoint_file", "recognised")
+    return {**record, "gradients": {key: twin[key] for key in kept}}
 
 
 def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:

@@ -123,7 +123,17 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
         file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code
     )
     tell_of_copies(record, model, name, run)
+    if (twin := twin_of(record)) is not None:
+        from rbtools.models.answering import TwinGradients
+
+        model = TwinGradients(model, _load_bare(twin, data, run, device))
     return model.to(device).eval().requires_grad_(False)
+
+
+def twin_of(record: dict[str, Any]) -> dict[str, Any] | None:
+    """The record of the checkpoint that has the gradients, if the model has none of its own."""
+    twin = record.get("gradients")
+    return twin if isinstance(twin, dict) and isinstance(twin.get("arch"), dict) else None
 
 
 def _function(record: dict[str, Any], data: Data | None, run: Run) -> AnsweringModel:
@@ -198,8 +208,12 @@ class Inputs:
             "data": self.data.fingerprint,
             "split": self.data.split,
             "order": ORDER,
+            **({} if (twin := twin_of(self.record)) is None else {"gradients": self.twin_fields(twin)}),
             **({} if (stages := self.run.selection.defend) is None else stages.key_fields()),
         }
+
+    def twin_fields(self, twin: dict[str, Any]) -> dict[str, Any]:
+        return {"checkpoint": checkpoint_name(twin, self.run), "arch": identity(twin["arch"])}
 
     def on(self, split: str, **changes: Any) -> Inputs:
         """The same record with another split, or with other options of the run."""

@@ -231,6 +231,8 @@ class _Unit:
             by_gradient = getattr(getattr(self.spec, "method", None), "uses_gradients", False)
             if by_gradient and not metric_name.of_other_network(self.spec.name()):
                 entry["backward"] = stages.backwards
+        if (twin := resolve.twin_of(self.inputs.record)) is not None:
+            entry["gradients_from"] = twin["checkpoint"]
         return entry | self.spec.settings_for(data.about.shape) | self._seed
 
     @property

@@ -60,6 +60,24 @@ class AnsweringModel(nn.Module):
         return found.clamp_min(LEAST).log() if self.probabilities else found
 
 
+class TwinGradients(nn.Module):
+    """The logits of a network, with the gradients that its twin has at the same images."""
+
+    answers = "logits with gradients"  # also if the network within has none
+
+    def __init__(self, network: nn.Module, twin: nn.Module) -> None:
+        super().__init__()
+        self.network, self.twin = network, twin
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = self.network(images)
+        if not (torch.is_grad_enabled() and images.requires_grad):
+            return logits
+        of_twin = self.twin(images)
+        return logits + (of_twin - of_twin.detach())
+
+
 def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
     """A digest of the answers on 32 fixed images (C, H, W). It tells models apart whose code is the same and
     whose files or services are not."""

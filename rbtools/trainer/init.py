@@ -36,6 +36,8 @@ def network(task: TrainingTask, run: Run) -> nn.Module:
     if recipe.init == "checkpoint":
         _, file = resolve.checkpoint_of(task.former, run)
         of_file = {**arch, **task.former["arch"]}
+        if of_file.get("space") == "checkpoint":  # its weights alone could not be loaded again
+            return fresh(of_file, about, run.settings.seed)
         model, _, _ = checkpoint.load(
             file, of_file, classes=about.classes, shape=about.shape, allow_code=run.selection.allow_code
         )

@@ -18,7 +18,7 @@ from rbtools import models
 from rbtools.datasets import load
 from rbtools.errors import Misfit, RbError
 from rbtools.models import checkpoint, programs, weights_file
-from rbtools.models.answering import AnsweringModel
+from rbtools.models.answering import AnsweringModel, TwinGradients
 from rbtools.store import checksum
 from tests import networks
 from tests.runner import Record, one, run
@@ -116,6 +116,10 @@ def test_a_network_that_converts_is_attacked_as_the_one_that_it_was_exported_fro
     wanted, _ = verdicts("pgd --eps 4 --steps 3 --checkpoint own.safetensors")
     assert found == wanted and found["pgd3.4"][0] < found["acc"][0]
     assert "m.onnx is checkpoint:onnx, a program" in said and "; answers with logits and gradients" in said
+    words = "--checkpoint m.onnx --device cpu --n 20 --normalize none"
+    record = one(run("attack", f"fgsm --eps 4 {words}"))
+    trained = run("train", "--init checkpoint --epochs 0 --device cpu", [record])
+    assert trained.exit_code == 1 and "it can be evaluated, but not trained" in trained.stderr
 
 
 @pytest.mark.slow
@@ -268,3 +272,34 @@ def test_a_damaged_model_is_refused_and_weights_beside_a_model_belong_to_it() ->
     Path("m.onnx").write_bytes(whole[:-900])
     with pytest.raises(RbError, match="looks like an ONNX model and does not load"):
         loaded()
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+def test_gradients_of_a_float_twin_attack_a_quantised_model_whose_verdicts_count(network: nn.Module) -> None:
+    from onnxruntime import quantization
+
+    export(network)
+    quantization.quantize_dynamic("m.onnx", "q.onnx", weight_type=quantization.QuantType.QUInt8)
+    words = f"pgd --eps 8 --steps 3 --checkpoint q.onnx {OPTIONS}"
+    record = one(run("attack", f"{words} --gradients-from own.safetensors"))
+    twin = record["gradients"]["checkpoint"]
+    assert twin == f"sha256:{checksum.hash_of_file('own.safetensors')}" != record["checkpoint"]
+    assert {each["metric"]: each.get("gradients_from") for each in record["evals"]} == {
+        "acc": twin,
+        "pgd3.8": twin,
+    }
+    assert record["metrics"]["pgd3.8"] < record["metrics"]["acc"]
+    one(run("attack", "mi-fgsm --eps 8 --steps 2 --device cpu", [record]))  # the record names the twin
+    alone = one(run("attack", f"square --eps 8 --queries 2 --checkpoint q.onnx {OPTIONS}"))
+    assert "gradients" not in alone and alone["metrics"]["acc"] == record["metrics"]["acc"]
+
+
+def test_the_logits_of_a_network_have_the_gradients_of_its_twin() -> None:
+    network, twin = networks.linear(SHAPE), networks.linear(SHAPE, seed=1)
+    images = networks.images_for(3, SHAPE).requires_grad_()
+    logits = TwinGradients(network, twin)(images)
+    assert torch.equal(logits, network(images))
+    (found,) = torch.autograd.grad(logits[:, 2].sum(), images)
+    (wanted,) = torch.autograd.grad(twin(images)[:, 2].sum(), images)
+    assert torch.equal(found, wanted)
