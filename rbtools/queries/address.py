@@ -64,7 +64,7 @@ class AddressModel(KindOfModel):
             parts = urlsplit(self.text)
             user, web = parts.username or parts.password, parts.scheme in ("http", "https")
             plain = self.text.isprintable() and " " not in self.text
-            known = bool(web and plain and parts.hostname and (parts.port or 80))
+            known = bool(web and plain and parts.hostname) and parts.port != 0  # raises for other ports
         except ValueError:
             user, known = None, False
         if user is not None:  # not shown, because it may be a password
