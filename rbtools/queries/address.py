@@ -62,9 +62,9 @@ class AddressModel(KindOfModel):
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.text)
-            user, web = parts.username or parts.password, parts.scheme in ("http", "https")
-            plain = self.text.isprintable() and " " not in self.text
-            known = bool(web and plain and parts.hostname) and parts.port != 0  # raises for other ports
+            user = parts.username or parts.password
+            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            known = known and self.text.isprintable() and " " not in self.text
         except ValueError:
             user, known = None, False
         if user is not None:  # not shown, because it may be a password

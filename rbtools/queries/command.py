@@ -63,13 +63,13 @@ class CommandService:
 
     def __init__(self, text: str, timeout: float) -> None:
         self.text, self.timeout = text, timeout
-        self.program = Program(shlex.split(text))
+        self.program = RunningProgram(shlex.split(text))
 
     def ask(self, images: np.ndarray) -> BatchAnswers:
         data, failure = as_npy(images), ModelFailure("")
         for _ in range(2):
             if not self.program.end.alive:
-                self.program = Program(shlex.split(self.text))
+                self.program = RunningProgram(shlex.split(self.text))
             try:
                 if self.program.asked:
                     self.program.refuse_more()
@@ -91,7 +91,7 @@ class CommandService:
         self.program.end()
 
 
-class Program:
+class RunningProgram:
     """A running program. `errors` is the end of its standard error; `end` ends it and its children."""
 
     def __init__(self, words: Sequence[str]) -> None:

@@ -127,8 +127,7 @@ class KServe:
                 return tensor
         raise ModelFailure(
             f"The server takes arrays of the shape {self.shape}, and the images are {[*images.shape]} or,"
-            f" with channels first, {[*images.transpose(0, 3, 1, 2).shape]}. Name fitting images with"
-            " --dataset."
+            f" with channels first, {[*images.transpose(0, 3, 1, 2).shape]}. Change --dataset."
         )
 
     def rows(self, reply: Any, start: int) -> list[Any]:
@@ -150,8 +149,7 @@ class KServe:
 
 
 def _named(answers: list[Any]) -> list[Any]:
-    """The answers as objects. Bare numbers are labels; lists whose sums are 1 are probabilities, and other
-    lists are logits."""
+    """The answers as objects. A number is a label; lists are probabilities if all sum to 1, or logits."""
     lists = [one for one in answers if isinstance(one, list) and one]
     numbers = all(type(value) in (int, float) for row in lists for value in row)
     probs = numbers and all(min(row) >= 0 and abs(sum(row) - 1) < 1e-3 for row in lists)
