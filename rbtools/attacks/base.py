@@ -192,8 +192,9 @@ class Attack(AttackSearch, Registered):
         return "gradients" if self.uses_gradients else "logits" if self.uses_logits else "labels"
 
     def able(self, answers: str) -> Attack | None:
-        """The attack, or what remains of it, for a model that answers with "logits" or "labels" alone."""
-        return self if self.needs in ("labels", answers) else None
+        """The attack, or what remains of it, for a model that answers with "logits" or "labels", or "logits
+        with gradients"."""
+        return self if self.needs == "labels" or self.needs in answers else None
 
     @property
     def effective_step_size(self) -> float:

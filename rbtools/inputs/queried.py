@@ -96,10 +96,13 @@ def load(record: Mapping[str, Any], data: Data, run: Run) -> nn.Module:
     return model.loaded(kind_of(record, run), record["checkpoint"], form, data.about.classes, run)
 
 
-def answers_of(record: Mapping[str, Any]) -> str | None:
-    """What a record's model answers with, "logits" or "labels", or None if it has gradients."""
+def answers_of(record: Mapping[str, Any], run: Run) -> str | None:
+    """What a record's model answers with: "logits" or "labels", or "logits with gradients" if it has those of
+    a twin. None for a network."""
     answers = record["arch"].get("answers")
-    return answers if answers in ("logits", "labels") else None
+    if answers not in ("logits", "labels"):
+        return None
+    return "logits with gradients" if "gradients" in record or run.selection.gradients_from else answers
 
 
 def eight_bit(record: Mapping[str, Any]) -> bool:

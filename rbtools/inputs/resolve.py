@@ -101,7 +101,11 @@ def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torc
     If the run's selection has defence stages, they are in front of the network. Without data, the network has
     the number of classes and the image shape with which the file was recognised. Raises RbError.
     """
-    model = _load_bare(record, data, run, device)
+    model, twin = _load_bare(record, data, run, device), twin_of(record)
+    if twin is not None:
+        from rbtools.models.answering import TwinGradients
+
+        model = TwinGradients(model, _load_bare(twin, data, run, device)).eval()
     stages = run.selection.defend
     return model if stages is None else stages.before(model).eval()
 
@@ -123,10 +127,6 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
         file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code
     )
     tell_of_copies(record, model, name, run)
-    if (twin := twin_of(record)) is not None:
-        from rbtools.models.answering import TwinGradients
-
-        model = TwinGradients(model, _load_bare(twin, data, run, device))
     return model.to(device).eval().requires_grad_(False)
 
 

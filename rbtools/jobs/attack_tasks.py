@@ -40,7 +40,8 @@ class MaskingChecklist(PlanJob):
         return [self._tested]
 
     def _tested(self, ask: Ask) -> Iterator[Entries]:
-        run, only_answers = ask.inputs.run, queried.answers_of(ask.inputs.record) is not None
+        run = ask.inputs.run
+        only_answers = queried.answers_of(ask.inputs.record, run) in ("logits", "labels")
         ladder, others = (self.square, ()) if only_answers else (self.pgd, (self.fgsm, self.square))
         if only_answers:
             run.report.notify("Tests a and b are left out: the model only answers, and PGD needs gradients.")

@@ -55,7 +55,7 @@ class Ask:
     def able(self, evaluation: Evaluation) -> Evaluation:
         """The evaluation, or what remains of it if the model only answers. Raises CannotRun."""
         record = self.inputs.record
-        answers = queried.answers_of(record)
+        answers = queried.answers_of(record, self.inputs.run)
         if answers is None:
             return evaluation
         return evaluation.for_answers(answers, eight_bit=queried.eight_bit(record))
@@ -134,16 +134,16 @@ class EvaluateJob(PlanJob):
     evaluations: tuple[Evaluation, ...]
 
     def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
-        able, refusals = self.able(record)
+        able, refusals = self.able(record, run)
         if refusals and not able:
             raise refusals[0]
         for wrong in refusals:
             run.report.notify(f"Left out: {wrong}")
         return [partial(evaluated, evaluation=one) for one in able]
 
-    def able(self, record: dict[str, Any]) -> tuple[tuple[Evaluation, ...], list[CannotRun]]:
+    def able(self, record: dict[str, Any], run: Run) -> tuple[tuple[Evaluation, ...], list[CannotRun]]:
         """The evaluations that can run if the record's model only answers, and why others cannot."""
-        answers, able, refusals = queried.answers_of(record), list[Evaluation](), list[CannotRun]()
+        answers, able, refusals = queried.answers_of(record, run), list[Evaluation](), list[CannotRun]()
         for one in self.evaluations:
             try:
                 if answers is not None:
@@ -164,7 +164,7 @@ class UnionJob(EvaluateJob):
         record = super().__call__(record, run)
         if run.plan is not None:
             return record
-        if self.able(record)[1]:
+        if self.able(record, run)[1]:
             run.report.notify(f"{self.union} is left out, because not all of its attacks can run.")
             return record
         names = ", ".join(spec.name() for one in self.evaluations for spec in one.specs)

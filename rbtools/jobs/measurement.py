@@ -200,7 +200,7 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
             f"The measure {measure.name} needs trained weights, and the record has no checkpoint. Train it"
             f" first (rb-train --method trades),{advice}."
         )
-    if queried.answers_of(record) is not None:
+    if queried.answers_of(record, run) is not None:
         raise RbError(
             f"The measure {measure.name} needs the weights or the gradients of a network, and this model only"
             " answers. rb-attack, rb-corrupt, rb-pr, rb-ge and rb-certify need no more than answers."

@@ -182,7 +182,7 @@ class _Unit:
     def arithmetic(self) -> dict[str, Any]:
         """The numerical settings of the computation that can change an outcome."""
         run = self.inputs.run
-        only_answers = queried.answers_of(self.inputs.record) is not None
+        only_answers = queried.answers_of(self.inputs.record, run) is not None
         if only_answers or not (run.settings.prepare and self.spec.searches):
             return {"precision": "fp32"}
         return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
@@ -304,7 +304,7 @@ def _compute(
         keys = digest({"tiles of": [unit.entries_key for unit in missing]})
         tiles = missing_tiles(outcomes, inputs.n, size)
         images = sum(len(tile.examples) for tile in tiles)
-        only_answers = queried.answers_of(inputs.record) is not None
+        only_answers = queried.answers_of(inputs.record, run) is not None
         if only_answers or run.plan.job in run.plan.waiting:  # it is not asked, or not trained yet
             run.plan.lacks(keys, title, len(tiles))
         each = tile_calls.seconds_per_pass(inputs) * images / max(run.placement.jobs, 1)

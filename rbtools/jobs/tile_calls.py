@@ -137,7 +137,7 @@ def _measured_by_workers(
     others = any(spec.needs for spec in specs)
     checks: list[Any] = []
     # No two workers ask a model that only answers about the same images at the same time.
-    last = queried.answers_of(inputs.record) is not None
+    last = queried.answers_of(inputs.record, run) is not None
 
     def call(tile: Tile | None) -> Call:
         if tile is None:
