@@ -101,6 +101,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "fgsm": {},
     "spatial": {"angles": 3, "shifts": 3},
     "pixels": {"queries": 20},
+    "hopskipjump": {"queries": 150},
     "color": {"what": "all", "values": 2},
     "blur": {"values": 5},
     "zoom": {"values": 5},
@@ -292,7 +293,7 @@ def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
 
 
 # The option with the number of steps, and what makes an attack one loop.
-STEPS = {"pixels": "queries", "square": "queries", "noise": "samples"}
+STEPS = {"pixels": "queries", "hopskipjump": "queries", "square": "queries", "noise": "samples"}
 ONE_LOOP = {
     **{name: {"mode": "gradient"} for name in ("spatial", "color", "blur", "zoom")},
     "apgd-t": {"targets": 1},

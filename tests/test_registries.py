@@ -40,6 +40,7 @@ SHORT = SHORT_IN_BALLS | {
     "patch": {"steps": 5},
     "pixels": {"queries": 20},
     "sigma-zero": {"steps": 10},
+    "hopskipjump": {"queries": 150},
     "color": {"what": "brightness", "values": 5},
     "blur": {"values": 3},
     "zoom": {"values": 5},

@@ -31,6 +31,7 @@ ATTACKS = Registry(
         "fmn": "rbtools.attacks.fmn:FMN",
         "ddn": "rbtools.attacks.ddn:DDN",
         "square": "rbtools.attacks.square:Square",
+        "hopskipjump": "rbtools.attacks.hopskipjump:HopSkipJump",
         "aa": "rbtools.attacks.aa:AutoAttack",
         "noise": "rbtools.attacks.noise:NoiseAttack",
         "spatial": "rbtools.attacks.spatial:SpatialAttack",
