@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 START, BISECT, SEARCH = range(3)  # phases; an attack may have more
 _STARTS = 100  # random images that are tried until one is misclassified
+REACH = 0.01  # distance of random points from a boundary point, as a share of its distance
 _PHASES = 8  # at most so many phases in turn ask nothing
 _SPARE = 200  # steps in which images wait for others
 _HALVINGS_OF_8_BITS = 11  # then the pixels of the two ends differ by an eighth of a grey level or less
@@ -85,12 +86,12 @@ class DecisionAttack(SteppedAttack):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.threat.empty or len(images) == 0:
             return images.clone(), {}
-        oracle = oracle_of(model)
+        model = oracle_of(model)
         with torch.no_grad():
-            found = oracle.partial.open(oracle)
+            found = model.partial.open(model)
             if found is None:
-                state, _ = self.driven(0, oracle, AttackBatch(images, labels, draws))
-                found = oracle.partial.close(state.found(self.marks))
+                state, _ = self.driven(0, model, AttackBatch(images, labels, draws))
+                found = model.partial.close(state.found(self.marks))
             points = found.pop("points")
             if self.eps is not None:
                 points = torch.where(wide(found["distance"] <= self.eps, points), points, images)
@@ -138,7 +139,7 @@ class DecisionAttack(SteppedAttack):
     def fields(self, batch: AttackBatch) -> tuple[Any, ...]:
         """The values of the first fields of a `Decision`."""
         images, size = batch.images.contiguous(), batch.images[0].numel()
-        halvings = math.ceil(math.log2(size) * (2 if self.norm == "linf" else 1.5))
+        halvings = math.ceil(math.log2((size if self.norm == "linf" else math.sqrt(size)) / REACH))
         first = images.flatten(1)[:, 0]
         none, zero = torch.zeros_like(first, dtype=torch.bool), torch.zeros_like(first)
         marks = images[:, None].repeat(1, len(self.marks), 1, 1, 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.active_examples import wide
 from rbtools.attacks.base import norm_param
-from rbtools.attacks.decision import BISECT, SEARCH, Decision, DecisionAttack, directions, queries_param
+from rbtools.attacks.decision import BISECT, REACH, SEARCH, Decision, DecisionAttack, directions, queries_param
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
@@ -86,7 +86,7 @@ class HopSkipJump(DecisionAttack):
     def reach(self, state: _Jumping) -> Tensor:
         """The distance (N, 1, 1, 1, 1) of random points from the boundary point."""
         size = state.images[0].numel()
-        reach = state.length / size if state.round else torch.full_like(state.length, _FIRST_REACH)
+        reach = state.length * REACH if state.round else torch.full_like(state.length, _FIRST_REACH)
         reach = reach.clamp_min(math.sqrt(size) / 255) if state.model.eight_bit else reach
         return reach.view(-1, 1, 1, 1, 1)
 
