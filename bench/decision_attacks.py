@@ -168,9 +168,13 @@ def main() -> None:
                 far, took = watched.nearest, time.process_time() - begin - watched.own
             medians = [statistics.median(row) for row in far.tolist()]
             base = base or (medians, took)
-            values: dict[str, Any] = {str(mark): round(one, 5) for mark, one in zip(marks, medians, strict=True)}
+            values: dict[str, Any] = {
+                str(mark): round(one, 5) for mark, one in zip(marks, medians, strict=True)
+            }
             values["above"] = [round(one / best, 3) for one, best in zip(medians, base[0], strict=True)]
-            show(f"{name} {norm}", n=len(images), **values, cpu=round(took, 1), times=round(took / base[1], 1))
+            show(
+                f"{name} {norm}", n=len(images), **values, cpu=round(took, 1), times=round(took / base[1], 1)
+            )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ ATTACKS = Registry(
         "ddn": "rbtools.attacks.ddn:DDN",
         "square": "rbtools.attacks.square:Square",
         "hopskipjump": "rbtools.attacks.hopskipjump:HopSkipJump",
+        "rays": "rbtools.attacks.rays:RayS",
         "aa": "rbtools.attacks.aa:AutoAttack",
         "noise": "rbtools.attacks.noise:NoiseAttack",
         "spatial": "rbtools.attacks.spatial:SpatialAttack",

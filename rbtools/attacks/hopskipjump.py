@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.active_examples import wide
 from rbtools.attacks.base import norm_param
-from rbtools.attacks.decision import BISECT, REACH, SEARCH, Decision, DecisionAttack, directions, queries_param
+from rbtools.attacks.decision import (
+    BISECT,
+    REACH,
+    SEARCH,
+    Decision,
+    DecisionAttack,
+    directions,
+    queries_param,
+)
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
