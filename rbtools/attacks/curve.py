@@ -29,7 +29,7 @@ _DDN = 0.7
 _HALVINGS = 10
 _SEARCHES = 9  # number of runs of CW's binary search, which share the queries
 _CONFIRMATIONS = 10  # passes that confirm the points of each search and find their classes
-_ON_LABELS = ("hopskipjump", "rays")
+_ON_LABELS = ("hopskipjump", "rays", "surfree", "boundary")
 SEARCHES = Registry(
     "search",
     {
@@ -39,6 +39,8 @@ SEARCHES = Registry(
         "cw-l2": "rbtools.attacks.cw_l2:CWL2",
         "hopskipjump": "rbtools.attacks.hopskipjump:HopSkipJump",
         "rays": "rbtools.attacks.rays:RayS",
+        "boundary": "rbtools.attacks.boundary:Boundary",
+        "surfree": "rbtools.attacks.surfree:SurFree",
     },
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.curve import SEARCHES, CurveAttack
-from rbtools.attacks.decision import AT, DecisionAttack
+from rbtools.attacks.decision import AT
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
@@ -158,7 +158,7 @@ def _by_search(specs: Sequence[Nearest]) -> list[list[Nearest]]:
     groups: dict[Any, list[Nearest]] = {}
     for spec in specs:
         one: Any = spec.method
-        alike = replace(one, queries=1) if isinstance(one, DecisionAttack) else one
+        alike = replace(one, queries=1) if hasattr(one, "marked") else one
         groups.setdefault(alike, []).append(spec)
     return list(groups.values())
 
