@@ -52,7 +52,7 @@ class Boundary(DecisionAttack):
         return state
 
     def limit(self, state: _Walk) -> int:
-        return self.queries if state.phase == SEARCH else super().limit(state)
+        return self.length if state.phase == SEARCH else super().limit(state)
 
     def wanted(self, state: _Walk) -> Tensor:
         return state.distance.isfinite() if state.phase == SEARCH else super().wanted(state)

@@ -48,7 +48,10 @@ class RayS(DecisionAttack):
         return state
 
     def limit(self, state: _Rays) -> int:
-        return self.queries
+        return self.length
+
+    def follow(self, state: _Rays) -> int:
+        return SEARCH
 
     def wanted(self, state: _Rays) -> Tensor:
         return torch.ones_like(state.moved)

@@ -72,11 +72,14 @@ class SPSA(SteppedAttack):
         goal, draws = batch.goal(losses.margin), batch.draws.child("signs")
         return _Spsa(batch.images, batch.images, goal, draws, broken, zero, zero)
 
+    def prepare(self, state: _Spsa, step: int, due: bool) -> object:
+        return None if due and bool(state.broken.all()) else ()
+
     def ask(self, state: _Spsa, step: int) -> Tensor:
         points, room = state.points[:, None], self.queries - step * (2 * self.samples + 1) - 1
-        if room < 2:
+        if room < 2 * self.samples:
             return points
-        signs = self.signs(state, step)[:, : room // 2] * self.delta
+        signs = self.signs(state, step) * self.delta
         return torch.cat([points, points + signs, points - signs], 1).clamp(0, 1)
 
     def signs(self, state: _Spsa, step: int) -> Tensor:
@@ -113,7 +116,7 @@ class SPSA(SteppedAttack):
     def tell(self, state: _Spsa, seen: tuple[Tensor, Tensor], step: int) -> None:
         values, correct = seen
         state.broken = state.broken | ~correct
-        if values.shape[1] <= self.samples * 2:  # these are the last queries
+        if values.shape[1] == 1:  # the last query
             return
         up, down = values[:, 1:].chunk(2, 1)
         signs = self.signs(state, step)

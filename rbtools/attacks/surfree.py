@@ -63,7 +63,7 @@ class SurFree(DecisionAttack):
         return state
 
     def limit(self, state: _Turning) -> int:
-        return self.queries if state.phase == SEARCH else super().limit(state)
+        return self.length if state.phase == SEARCH else super().limit(state)
 
     def wanted(self, state: _Turning) -> Tensor:
         return state.distance.isfinite() if state.phase == SEARCH else super().wanted(state)

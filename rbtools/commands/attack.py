@@ -309,17 +309,16 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     if others := [cls for cls in known if cls.within.strength != "eps"]:
         return _curve_of(source, work, others[0], names, typed)
     distances = parse_units.distances(typed.eps or _CURVE[typed.norm], typed.norm, work.screen.warn)
+    counts = _counts(typed.queries)
     try:
-        counts = _counts(typed.queries)
         searches: list[Any] = [search_named(name, typed.norm, count) for name in names for count in counts]
         searches = [replace(one, grid=typed.grid) for one in searches]
+        task = nearest(searches, distances)
     except RbError as wrong:
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:
         raise UsageError("--attacks is empty. Expected a list such as curve or fmn,ddn.")
-    if len(counts) > 1 and (other := next((one for one in searches if not hasattr(one, "queries")), None)):
-        raise UsageError(f"--queries is a list, and {other.name} counts steps. Give one number for it.")
-    return shared.evaluate(source, work, nearest(searches, distances))
+    return shared.evaluate(source, work, task)
 
 
 def _counts(text: str) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.curve import SEARCHES, CurveAttack
 from rbtools.attacks.decision import AT
+from rbtools.errors import RbError
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
@@ -39,6 +40,13 @@ class Nearest(OfAttack):
     farthest: float = field(default=0.0, compare=False)
     counted: bool = False
 
+    def __post_init__(self) -> None:
+        if self.counted and not hasattr(self.method, "queries"):
+            raise RbError(
+                f"--queries is a list, and {self.method.name} counts steps. Give one number for it."
+            )
+        super().__post_init__()
+
     @property
     def stem(self) -> str:
         stem: str = self.method.stem
@@ -58,7 +66,8 @@ class Nearest(OfAttack):
 
     @classmethod
     def reading(cls, specs: Sequence[Nearest]) -> Entry:
-        return {"eps": [spec.eps for spec in specs if spec.eps is not None]}
+        counted = {"counted": True} if any(spec.counted for spec in specs) else {}
+        return {"eps": [spec.eps for spec in specs if spec.eps is not None], **counted}
 
     def settings(self) -> Entry:
         settings = attack_settings(self.method, loss=self.method.loss)
