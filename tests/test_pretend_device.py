@@ -101,6 +101,9 @@ SHORT: dict[str, dict[str, Any]] = {
     "fgsm": {},
     "spatial": {"angles": 3, "shifts": 3},
     "pixels": {"queries": 20},
+    "hopskipjump": {"queries": 150},
+    **{name: {"queries": 20} for name in ("rays", "surfree", "boundary")},
+    "spsa": {"queries": 50, "samples": 10},
     "color": {"what": "all", "values": 2},
     "blur": {"values": 5},
     "zoom": {"values": 5},
@@ -292,12 +295,14 @@ def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
 
 
 # The option with the number of steps, and what makes an attack one loop.
-STEPS = {"pixels": "queries", "square": "queries", "noise": "samples"}
+STEPS = dict.fromkeys(("hopskipjump", "rays", "surfree", "boundary", "spsa"), "queries")
+STEPS |= {"pixels": "queries", "square": "queries", "noise": "samples"}
 ONE_LOOP = {
     **{name: {"mode": "gradient"} for name in ("spatial", "color", "blur", "zoom")},
     "apgd-t": {"targets": 1},
     "fab-t": {"targets": 1},
     "cw-l2": {"searches": 1},
+    "spsa": {"samples": 1},
 }
 # Attacks without their own loop of steps.
 NO_STEPS = {"fgsm": "one step", "aa": "the loops of its parts"}

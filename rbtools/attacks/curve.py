@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import cw_l2, ddn, fmn, losses
 from rbtools.attacks.base import norm_param
@@ -28,6 +29,7 @@ _DDN = 0.7
 _HALVINGS = 10
 _SEARCHES = 9  # number of runs of CW's binary search, which share the queries
 _CONFIRMATIONS = 10  # passes that confirm the points of each search and find their classes
+_ON_LABELS = ("hopskipjump", "rays", "surfree", "boundary")
 SEARCHES = Registry(
     "search",
     {
@@ -35,6 +37,10 @@ SEARCHES = Registry(
         "fmn": "rbtools.attacks.fmn:FMN",
         "ddn": "rbtools.attacks.ddn:DDN",
         "cw-l2": "rbtools.attacks.cw_l2:CWL2",
+        "hopskipjump": "rbtools.attacks.hopskipjump:HopSkipJump",
+        "rays": "rbtools.attacks.rays:RayS",
+        "boundary": "rbtools.attacks.boundary:Boundary",
+        "surfree": "rbtools.attacks.surfree:SurFree",
     },
 )
 
@@ -101,9 +107,9 @@ class CurveAttack(MinimalNormAttack):
         return nearest, torch.where(high < 1, distances(nearest, images, self.norm), distance)
 
 
-def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
-    """The minimal-norm attack `name`, with at most `queries` passes per image. Raises RbError for others."""
-    searches: dict[str, Callable[[], MinimalNormAttack]] = {
+def search_named(name: str, norm: str, queries: int) -> Any:
+    """The search `name`, with at most `queries` passes per image. Raises RbError for others."""
+    searches: dict[str, Callable[[], Any]] = {
         "curve": lambda: CurveAttack(norm=norm, queries=queries),
         "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=None),
     }
@@ -112,6 +118,11 @@ def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
             "ddn": lambda: ddn.DDN(steps=max(queries // 2, 1), eps=None),
             "cw-l2": lambda: cw_l2.CWL2(steps=max(queries // 2 // _SEARCHES, 1), eps=None),
         }
+    for label in _ON_LABELS:
+        cls = SEARCHES.load(label)
+        fields = {"norm": norm} if "norm" in cls.__dataclass_fields__ else {}
+        if fields or cls.norm == norm:
+            searches[label] = functools.partial(cls, eps=None, queries=queries, **fields)
     if name not in searches:
         raise unknown(f"search in {norm}", name, searches)
     return searches[name]()

@@ -106,6 +106,16 @@ class SteppedAttack(SequentialAttack):
 
     def drive(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """Make one run. Returns a point for each example, and which points are known to fool the model."""
+        state, active = self.driven(restart, model, batch)
+        last = self.unseen(state, more) if len(active) else None
+        if last is not None:
+            images = self.threat.images(last, state.images)
+            fooled = ~state.model.still_correct(images, state.goal.labels)
+            (state,) = active.update(-1, fooled, last, state)
+        return active.finish(getattr(state, self.unbroken))
+
+    def driven(self, restart: int, model: Oracle, batch: AttackBatch) -> tuple[Any, ActiveExamples]:
+        """The state after the steps of one run, and the examples that are still in it."""
         state: Any = self.begin(batch, restart)
         state.model, active = model, ActiveExamples(batch, batch.schedule.seldom(self.waits))
         everyone = active.everyone or not self.any_counts
@@ -127,9 +137,4 @@ class SteppedAttack(SequentialAttack):
             if not len(active):
                 break
             keep(model, state, active, step + 1)
-        last = self.unseen(state, more) if len(active) else None
-        if last is not None:
-            images = self.threat.images(last, state.images)
-            fooled = ~state.model.still_correct(images, state.goal.labels)
-            (state,) = active.update(-1, fooled, last, state)
-        return active.finish(getattr(state, self.unbroken))
+        return state, active

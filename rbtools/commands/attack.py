@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rbtools import units
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.lattice import grid_param
 from rbtools.cli import options, origin_models, parse_units, shared
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
 
 _SMALLEST_SAMPLE = 10  # images of --two-phase N
+_FEWEST_QUERIES = 20  # of a curve
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 
@@ -256,15 +258,16 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
 @dataclass(frozen=True, kw_only=True)
 class CurveOptions:
     norm: str = param("linf", "Norm of the distances.", choices=("linf", "l2", "l1"))
-    queries: int = rare_param(
-        2000,
-        "Number of forward and backward passes of each search, per image. Checks in float32 are not counted.",
-        bounds="[20, inf)",
+    queries: str = rare_param(
+        "2000",
+        "Number of forward and backward passes of each search, per image. Checks in float32 are not counted."
+        " With several numbers, such as 500,2000, there are metrics for each, whose names say it.",
+        metavar="LIST",
     )
     attacks: str = param(
         "curve",
-        "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2. Or an attack in another"
-        " threat, with its strengths as --eps.",
+        "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2; by labels alone"
+        " hopskipjump. Or an attack in another threat, with its strengths as --eps.",
         metavar="LIST",
     )
     eps: str | None = param(
@@ -288,11 +291,15 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     optimality.fmn and so on compare the searches; 1 means that the search is as good as all searches together
     (AttackBench).
 
+    Attacks by labels alone find the distances at several numbers of --queries in one search. The metrics are
+    then called hopskipjump500.8 and so on, and rb-plot curves --over queries draws them.
+
     \b
     Examples:
       rb-attack curve --queries 500 --n 200 trained.jsonl | rb-plot curves --over eps -o curve.png
       rb-attack curve --norm l2 --eps 0.25,0.5,1 --queries 500 --n 200 trained.jsonl
       rb-attack curve --norm l2 --attacks fmn,ddn,cw-l2 --queries 200 --n 200 trained.jsonl
+      rb-attack curve --norm l2 --attacks hopskipjump --queries 500,2000 --n 20 trained.jsonl
     """
     from rbtools.attacks.curve import SEARCHES, search_named
     from rbtools.evaluation.distances import nearest
@@ -303,14 +310,26 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     if others := [cls for cls in known if cls.within.strength != "eps"]:
         return _curve_of(source, work, others[0], names, typed)
     distances = parse_units.distances(typed.eps or _CURVE[typed.norm], typed.norm, work.screen.warn)
+    counts = _counts(typed.queries)
     try:
-        searches: list[Any] = [search_named(name, typed.norm, typed.queries) for name in names]
+        searches: list[Any] = [search_named(name, typed.norm, count) for name in names for count in counts]
         searches = [replace(one, grid=typed.grid) for one in searches]
+        task = nearest(searches, distances)
     except RbError as wrong:
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:
         raise UsageError("--attacks is empty. Expected a list such as curve or fmn,ddn.")
-    return shared.evaluate(source, work, nearest(searches, distances))
+    return shared.evaluate(source, work, task)
+
+
+def _counts(text: str) -> list[int]:
+    """Parse the numbers of --queries."""
+    numbers = list(dict.fromkeys(units.number_list(text, "--queries")))
+    if wrong := [one for one in numbers if one < _FEWEST_QUERIES or one != int(one)]:
+        raise UsageError(
+            f"--queries has {wrong[0]:g}. Expected whole numbers from {_FEWEST_QUERIES}, such as 500,2000."
+        )
+    return [int(one) for one in numbers]
 
 
 def _curve_of(

@@ -20,13 +20,20 @@ _ENSEMBLE = "ensemble-"
 
 class NamedAttack(NamedTuple):
     """What the first word of a name says: the attack, its number of steps as it is written, the threat in
-    which it searches, and the word of this threat if the name leaves it out."""
+    which it searches, and the word of this threat if the name leaves it out. `counts` is what the number
+    counts: steps or queries."""
 
     name: str
     steps: str
     title: str
     threat: Any  # a class of `threats`
     implied: str = ""
+    counts: str = "steps"
+
+    @property
+    def queries(self) -> str:
+        """The number of queries as it is written, or an empty text."""
+        return self.steps if self.counts == "queries" else ""
 
 
 def attack_of(stem: str) -> NamedAttack | None:
@@ -50,7 +57,8 @@ def _known(name: str) -> NamedAttack | None:
     if cls is None:
         return None
     title = cls.words or (name.upper() if cls.__module__.startswith("rbtools.") else name)
-    return NamedAttack(name, "", title, cls.within, cls.implied)
+    counts = "queries" if "queries" in cls.__dataclass_fields__ else "steps"
+    return NamedAttack(name, "", title, cls.within, cls.implied, counts)
 
 
 _STEM = re.compile(r"(?P<stem>[a-z](?:(?!-eot\d)[a-z0-9-])*?)(?:-eot(?P<eot>\d+))?")
@@ -96,26 +104,29 @@ class AttackName(NameForm):
     def settings(self, parts: MetricName) -> dict[str, Any]:
         attack, word, values = self.read(parts)
         said: dict[str, Any] = {"attack": attack.name, **attack.threat.settings(word, values)}
-        said |= {"steps": int(attack.steps)} if attack.steps else {}
+        said |= {attack.counts: int(attack.steps)} if attack.steps else {}
         return said | ({"eot": int(parts.eot)} if parts.eot else {})
 
     def axes_of(self, parts: MetricName) -> Mapping[str, str]:
         attack, word, _ = self.read(parts)
-        return {attack.threat.strength: attack.threat.axis(word)}
+        queries = {"queries": "queries"} if attack.queries else {}
+        return {attack.threat.strength: attack.threat.axis(word), **queries}
 
     def quantities(self, parts: MetricName) -> Mapping[str, str]:
         attack, word, values = self.read(parts)
         strength = attack.threat.strength
         others = {name: value for name, value in values.items() if name != strength}
         said = {strength: attack.threat.said(word, {strength: parts.number})}
-        return said | ({"": attack.threat.said(word, others)} if others else {})
+        said |= {"": attack.threat.said(word, others)} if others else {}
+        return said | ({"queries": f"{attack.queries} queries"} if attack.queries else {})
 
     def heading(self, parts: MetricName, without: str | None = None) -> str:
         attack, word, _ = self.read(parts)
         means = f" (means over {parts.eot} draws)" if parts.eot else ""
         means = " (one draw)" if parts.eot == "1" else means
         beside = attack.threat.beside("" if word == attack.name else word)
-        title = f"{attack.title}{f'-{attack.steps}' if attack.steps else ''}{means}{beside}"
+        count = f"-{attack.steps}" if attack.steps and not attack.queries else ""
+        title = f"{attack.title}{count}{means}{beside}"
         title += f" {parts.suffix}".replace("_", " ").rstrip()
         return ", ".join([title, *(text for name, text in self.quantities(parts).items() if name != without)])
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks import ATTACKS, lattice
+from rbtools.attacks.decision import AT
 from rbtools.attacks.losses import logit_margin
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch
@@ -28,7 +29,8 @@ class AttackResult(NamedTuple):
     `survived` is bool (N,), true if an example is classified correctly both unchanged and under the attack.
     `images` are the perturbed images (N, C, H, W), and `logits` are their logits, float32 (N, K). `totals`
     are sums over the examples. `points` (N, ...) are the points of a threat whose points are not images, or
-    NaN for examples that were not attacked.
+    NaN for examples that were not attacked. `marks` are the points of a search at smaller numbers
+    of queries, and the numbers of its queries, also NaN for these examples.
     """
 
     survived: Tensor
@@ -36,6 +38,7 @@ class AttackResult(NamedTuple):
     logits: Tensor
     totals: dict[str, float]
     points: Tensor | None = None
+    marks: Mapping[str, Tensor] = {}
 
 
 def run_attack(
@@ -73,6 +76,7 @@ def run_attack(
     networks = [batch.fast_model, batch.model] if copied else [on or batch.model]
     rows, outside = survived.nonzero()[:, 0], torch.zeros_like(survived)
     every = None if previous is None or previous.points is None else previous.points.clone()
+    marks: dict[str, Tensor] = {}
     for network in networks if not method.threat.empty else ():
         if not len(rows):
             break
@@ -91,12 +95,16 @@ def run_attack(
         if not method.in_ball:
             every = _unknown(found["points"], len(images)) if every is None else every
             every[rows] = found["points"].float()
+        for name in (one for one in found if one.startswith(AT) or one == "asked"):
+            marks[name] = _unknown(found[name], len(images))
+            marks[name][rows] = found[name].float()
         survived[rows] = outputs.argmax(1) == some.labels
         _add(totals, some, method, oracle, outputs, found, again=copied and network is batch.model)
         if network is not networks[-1]:
             rows = rows[_doubtful(some, method, oracle, found_images, outputs, totals)]
     totals |= {"outside": float(outside.sum()), "seconds": batch.partial.clock() - start}
-    return AttackResult(survived, images, batch.clean_logits if logits is None else logits, totals, every)
+    logits = batch.clean_logits if logits is None else logits
+    return AttackResult(survived, images, logits, totals, every, marks)
 
 
 def _unknown(points: Tensor, count: int) -> Tensor:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.curve import SEARCHES, CurveAttack
+from rbtools.attacks.decision import AT
+from rbtools.errors import RbError
 from rbtools.evaluation import attacking, diagnostics
 from rbtools.evaluation.accuracy import Clean, attack_name, attack_settings, share
 from rbtools.evaluation.base import Batch, Outcome
@@ -31,16 +33,30 @@ class Nearest(OfAttack):
     A row (1,) is the distance of the nearest adversarial example. The distance is 0 for an example that is
     misclassified without an attack, and infinite if the attack finds no adversarial example. The accuracy at
     eps is the share of distances above eps. `farthest` is the largest eps of the area under the curve, for
-    pixels in [0, 1].
+    pixels in [0, 1]. With `counted`, the name says the number of queries.
     """
 
     eps: float | None = param(None, "The distance, for pixels in [0, 1].", check="non-negative")
     farthest: float = field(default=0.0, compare=False)
+    counted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.counted and not hasattr(self.method, "queries"):
+            raise RbError(
+                f"--queries is a list, and {self.method.name} counts steps. Give one number for it."
+            )
+        super().__post_init__()
+
+    @property
+    def stem(self) -> str:
+        stem: str = self.method.stem
+        own = self.method.name
+        return f"{own}{self.method.queries}{stem.removeprefix(own)}" if self.counted else stem
 
     def name(self) -> str:
         if self.eps is None:
-            return f"{self.method.stem}.distance"
-        return attack_name(self.method.at(self.eps))
+            return f"{self.stem}.distance"
+        return self.stem + attack_name(self.method.at(self.eps)).removeprefix(self.method.stem)
 
     def column(self) -> Entry:
         key = method_key("distance", "attack", self.method)
@@ -50,7 +66,8 @@ class Nearest(OfAttack):
 
     @classmethod
     def reading(cls, specs: Sequence[Nearest]) -> Entry:
-        return {"eps": [spec.eps for spec in specs if spec.eps is not None]}
+        counted = {"counted": True} if any(spec.counted for spec in specs) else {}
+        return {"eps": [spec.eps for spec in specs if spec.eps is not None], **counted}
 
     def settings(self) -> Entry:
         settings = attack_settings(self.method, loss=self.method.loss)
@@ -85,7 +102,9 @@ class Nearest(OfAttack):
         return share(self.correct(rows)) | fields
 
     def rows(self, batch: Batch) -> Outcome:
-        result = attacking.run_attack(batch, self.method)
+        return self.judged(batch, attacking.run_attack(batch, self.method))
+
+    def judged(self, batch: Batch, result: attacking.AttackResult) -> Outcome:
         points = result.images if self.method.in_ball else result.points
         rows = torch.zeros_like(batch.images[:, 0, 0, 0])
         if points is not None:
@@ -94,6 +113,34 @@ class Nearest(OfAttack):
         if self.method.grid != "none":
             rows = rows * (1 - _SLACK)
         return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)
+
+    @classmethod
+    def rows_together(cls, specs: Sequence[Nearest], batch: Batch) -> list[Outcome]:
+        """One search finds the rows of the same search with fewer queries, too."""
+        found: dict[Nearest, Outcome] = {}
+        for some in _by_search(specs):
+            most = max(some, key=lambda spec: getattr(spec.method, "queries", 0))
+            fewer = [spec for spec in some if spec is not most]
+            if not fewer:
+                (found[most],) = super().rows_together([most], batch)
+                continue
+            marked = most.method.marked(tuple(spec.method.queries for spec in fewer))
+            result = attacking.run_attack(batch, marked)
+            found[most] = most.judged(batch, result)
+            found |= {spec: spec.earlier(batch, result) for spec in fewer}
+        return [found[spec] for spec in specs]
+
+    def earlier(self, batch: Batch, result: attacking.AttackResult) -> Outcome:
+        """The rows of a search that ends at fewer queries than the search of the result. The model judges its
+        points, which were clean images if nothing was found."""
+        points, queries = result.marks[f"{AT}{self.method.queries}"], self.method.queries
+        attacked = ~points.flatten(1).isnan().any(1)
+        images, survived = batch.images.clone(), batch.clean.clone()
+        images[attacked] = lattice.project(points[attacked], batch.images[attacked], self.method)
+        survived[attacked] = batch.take(attacked).correct(images[attacked])
+        passes = len(images) + result.marks["asked"].nan_to_num().clamp_max(queries).sum() + attacked.sum()
+        totals = {**result.totals, "forward": float(passes)}
+        return self.judged(batch, result._replace(images=images, survived=survived, totals=totals))
 
     @classmethod
     def joined(cls, specs: Sequence[Nearest]) -> list[Nearest]:
@@ -111,7 +158,21 @@ class Nearest(OfAttack):
             known = ATTACKS.of_name(name)
             farthest = {} if known is None else {known.within.strength: entry.get("farthest")}
             method = rebuilt(ATTACKS, name, entry, **farthest)
-        return None if method is None else cls(method=method, eps=entry.get(method.within.strength))
+        if method is None:
+            return None
+        counted = str(entry["metric"]).startswith(f"{name}{getattr(method, 'queries', '')}.")
+        counted = counted and hasattr(method, "queries")
+        return cls(method=method, eps=entry.get(method.within.strength), counted=counted)
+
+
+def _by_search(specs: Sequence[Nearest]) -> list[list[Nearest]]:
+    """The specs in groups whose attacks on labels differ in the number of queries alone."""
+    groups: dict[Any, list[Nearest]] = {}
+    for spec in specs:
+        one: Any = spec.method
+        alike = replace(one, queries=1) if hasattr(one, "marked") else one
+        groups.setdefault(alike, []).append(spec)
+    return list(groups.values())
 
 
 def _summary(distances: np.ndarray, farthest: float) -> dict[str, Any]:
@@ -139,14 +200,14 @@ def optimality(
     optimality of 1 is as good as all attacks together.
     """
     specs = [spec for spec in specs if spec.eps is None]
-    best = ",".join(spec.method.name for spec in specs)
+    best = ",".join(spec.stem if spec.counted else spec.method.name for spec in specs)
     by_name = {entry["metric"]: entry for entry in entries}
     values: list[float | None] = [0.0] * len(specs)
     if rows is not None:
         values = local_optimality(np.concatenate([rows(spec) for spec in specs], axis=1).astype(np.float64))
     made = []
     for spec, value in zip(specs, values, strict=True):
-        entry = {"metric": f"optimality.{spec.method.stem}", **spec.settings(), "best": best}
+        entry = {"metric": f"optimality.{spec.stem}", **spec.settings(), "best": best}
         of_search = by_name[spec.name()]
         own = ("reason", "passes")  # also results of one search
         shared = [name for name in of_search if schema.role(name) != "result" and name not in own]
@@ -170,9 +231,13 @@ def local_optimality(distances: np.ndarray) -> list[float | None]:
 
 def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
     """The distances found by each search, the accuracies at eps, the local optimality of the searches if
-    there are several, and clean accuracy."""
+    there are several, and clean accuracy. Names say the number of queries if a search is there with
+    several."""
     specs: list[Nearest] = []
+    stems = [method.stem for method in searches]
     for method in searches:
-        specs += [Nearest(method=method, eps=one) for one in (*eps, None)]
-    title, summary = ", ".join(method.stem for method in searches), optimality if len(searches) > 1 else None
+        counted = stems.count(method.stem) > 1
+        specs += [Nearest(method=method, eps=one, counted=counted) for one in (*eps, None)]
+    title, several = ", ".join(dict.fromkeys(stems)), len({method.name for method in searches}) > 1
+    summary = optimality if several else None
     return Evaluation(title=title, specs=tuple(Nearest.joined(specs)), along=(Clean(),), summary=summary)

@@ -28,6 +28,7 @@ _MAKERS = {
     "rho": "rb-pr --rho 0.1,0.05,0.01",
     "eps": "rb-attack pgd --eps 1-8",
     "severity": "rb-corrupt fog --severity 1-5",
+    "queries": "rb-attack curve --attacks hopskipjump --queries 500,2000",
 }
 
 
@@ -71,8 +72,8 @@ class CurvesPlot(Drawing):
 
     over: str = param(
         "gamma",
-        "Quantity on the horizontal axis: gamma, rho, eps, severity, or the strength of another threat; epoch"
-        " draws the history of training runs.",
+        "Quantity on the horizontal axis: gamma, rho, eps, severity, queries, or the strength of another"
+        " threat; epoch draws the history of training runs.",
         metavar="NAME",
     )
     metric: str | None = param(

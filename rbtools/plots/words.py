@@ -132,10 +132,14 @@ def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name in names:
         parts = with_number(name)
-        if parts is None or not (over in ("", parts.over) or (over == "rho" and parts.rho)):
+        if parts is None:
             continue
-        quantity, number = ("rho", parts.rho) if over == "rho" else (parts.over, parts.number)
-        label = parts.form.axes_of(parts)[quantity]
+        axes, quantity = parts.form.axes_of(parts), over or parts.over
+        others = {"rho": parts.rho, **parts.form.settings(parts), parts.over: parts.number}
+        number = others.get(quantity, "") if quantity in axes else ""
+        if number == "":
+            continue
+        label = axes[quantity]
         found.setdefault((family(name, quantity), label), []).append((float(number), name))
     return {key: sorted(members) for key, members in found.items()}
 

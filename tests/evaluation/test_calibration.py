@@ -37,6 +37,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "patch": {"area": 0.02, "steps": 10},
     "pixels": {"pixels": 1, "queries": 40},
     "sigma-zero": {"pixels": 1, "steps": 30},
+    **{name: {"queries": 60} for name in ("hopskipjump", "rays", "surfree", "boundary")},
+    "spsa": {"queries": 300, "samples": 10},
     "color": {"what": "brightness", "amount": 0.5, "values": 7},
     "blur": {"values": 7},
     "zoom": {"values": 7},

@@ -68,7 +68,7 @@ def specs() -> dict[str, Spec]:
     """One of each kind, and of each registered attack, corruption, noise and certifier."""
     made: dict[str, Spec] = {"clean": Clean(), "clean draws": Clean(draws=5)}
     for name in ATTACKS:
-        method = ATTACKS.build(name)
+        method = ATTACKS.build(name, **({"queries": 50} if name == "rays" else {}))
         made[f"attack {name}"] = Attacked(method=method.at(EPS) if method.in_ball else method)
     for name in CORRUPTIONS:
         corruption = CORRUPTIONS.build(name).resolved()
@@ -85,6 +85,9 @@ def specs() -> dict[str, Spec]:
     made |= {"distance": Nearest(method=curve), "distance eps": Nearest(method=curve, eps=EPS)}
     fmn = search_named("fmn", "linf", 100)
     made |= {"fmn": Nearest(method=search_named("fmn", "l2", 100)), "fmn eps": Nearest(method=fmn, eps=EPS)}
+    jump = search_named("hopskipjump", "l2", 100)
+    made |= {"by queries": Nearest(method=jump, counted=True), "queries": Nearest(method=jump)}
+    made |= {"by queries eps": Nearest(method=jump, eps=EPS, counted=True)}
     made |= {what: RobustLoss(method=ATTACKS.build("pgd"), what=what) for what in PARTS}
     made["ladder"] = Attacked(method=ATTACKS.build("pgd", eps=EPS), ladder=(EPS / 2,))
     made["transfer"] = Transferred(method=ATTACKS.build("pgd"), sources=("sha256:0",), models=({"arch": {}},))

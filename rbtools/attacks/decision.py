@@ -1,0 +1,274 @@
+"""What attacks on labels share: the start, bisection, the count of queries and the nearest point so far.
+
+A search consists of phases, in each of which all images ask about points of the same kind. An image that has
+reached the aim of a phase waits for the others, or has used its queries, asks nothing. So the queries of an
+image do not depend on the other images, nor on the number of queries that are left.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.attacks.active_examples import AttackBatch, may_be_true, rows_of, wide
+from rbtools.attacks.drive import Iterate, SteppedAttack
+from rbtools.attacks.losses import margin
+from rbtools.attacks.oracle import oracle_of
+from rbtools.lazy import torch
+from rbtools.registry import rare_param
+from rbtools.threats import ball
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import Self
+
+    from rbtools.attacks.oracle import Oracle
+    from rbtools.rng.draws import Draws
+
+START, BISECT, SEARCH = range(3)  # phases; an attack may have more
+_STARTS = 100  # random images that are tried until one is misclassified
+REACH = 0.01  # distance of random points from a boundary point, as a share of its distance
+_PHASES = 8  # at most so many phases in turn ask nothing
+_SPARE = 200  # steps in which images wait for others
+_HALVINGS_OF_8_BITS = 11  # then the pixels of the two ends differ by an eighth of a grey level or less
+AT = "at."  # the findings at smaller numbers of queries
+
+
+def queries_param() -> Any:
+    return rare_param(5000, "Number of queries of the model for each image.", check="positive")
+
+
+class DecisionAttack(SteppedAttack):
+    """Base class of attacks on labels, which search for the nearest misclassified image with at most
+    `queries` queries for each image. `run` also returns the distances as "distance" (N,), which are infinite
+    without a misclassified image, and the number of queries as "asked" (N,).
+
+    An attack defines `propose` and `learn` for the phase SEARCH and later ones, `follow`, and, if needed, the
+    other methods.
+    """
+
+    minimal: ClassVar[bool] = True
+    precise: ClassVar[bool] = True
+    uses_gradients: ClassVar[bool] = False
+    uses_logits: ClassVar[bool] = False
+    # Smaller numbers of queries at which the nearest points are returned, too ("at.500").
+    marks: tuple[int, ...] = ()
+    queries: int
+    unbroken = "nearest"
+
+    @property
+    def over_draws(self) -> bool:
+        return False
+
+    @property
+    def any_counts(self) -> bool:
+        return False
+
+    @property
+    def most_passes(self) -> int:
+        return self.queries
+
+    @property
+    def length(self) -> int:
+        return self.queries + _SPARE
+
+    def marked(self, marks: tuple[int, ...]) -> Self:
+        """The attack that returns its points at these numbers of queries, too."""
+        made = copy.copy(self)
+        object.__setattr__(made, "marks", marks)  # no field: it does not change the search
+        return made
+
+    def run(
+        self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.threat.empty or len(images) == 0:
+            return images.clone(), {}
+        model = oracle_of(model)
+        with torch.no_grad():
+            found = model.partial.open(model)
+            if found is None:
+                state, _ = self.driven(0, model, AttackBatch(images, labels, draws))
+                found = model.partial.close(state.found(self.marks))
+            points = found.pop("points")
+            if self.eps is not None:
+                points = torch.where(wide(found["distance"] <= self.eps, points), points, images)
+        return points, found
+
+    # The phases
+
+    def limit(self, state: Any) -> int:
+        """The largest number of questions in the phase of the state."""
+        return _STARTS if state.phase == START else state.halvings
+
+    def wanted(self, state: Any) -> Tensor:
+        """The images that still ask in this phase, bool (N,), if they have queries left."""
+        moved: Tensor = state.moved
+        return ~moved if state.phase == START else moved
+
+    def propose(self, state: Any) -> Tensor:
+        """The points (N, B, C, H, W) about which this phase asks next."""
+        if state.phase == START:
+            noise: Tensor = state.draws.child("start").uniform(state.images.shape[1:], draw=state.place)
+            return noise[:, None]
+        middle: Tensor = state.between((state.low + state.high) / 2)
+        return middle[:, None]
+
+    def learn(self, state: Any, points: Tensor, wrong: Tensor) -> None:
+        """Update the state from the points (N, B, C, H, W) of `propose`, of which those are misclassified
+        that are true in `wrong` (N, B)."""
+        if state.phase == START:
+            state.far = torch.where(wide(wrong[:, 0], state.far), points[:, 0], state.far)
+            state.moved = state.moved | wrong[:, 0]
+        else:
+            middle, asked = (state.low + state.high) / 2, state.asking[:, 0]
+            state.high = torch.where(wrong[:, 0], middle, state.high)
+            state.low = torch.where(asked & ~wrong[:, 0], middle, state.low)
+
+    def follow(self, state: Any) -> int:
+        """Prepare the phase after the state's phase, and return it. `BISECT` follows the start."""
+        raise NotImplementedError
+
+    # The loop
+
+    def begin(self, batch: AttackBatch, restart: int) -> Decision:
+        raise NotImplementedError
+
+    def fields(self, batch: AttackBatch) -> tuple[Any, ...]:
+        """The values of the first fields of a `Decision`."""
+        images, size = batch.images.contiguous(), batch.images[0].numel()
+        halvings = math.ceil(math.log2((size if self.norm == "linf" else math.sqrt(size)) / REACH))
+        first = images.flatten(1)[:, 0]
+        none, zero = torch.zeros_like(first, dtype=torch.bool), torch.zeros_like(first)
+        marks = images[:, None].repeat(1, len(self.marks), 1, 1, 1)
+        never, asked = torch.full_like(first, torch.inf), torch.zeros_like(batch.labels)
+        own = (batch.draws, self.norm, halvings, images.clone(), never, marks, asked, none[:, None])
+        return images, images, batch.goal(margin), *own, images, none, zero, zero + 1, never
+
+    def prepare(self, state: Any, step: int, due: bool) -> object:
+        for turn in range(_PHASES if state.going else 0):
+            left = state.asked < self.queries
+            state.asks = self.wanted(state) & left
+            some = may_be_true(state.asks) if turn or not due else bool(state.asks.any())
+            if some and state.place < self.limit(state):
+                return state.phase
+            if not (some or bool((left & state.distance.isfinite()).any())):
+                break
+            state.phase, state.place = self.follow(state), 0
+        state.going = 0
+        return None
+
+    def ask(self, state: Any, step: int) -> Tensor:
+        state.tried = self.propose(state)
+        number = torch.arange(state.tried.shape[1], device=state.asked.device)
+        state.asking = state.asks[:, None] & (state.asked[:, None] + number < self.queries)
+        return state.tried  # type: ignore[no-any-return]
+
+    def question(self, state: Any, everyone: bool) -> Callable[..., Tensor]:
+        return lambda points, goal: state.wrong(points, goal.labels)
+
+    def tell(self, state: Any, seen: Tensor, step: int) -> None:
+        state.asked = state.asked + state.asking.sum(1)
+        points, state.tried = state.tried, None  # which need not be kept
+        if points.shape[1] == 1:
+            state.note(points[:, 0], seen[:, 0], self.marks)
+        self.learn(state, points, seen)
+        state.place += 1
+
+
+@dataclass
+class Decision(Iterate):
+    """The state of a search, whose `points` (N, C, H, W) are on the misclassified side of the boundary, at
+    the distances `length` (N,).
+
+    `nearest` (N, C, H, W) are the nearest misclassified images so far, with their distances (N,), and `at`
+    (N, M, C, H, W) those at smaller numbers of queries. `asked` (N,) are the numbers of queries, and `asking`
+    (N, B) are the points in question. `far` (N, C, H, W) are the misclassified ends of a bisection between
+    the shares `low` and `high` (N,) of the way, for the images `moved` (N,). `place` is the number of
+    questions in the phase so far, and `round` the number of rounds of phases.
+    """
+
+    draws: Draws
+    norm: str
+    halvings: int
+    nearest: Tensor
+    distance: Tensor
+    at: Tensor
+    asked: Tensor
+    asking: Tensor
+    far: Tensor
+    moved: Tensor
+    low: Tensor
+    high: Tensor
+    length: Tensor
+    phase: int = START
+    place: int = 0
+    round: int = 0
+    going: int = 1
+    tried: Tensor | None = None
+    asks: Tensor = field(init=False)
+
+    def wrong(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Whether the model misclassifies these points (N, B, C, H, W): bool (N, B), false for those that are
+        not asked about. On a GPU, where the host would wait, the model is asked about all."""
+        rows = torch.arange(len(points), device=labels.device).repeat_interleave(points.shape[1])
+        chosen = rows_of(self.asking.flatten())
+        rows = rows[chosen]
+        wrong = self.model.take(rows).labels(points.flatten(0, 1)[chosen]) != labels[rows]
+        if isinstance(chosen, slice):
+            return wrong.view_as(self.asking) & self.asking
+        return torch.zeros_like(chosen).masked_scatter(chosen, wrong).view_as(self.asking)
+
+    def note(self, points: Tensor, wrong: Tensor, marks: tuple[int, ...]) -> None:
+        """Keep the points (N, C, H, W) that are misclassified (N,) and nearer than the nearest so far."""
+        if not may_be_true(wrong):
+            return
+        points = self.model.seen(points)
+        length = ball.distances(points, self.images, self.norm)
+        nearer = wrong & (length < self.distance)
+        self.distance = torch.where(nearer, length, self.distance)
+        self.nearest = torch.where(wide(nearer, points), points, self.nearest)
+        for place, mark in enumerate(marks):
+            early = wide(nearer & (self.asked <= mark), points)
+            self.at[:, place] = torch.where(early, points, self.at[:, place])
+
+    def between(self, share: Tensor) -> Tensor:
+        """The points at these shares (N,) of the way from the images to the far ends: in L-infinity, the ends
+        are clipped to a ball."""
+        share, change = wide(share, self.images), self.far - self.images
+        if self.norm == "linf":
+            reach = share * change.abs().flatten(1).amax(1).view(-1, 1, 1, 1)
+            return self.images + torch.maximum(torch.minimum(change, reach), -reach)
+        return self.images + share * change
+
+    def bisect(self) -> int:
+        """Prepare a bisection between images and far ends."""
+        self.low, self.high = torch.zeros_like(self.low), torch.ones_like(self.high)
+        self.halvings = min(self.halvings, _HALVINGS_OF_8_BITS) if self.model.eight_bit else self.halvings
+        return BISECT
+
+    def settle(self) -> None:
+        """Move to the misclassified ends of the bisection."""
+        ends = self.between(self.high)
+        self.points = torch.where(wide(self.moved, ends), ends, self.points)
+        self.length = ball.distances(self.points, self.images, self.norm)
+
+    def found(self, marks: tuple[int, ...]) -> dict[str, Tensor]:
+        """The results of the search."""
+        at = {f"{AT}{mark}": points for mark, points in zip(marks, self.at.unbind(1), strict=True)}
+        return {"points": self.nearest, "distance": self.distance, "asked": self.asked, **at}
+
+
+def directions(draws: Draws, count: int, shape: tuple[int, ...], draw: int, norm: str) -> Tensor:
+    """Random directions (N, count, *shape) of L2 norm 1: uniform ones, or in L-infinity those of uniform
+    points of a cube. Each number is one of 256 quantiles, because eight random bits cost a quarter of the
+    time of 32."""
+    size = count * math.prod(shape)
+    words = draws.bits(-(-size // 4), draw).to(torch.int32)
+    levels = (torch.arange(256, device=words.device) + 0.5) / 128 - 1
+    table = levels if norm == "linf" else torch.erfinv(levels)
+    vectors = table[words.view(torch.uint8)[:, :size].long()].view(len(words), count, -1)
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=2, keepdim=True)
+    return vectors.div_(lengths).view(-1, count, *shape)
