@@ -25,7 +25,7 @@ ALL: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-LONG = {"hopskipjump linf": 2000, "surfree": 500}
+LONG = {"hopskipjump linf": 2000, "surfree": 500, "boundary": 600}
 
 
 class Halves(nn.Module):
@@ -67,7 +67,7 @@ def test_on_a_plane_the_distance_is_nearly_that_of_the_plane(name: str) -> None:
     assert bool((model(points).argmax(1) != model(images).argmax(1)).all())
     torch.testing.assert_close(findings["distance"], ball.distances(points, images, attack.norm))
     share = findings["distance"] / exact
-    assert float(share.min()) >= 1 - 1e-4 and float(share.median()) < 1.04, share
+    assert float(share.min()) >= 1 - 1e-4 and float(share.median()) < 1.08, share
 
 
 @pytest.mark.parametrize("name", ALL)

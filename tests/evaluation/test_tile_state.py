@@ -43,7 +43,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "ddn": ("ddn", {"steps": 9}),
     "hopskipjump": ("hopskipjump", {"queries": 150, "eps": EPS}),
     **{name: (name, {"queries": 40, "eps": EPS}) for name in ("rays", "surfree", "boundary")},
-    "spsa": ("spsa", {"queries": 90, "samples": 4, "eps": EPS}),
+    "spsa": ("spsa", {"queries": 90, "samples": 3, "eps": EPS}),
 }
 
 
