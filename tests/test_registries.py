@@ -40,8 +40,6 @@ SHORT = SHORT_IN_BALLS | {
     "patch": {"steps": 5},
     "pixels": {"queries": 20},
     "sigma-zero": {"steps": 10},
-    **{name: {"queries": 150} for name in ("hopskipjump", "rays", "surfree", "boundary")},
-    "spsa": {"queries": 150, "samples": 10},
     "color": {"what": "brightness", "values": 5},
     "blur": {"values": 3},
     "zoom": {"values": 5},

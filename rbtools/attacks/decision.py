@@ -90,7 +90,9 @@ class DecisionAttack(SteppedAttack):
         with torch.no_grad():
             found = model.partial.open(model)
             if found is None:
-                state, _ = self.driven(0, model, AttackBatch(images, labels, draws))
+                batch = AttackBatch(images, labels, draws)
+                state = self.begin(batch, 0)
+                self.drive(0, model, batch, False, state)
                 found = model.partial.close(state.found(self.marks))
             points = found.pop("points")
             if self.eps is not None:

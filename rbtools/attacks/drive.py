@@ -104,19 +104,13 @@ class SteppedAttack(SequentialAttack):
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self.drive, restart) for restart in range(self.restarts)]
 
-    def drive(self, restart: int, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        """Make one run. Returns a point for each example, and which points are known to fool the model."""
-        state, active = self.driven(restart, model, batch)
-        last = self.unseen(state, more) if len(active) else None
-        if last is not None:
-            images = self.threat.images(last, state.images)
-            fooled = ~state.model.still_correct(images, state.goal.labels)
-            (state,) = active.update(-1, fooled, last, state)
-        return active.finish(getattr(state, self.unbroken))
-
-    def driven(self, restart: int, model: Oracle, batch: AttackBatch) -> tuple[Any, ActiveExamples]:
-        """The state after the steps of one run, and the examples that are still in it."""
-        state: Any = self.begin(batch, restart)
+    def drive(
+        self, restart: int, model: Oracle, batch: AttackBatch, more: bool, begun: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        """Make one run. Returns a point for each example, and which points are known to fool the model. A
+        caller that needs the state gives it, as `begin` returns it, and finds it changed if the run drops no
+        examples."""
+        state: Any = self.begin(batch, restart) if begun is None else begun
         state.model, active = model, ActiveExamples(batch, batch.schedule.seldom(self.waits))
         everyone = active.everyone or not self.any_counts
         done, replays = continued(model, state, active), Replays(state, active, self.replayed)
@@ -137,4 +131,9 @@ class SteppedAttack(SequentialAttack):
             if not len(active):
                 break
             keep(model, state, active, step + 1)
-        return state, active
+        last = self.unseen(state, more) if len(active) else None
+        if last is not None:
+            images = self.threat.images(last, state.images)
+            fooled = ~state.model.still_correct(images, state.goal.labels)
+            (state,) = active.update(-1, fooled, last, state)
+        return active.finish(getattr(state, self.unbroken))

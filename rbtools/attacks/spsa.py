@@ -118,7 +118,7 @@ class SPSA(SteppedAttack):
         state.broken = state.broken | ~correct
         if values.shape[1] == 1:  # the last query
             return
-        up, down = values[:, 1:].chunk(2, 1)
+        up, down = values[:, 1:].to(state.points).chunk(2, 1)
         signs = self.signs(state, step)
         gradient = ((up - down)[:, :, None, None, None] * signs).mean(1) / (2 * self.delta)
         state.mean = state.mean.lerp(gradient, 1 - _BETAS[0])

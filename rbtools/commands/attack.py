@@ -267,7 +267,8 @@ class CurveOptions:
     attacks: str = param(
         "curve",
         "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2; by labels alone"
-        " hopskipjump. Or an attack in another threat, with its strengths as --eps.",
+        " hopskipjump, in L-infinity also rays, in L2 surfree, boundary. Or an attack in another threat, with"
+        " its strengths as --eps.",
         metavar="LIST",
     )
     eps: str | None = param(

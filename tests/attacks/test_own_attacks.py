@@ -29,6 +29,8 @@ SHORT = {
     "fmn": {"steps": 20},
     "ddn": {"steps": 60},
     "square": {"queries": 20},
+    **{name: {"queries": 150} for name in ("hopskipjump", "rays", "surfree", "boundary")},
+    "spsa": {"queries": 150, "samples": 10},
     "noise": {"samples": 10},
     "aa": {"attacks": "fgsm,pgd,noise"},
 }
@@ -52,11 +54,15 @@ OPTIONS = {
     "fab": [{"restarts": 2}, {"norm": "l2"}, {"norm": "l1", "restarts": 2}],
     "fab-t": [{}, {"norm": "l2", "restarts": 2}, {"norm": "l1"}],
     "square": [{}, {"norm": "l2", "restarts": 2}, {"norm": "l1", "restarts": 2}],
+    "hopskipjump": [{}, {"norm": "l2"}],
+    **{name: [{}] for name in ("rays", "surfree", "boundary")},
+    "spsa": [{}, {"norm": "l2"}],
     "noise": [{}, {"norm": "l2"}],
     "aa": [{}, {"norm": "l2", "attacks": "pgd,noise"}, {"norm": "l1", "attacks": "apgd-ce,square"}],
 }
 ALL = [(name, params) for name, options in OPTIONS.items() for params in options]
-BY_GRADIENT = [pair for pair in ALL if pair[0] not in ("square", "noise", "aa")]
+WITHOUT = {name for name in OPTIONS if not ATTACKS.load(name).uses_gradients} | {"aa"}
+BY_GRADIENT = [pair for pair in ALL if pair[0] not in WITHOUT]
 
 
 class ShortAutoAttack(AutoAttack):
@@ -240,7 +246,13 @@ class Coarse(Oracle):
 
 @pytest.mark.parametrize(
     ("name", "params"),
-    [pair for pair in ALL if pair[0] not in ("fgsm", "mi-fgsm") and not {"iterate", "eot"} & pair[1].keys()],
+    [
+        pair
+        for pair in ALL
+        if pair[0] not in ("fgsm", "mi-fgsm")
+        and not {"iterate", "eot"} & pair[1].keys()
+        and ATTACKS.load(pair[0]).uses_logits  # others ask the model itself
+    ],
 )
 def test_nothing_is_broken_before_the_model_that_decides_says_so(name, params):
     model, images = curved(), images_for(40)
@@ -254,7 +266,7 @@ def test_nothing_is_broken_before_the_model_that_decides_says_so(name, params):
     assert broken.sum() >= (model(alone).argmax(1) != labels).sum() - 3
     if "broken_by" in told:
         assert torch.equal(told["broken_by"] != -1, broken)
-    elif name not in ("pgd", "cw", "noise"):
+    elif name not in ("pgd", "cw", "noise", "spsa"):
         assert torch.equal((found != images).flatten(1).any(1), broken)
 
 

@@ -41,6 +41,9 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "cw-l2": ("cw-l2", {"steps": 6, "searches": 3}),
     "fmn": ("fmn", {"steps": 9, "eps": EPS}),
     "ddn": ("ddn", {"steps": 9}),
+    "hopskipjump": ("hopskipjump", {"queries": 150, "eps": EPS}),
+    **{name: (name, {"queries": 40, "eps": EPS}) for name in ("rays", "surfree", "boundary")},
+    "spsa": ("spsa", {"queries": 90, "samples": 3, "eps": EPS}),
 }
 
 
