@@ -17,6 +17,7 @@ from rbtools.attacks.active_examples import AttackBatch, may_be_true, rows_of, w
 from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.attacks.losses import margin
 from rbtools.attacks.oracle import oracle_of
+from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import rare_param
 from rbtools.threats import ball
@@ -58,6 +59,10 @@ class DecisionAttack(SteppedAttack):
     marks: tuple[int, ...] = ()
     queries: int
     unbroken = "nearest"
+
+    def __post_init__(self) -> None:
+        if self.eot is not None:
+            raise RbError(f"The attack {self.name} asks for classes and follows no means. Leave out eot.")
 
     @property
     def over_draws(self) -> bool:
