@@ -163,6 +163,7 @@ MAY = {
     "a file that a recipe wrote": "papers/__main__ papers/pipes papers/figures_of_papers",
     "it is written": "cli/events jobs/corrupted_images jobs/save_images papers/sidebyside store/files"
     " store/lease",
+    "a model that is reached": "queries/model",
     "a stream that is open": "cli/source corruptions/jpeg_compression datasets/decode datasets/npz"
     " formats/csv formats/parquet_table jobs/evidence models/unpickle",
 }

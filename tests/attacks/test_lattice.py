@@ -96,7 +96,8 @@ def test_every_attack_agrees_with_all_lattice_points(name: str, norm: str) -> No
     assert sizes.max() <= EPS[norm] * 255 + 1e-9
     assert (network(result.images[broken]).argmax(1) != labels[broken]).all()
     assert result.images.min() >= 0 and result.images.max() <= 1
-    assert broken.sum() >= 0.75 * (~safe).sum()  # and most of the others are found
+    found = 0.75 if attack.uses_logits else 0.2  # labels of 8-bit images show the boundary coarsely
+    assert broken.sum() >= found * (~safe).sum()  # and most of the others are found
 
 
 def test_an_image_of_more_than_8_bits_or_a_ball_without_another_image_is_an_error() -> None:
