@@ -392,6 +392,8 @@ def _check_record(given: object) -> None:
     what = f"a {type(given).__name__}"
     if callable(getattr(given, "state_dict", None)):
         what += ", a network of torch, without images. Add data=(images, labels), or data=DATASET or LOADER"
+    elif callable(given):
+        what += ", without images. Add data=(images, labels), or data=DATASET or LOADER"
     elif isinstance(given, (list, tuple)):
         what += " with several items: call the function once for each record"
     raise RbError(

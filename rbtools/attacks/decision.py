@@ -19,7 +19,7 @@ from rbtools.attacks.losses import margin
 from rbtools.attacks.oracle import oracle_of
 from rbtools.errors import RbError
 from rbtools.lazy import torch
-from rbtools.registry import rare_param
+from rbtools.registry import param
 from rbtools.threats import ball
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ AT = "at."  # the findings at smaller numbers of queries
 
 
 def queries_param() -> Any:
-    return rare_param(5000, "Number of queries of the model for each image.", check="positive")
+    return param(5000, "Number of queries of the model for each image.", check="positive")
 
 
 class DecisionAttack(SteppedAttack):

@@ -85,13 +85,13 @@ class HopSkipJump(DecisionAttack):
             count = min(count, self.sampled(state) - state.place * count)
             draws = state.draws.child(f"round{state.round}")
             chosen = directions(draws, count, shape, state.place, self.norm)
-            return chosen.mul_(self.reach(state)).add_(state.points[:, None]).clamp_(0, 1)
+            return chosen.mul_(self.spread(state)).add_(state.points[:, None]).clamp_(0, 1)
         if state.phase == _JUMP:
             size = state.length / math.sqrt(state.round + 1) / 2**state.place
             return (state.points + wide(size, state.points) * state.direction).clamp(0, 1)[:, None]
         return super().propose(state)
 
-    def reach(self, state: _Jumping) -> Tensor:
+    def spread(self, state: _Jumping) -> Tensor:
         """The distance (N, 1, 1, 1, 1) of random points from the boundary point."""
         size = state.images[0].numel()
         reach = state.length * REACH if state.round else torch.full_like(state.length, _FIRST_REACH)

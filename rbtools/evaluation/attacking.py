@@ -145,13 +145,14 @@ def able(method: Attack, answers: str, *, eight_bit: bool) -> tuple[Attack, tupl
 
 def _cannot_run(method: Attack, answers: str) -> CannotRun:
     known = []
+    needs = "logits" if any(part.needs == "logits" for part in method.parts) else method.needs
     for name in (*ATTACKS, *ATTACKS.plugins):
         with contextlib.suppress(RbError):  # the module of an installed package fails
             cls = ATTACKS.load(name)
             enough = not cls.uses_gradients and ("logits" in answers or not cls.uses_logits)
             known += [name] if enough else []
     return CannotRun(
-        f"The attack {method.name} needs {method.needs}, and the model answers with {answers} alone. Attacks"
+        f"The attack {method.name} needs {needs}, and the model answers with {answers} alone. Attacks"
         f" that need no more are {', '.join(known)}."
     )
 

@@ -155,7 +155,7 @@ class Access:
         60.0, "Seconds to wait for the answer of --model-cmd or --model-url.", bounds="(0, inf)"
     )
     rate: float | None = _rare_model(
-        None, "Send at most this many requests a second to --model-url.", bounds="(0, inf)"
+        None, "Send at most this many requests a second to --model-url, in each process.", bounds="(0, inf)"
     )
     budget: int | None = _rare_model(
         None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -167,7 +168,14 @@ def _with_twin(record: dict[str, Any], run: Run) -> dict[str, Any]:
     """The record with the checkpoint whose gradients attacks follow, if the run names one."""
     if (file := run.selection.gradients_from) is None:
         return record
-    twin = record_of(file, CheckpointHints(), run.changed(gradients_from=None, member=None))
+    from rbtools.models import programs
+
+    # The twin of a graph takes the same pixels.
+    given, normalize = record["arch"].get("normalize"), None
+    if given is not None and programs.format_of_file(Path(file), run.selection.allow_code) is not None:
+        normalize = given if isinstance(given, str) else " ".join(map(numbers, given))
+    hints = CheckpointHints(normalize=normalize)
+    twin = record_of(file, hints, run.changed(gradients_from=None, member=None))
     kept = ("arch", "checkpoint", "checkpoint_file", "recognised")
     return {**record, "gradients": {key: twin[key] for key in kept}}
 

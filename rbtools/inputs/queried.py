@@ -31,6 +31,8 @@ def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
     answers do not fit the data."""
     from rbtools.queries import model
 
+    if "://" in kind.text and "?" in kind.text:
+        run.report.notify("The query in the address is in records: give keys in --headers.")
     data = data_of({}, run)
     name, facts = model.identified(kind, data.about.shape, run)
     if facts.get("scores", data.about.classes) != data.about.classes:

@@ -43,8 +43,6 @@ class MaskingChecklist(PlanJob):
         run = ask.inputs.run
         only_answers = queried.answers_of(ask.inputs.record, run) in ("logits", "labels")
         ladder, others = (self.square, ()) if only_answers else (self.pgd, (self.fgsm, self.square))
-        if only_answers:
-            run.report.notify("Tests a and b are left out: the model only answers, and PGD needs gradients.")
         methods = [replace(ladder, eps=eps) for eps in self.distances]
         methods += [replace(method, eps=self.eps) for method in (*others, self.noise)]
         asked = ask.able(
@@ -54,6 +52,8 @@ class MaskingChecklist(PlanJob):
                 along=(Clean(),),
             )
         )
+        if only_answers:
+            run.report.notify("Tests a and b are left out: the model only answers, and PGD needs gradients.")
         specs, expected = asked.specs, ask.expected(asked)
         yield [*expected, _checklist_entry(self, expected[0], run)]
         found = ask(asked)

@@ -147,11 +147,20 @@ class EvaluateJob(PlanJob):
         for one in self.evaluations:
             try:
                 if answers is not None:
-                    one.for_answers(answers, eight_bit=queried.eight_bit(record))
+                    _tell_left_out(
+                        one.for_answers(answers, eight_bit=queried.eight_bit(record)), answers, run
+                    )
                 able.append(one)
             except CannotRun as wrong:
                 refusals.append(wrong)
         return (*able,), refusals
+
+
+def _tell_left_out(evaluation: Evaluation, answers: str, run: Run) -> None:
+    """Report the attacks of an ensemble that need more than the model answers."""
+    for out in dict.fromkeys(getattr(spec, "left_out", ()) for spec in evaluation.specs):
+        if out:
+            run.report.notify(f"Left out, because the model answers with {answers} alone: {', '.join(out)}.")
 
 
 @dataclass(frozen=True)

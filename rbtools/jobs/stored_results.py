@@ -305,6 +305,9 @@ def _compute(
         tiles = missing_tiles(outcomes, inputs.n, size)
         images = sum(len(tile.examples) for tile in tiles)
         only_answers = queried.answers_of(inputs.record, run) is not None
+        if only_answers:
+            most_queries = images * sum(unit.spec.most_passes for unit in missing)
+            run.report.notify(f"{title}: at most {most_queries:,} queries.")
         if only_answers or run.plan.job in run.plan.waiting:  # it is not asked, or not trained yet
             run.plan.lacks(keys, title, len(tiles))
         each = tile_calls.seconds_per_pass(inputs) * images / max(run.placement.jobs, 1)

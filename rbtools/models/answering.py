@@ -102,14 +102,14 @@ def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
 def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -> AnsweringModel | None:
     """The model of a function that answers with labels, or with scores without gradients, on a few images;
     None if its outputs are logits of a graph of torch. `classes` is the number of classes at least."""
-    with contextlib.suppress(RuntimeError, TypeError, AttributeError, ValueError):  # a function of arrays
+    with contextlib.suppress(Exception):  # a function of arrays may raise anything
         leaf = images.detach().clone().requires_grad_(True)
         found = function(leaf.clone())  # it may change its images in place
         if isinstance(found, torch.Tensor) and found.requires_grad:
             return None
     try:
         found = answer(function, images)
-    except (TypeError, AttributeError, ValueError):
+    except Exception:
         function = _OfArrays(function)
         found = answer(function, images)
     if found.dim() == 1 and not found.is_floating_point() and found.dtype != torch.bool:

@@ -41,7 +41,12 @@ class HttpService:
         try:
             return answers_of(_named([*self._answers(images)]), len(images))
         except ModelFailure as wrong:
-            raise ModelFailure(self.client.without_headers(str(wrong)), wrong.image) from None
+            said = self.client.without_headers(str(wrong))
+            raise ModelFailure(
+                f"{shown(self.model.text)} gave no answer for image {wrong.image + 1} of the {len(images)}"
+                f" that it was sent. {said}",
+                wrong.image,
+            ) from None
 
     def close(self) -> None:
         self.client.close()

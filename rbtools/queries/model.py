@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 _PROBES = 32  # images whose answers identify a model without a declared version
+_ASKED = "images that identified a model"
 _SAME = 1e-3  # scores that differ by less than this share of their range are equal
 
 
@@ -34,10 +35,16 @@ class Questions:
     """
 
     def __init__(
-        self, service: Service, form: str, pixels: str, kept: KeptAnswers, budget: int | None
+        self,
+        service: Service,
+        form: str,
+        pixels: str,
+        kept: KeptAnswers,
+        budget: int | None,
+        asked: int = 0,
     ) -> None:
         self.service, self.form, self.pixels, self.kept, self.budget = service, form, pixels, kept, budget
-        self.asked = 0
+        self.asked = asked
 
     def __call__(self, images: Tensor) -> np.ndarray:
         pixels = sent(images, self.pixels)
@@ -45,7 +52,8 @@ class Questions:
         place = {name: number for number, name in enumerate(names)}
         known = self.kept.of([*place])
         missing = [name for name in place if name not in known]
-        left = len(missing) if self.budget is None else min(self.budget - self.asked, len(missing))
+        allowed = len(missing) if self.budget is None else max(self.budget - self.asked, 0)
+        left = min(allowed, len(missing))
         if left:
             known |= self._answers({name: pixels[place[name]] for name in missing[:left]})
         if left < len(missing):
@@ -88,7 +96,10 @@ def loaded(kind: KindOfModel, name: str, form: str, classes: int, run: Run) -> A
     key = f"questions to {name}"
     if key not in run.kept:
         kept = KeptAnswers(run.store.answers_file(name.removeprefix("sha256:")), kind.fields())
-        run.kept[key] = Questions(_service(kind, run), form, kind.model_pixels, kept, run.access.budget)
+        asked = run.kept.get(_ASKED, 0)
+        run.kept[key] = Questions(
+            _service(kind, run), form, kind.model_pixels, kept, run.access.budget, asked
+        )
     answers = "labels" if form == "label" else "logits"
     return AnsweringModel(run.kept[key], answers, classes, probabilities=form == "probs")
 
@@ -103,9 +114,10 @@ def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tupl
     fields = {**kind.fields(), "shape": list(shape)}
     key = f"models:{digest(fields)}"
     known = orjson.loads(run.store.get(key) or "[]")
-    if kind.model_version is not None and known:
+    if known and (kind.model_version is not None or run.plan is not None):
         return known[-1]["name"], known[-1]["facts"]
     answers = _service(kind, run).ask(sent(probes(shape), kind.model_pixels))
+    run.kept[_ASKED] = run.kept.get(_ASKED, 0) + _PROBES
     facts = {"form": answers.form}
     if answers.form != "label":
         facts["scores"] = answers.values.shape[1]
@@ -121,6 +133,11 @@ def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tupl
     name = f"sha256:{hashlib.sha256(orjson.dumps([fields, facts, values])).hexdigest()}"
     if kind.model_version is not None:
         name = f"sha256:{hashlib.sha256(orjson.dumps(fields)).hexdigest()}"
+    elif answers.form == "label":
+        run.report.notify(
+            f"{kind.text} answers with labels, and those of {_PROBES} fixed images identify it only roughly."
+            " Whenever its weights change, declare another --model-version."
+        )
     run.store.put(key, orjson.dumps([*known, {"name": name, "facts": facts, "answers": values}]).decode())
     return name, facts
 

@@ -140,7 +140,7 @@ def test_a_spent_budget_keeps_what_was_answered(program: Any, tmp_path: Path) ->
     words = f"square --eps 32 --queries 40 --model-cmd {program('logits')}"
     stopped = run("attack", f"{words} --n 20 --store {tmp_path / 'store'} --budget 100")
     assert stopped.exit_code == 1 and "The budget of 100 queries is spent" in stopped.stderr
-    assert paid(tmp_path) == 32 + 100
+    assert paid(tmp_path) == 100
     assert measured(words, tmp_path)["metrics"] == measured(words, tmp_path, "other")["metrics"]
     kept = json.loads(run("store", f"ls --kind answers --store {tmp_path / 'other'}").stdout)
     assert paid(tmp_path) == 3 * 32 + 2 * kept["stored"]["answers"]
@@ -265,3 +265,21 @@ def test_functions_of_arrays_are_evaluated_in_memory() -> None:
     assert record["metrics"]["square.25.5"] == found[0].value
     left = rbtools.evaluate(scores, (images, labels), AutoAttack(eps=0.1))
     assert left.metric.startswith("square.") and left.entry["left_out"] == ["apgd-ce", "apgd-t", "fab-t"]
+
+
+@pytest.mark.parametrize("name", ["hopskipjump", "rays", "surfree", "boundary", "noise"])
+def test_attacks_on_labels_run_on_a_program(program: Any, name: str) -> None:
+    limit = "--samples 5" if name == "noise" else "--queries 30"
+    done = run("attack", f"{name} {limit} --eps 2 --n 4 --store none --model-cmd {program('label')}")
+    assert done.exit_code == 0, done.stderr
+    assert len(json.loads(done.stdout)["metrics"]) == 2
+
+
+def test_a_dry_run_of_a_known_model_asks_nothing(program: Any, tmp_path: Path) -> None:
+    words = (
+        f"square --eps 32 --queries 20 --n 20 --store {tmp_path / 'store'} --model-cmd {program('logits')}"
+    )
+    assert run("attack", words).exit_code == 0
+    after = paid(tmp_path)
+    told = run("attack", words.replace("--queries 20", "--queries 30") + " --dry-run")
+    assert paid(tmp_path) == after and "at most 620 queries" in told.stderr
