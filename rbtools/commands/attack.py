@@ -293,7 +293,8 @@ def curve(typed: CurveOptions, source: shared.RecordSource, work: shared.Command
     (AttackBench).
 
     Attacks by labels alone find the distances at several numbers of --queries in one search. The metrics are
-    then called hopskipjump500.8 and so on, and rb-plot curves --over queries draws them.
+    then called hopskipjump500.8 and so on, and rb-plot curves --over queries draws them, a panel for each
+    distance of --eps.
 
     \b
     Examples:

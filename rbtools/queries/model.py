@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,9 +42,10 @@ class Questions:
         kept: KeptAnswers,
         budget: int | None,
         asked: int = 0,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         self.service, self.form, self.pixels, self.kept, self.budget = service, form, pixels, kept, budget
-        self.asked = asked
+        self.asked, self.tell = asked, tell
 
     def __call__(self, images: Tensor) -> np.ndarray:
         pixels = sent(images, self.pixels)
@@ -68,6 +69,8 @@ class Questions:
         return rows
 
     def close(self) -> None:
+        if self.tell is not None:
+            self.tell(f"The model was asked about {self.asked:,} images; all other answers were kept before.")
         self.kept.close()
 
     def _answers(self, images: Mapping[bytes, np.ndarray]) -> dict[bytes, bytes]:
@@ -98,7 +101,8 @@ def loaded(kind: KindOfModel, name: str, form: str, classes: int, run: Run) -> A
         kept = KeptAnswers(run.store.answers_file(name.removeprefix("sha256:")), kind.fields())
         asked = run.kept.get(_ASKED, 0)
         run.kept[key] = Questions(
-            _service(kind, run), form, kind.model_pixels, kept, run.access.budget, asked
+            *(_service(kind, run), form, kind.model_pixels, kept, run.access.budget, asked),
+            tell=run.report.notify,
         )
     answers = "labels" if form == "label" else "logits"
     return AnsweringModel(run.kept[key], answers, classes, probabilities=form == "probs")
