@@ -127,7 +127,8 @@ class Nearest(OfAttack):
             marked = most.method.marked(tuple(spec.method.queries for spec in fewer))
             result = attacking.run_attack(batch, marked)
             found[most] = most.judged(batch, result)
-            found |= {spec: spec.earlier(batch, result) for spec in fewer}
+            # There are no marks if all images are misclassified without an attack.
+            found |= {spec: spec.earlier(batch, result) if result.marks else found[most] for spec in fewer}
         return [found[spec] for spec in specs]
 
     def earlier(self, batch: Batch, result: attacking.AttackResult) -> Outcome:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import rbtools
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.decision import AT
 from rbtools.attacks.spsa import SPSA
@@ -143,3 +145,14 @@ def test_spsa_stays_in_the_ball_and_in_its_queries() -> None:
     wrong = model(points).argmax(1) != labels
     assert not bool((wrong & (exact > attack.eps)).any())
     assert bool(wrong[exact < 0.7 * attack.eps].all()) and bool(wrong.any())
+
+
+def test_a_curve_over_queries_without_an_image_to_attack_has_accuracy_0() -> None:
+    network, images = Halves(), torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    labels = 1 - network(images).argmax(1)
+    searches = [ATTACKS.build("hopskipjump", eps=None, queries=count) for count in (20, 40)]
+    curve = nearest(searches, (8 / 255,))
+    without_medians = tuple(spec for spec in curve.specs if spec.eps is not None)
+    results = rbtools.evaluate(network, (images, labels), replace(curve, specs=without_medians))
+    found = {one.metric: one.value for one in results}
+    assert found["hopskipjump20.8"] == found["hopskipjump40.8"] == 0
