@@ -229,8 +229,10 @@ class Attack(AttackSearch, Registered):
             )
 
     def check_distance(self) -> None:
-        """Raise RbError for a norm that cannot be checked, and for a ball that contains no image of the
-        attack's grid except the clean image."""
+        """Raise RbError for a norm that cannot be checked, for means that the attack cannot follow, and for a
+        ball that contains no image of the attack's grid except the clean image."""
+        if self.eot is not None and not self.over_draws:
+            raise RbError(f"The attack {self.name} cannot follow means over samples. Leave out eot.")
         if not self.in_ball:
             self._check_threat()
             return
@@ -249,11 +251,6 @@ class Attack(AttackSearch, Registered):
             raise RbError(
                 f"The attack {self.name} lacks the field '{missing[0]}' of its threat {self.within.name}."
                 " Give both a field of this name; the strength of a threat is one of its fields."
-            )
-        if self.eot is not None:
-            raise RbError(
-                f"The attack {self.name} searches in the threat {self.within.name} and cannot follow means"
-                " over samples. Leave out eot."
             )
         undone = ("project", "contains", *(("distances",) if self.minimal else ()))
         for name in undone:

@@ -45,7 +45,7 @@ class Boundary(DecisionAttack):
     queries: int = queries_param()
 
     def begin(self, batch: AttackBatch, restart: int) -> _Walk:
-        state = _Walk(*self.fields(batch))
+        state = _Walk(**self.fields(batch))
         zero = torch.zeros_like(state.length)
         state.around = state.towards = zero + _STEP
         state.tried_around = state.won_around = state.tried_towards = state.won_towards = zero

@@ -17,7 +17,6 @@ from rbtools.attacks.active_examples import AttackBatch, may_be_true, rows_of, w
 from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.attacks.losses import margin
 from rbtools.attacks.oracle import oracle_of
-from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
@@ -60,10 +59,6 @@ class DecisionAttack(SteppedAttack):
     queries: int
     unbroken = "nearest"
 
-    def __post_init__(self) -> None:
-        if self.eot is not None:
-            raise RbError(f"The attack {self.name} asks for classes and follows no means. Leave out eot.")
-
     @property
     def over_draws(self) -> bool:
         return False
@@ -96,7 +91,7 @@ class DecisionAttack(SteppedAttack):
             found = model.partial.open(model)
             if found is None:
                 batch = AttackBatch(images, labels, draws)
-                state = self.begin(batch, 0)
+                state: Any = self.begin(batch, 0)
                 self.drive(0, model, batch, False, state)
                 found = model.partial.close(state.found(self.marks))
             points = found.pop("points")
@@ -140,19 +135,20 @@ class DecisionAttack(SteppedAttack):
 
     # The loop
 
-    def begin(self, batch: AttackBatch, restart: int) -> Decision:
-        raise NotImplementedError
-
-    def fields(self, batch: AttackBatch) -> tuple[Any, ...]:
-        """The values of the first fields of a `Decision`."""
+    def fields(self, batch: AttackBatch) -> dict[str, Any]:
+        """The fields of a `Decision` at the start, in which no misclassified image is known."""
         images, size = batch.images.contiguous(), batch.images[0].numel()
-        halvings = math.ceil(math.log2((size if self.norm == "linf" else math.sqrt(size)) / REACH))
         first = images.flatten(1)[:, 0]
-        none, zero = torch.zeros_like(first, dtype=torch.bool), torch.zeros_like(first)
-        marks = images[:, None].repeat(1, len(self.marks), 1, 1, 1)
-        never, asked = torch.full_like(first, torch.inf), torch.zeros_like(batch.labels)
-        own = (batch.draws, self.norm, halvings, images.clone(), never, marks, asked, none[:, None])
-        return images, images, batch.goal(margin), *own, images, none, zero, zero + 1, never
+        none, unreached = torch.zeros_like(first, dtype=torch.bool), torch.full_like(first, torch.inf)
+        return {
+            **{"images": images, "points": images, "goal": batch.goal(margin), "draws": batch.draws},
+            "norm": self.norm,
+            "halvings": math.ceil(math.log2((size if self.norm == "linf" else math.sqrt(size)) / REACH)),
+            **{"nearest": images.clone(), "distance": unreached, "length": unreached},
+            "at": images[:, None].repeat(1, len(self.marks), 1, 1, 1),
+            **{"asked": torch.zeros_like(batch.labels), "asking": none[:, None]},
+            **{"far": images, "moved": none, "low": torch.zeros_like(first), "high": torch.ones_like(first)},
+        }
 
     def prepare(self, state: Any, step: int, due: bool) -> object:
         for turn in range(_PHASES if state.going else 0):

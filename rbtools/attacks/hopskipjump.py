@@ -58,7 +58,7 @@ class HopSkipJump(DecisionAttack):
     samples: int = param(100, "Number of random points of the first direction.", check="positive")
 
     def begin(self, batch: AttackBatch, restart: int) -> _Jumping:
-        return _Jumping(*self.fields(batch))
+        return _Jumping(**self.fields(batch))
 
     def at_once(self, state: _Jumping) -> int:
         """The number of samples of an image in a step, which depends on the size of images alone."""

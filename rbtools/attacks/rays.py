@@ -41,7 +41,7 @@ class RayS(DecisionAttack):
     queries: int = queries_param()
 
     def begin(self, batch: AttackBatch, restart: int) -> _Rays:
-        state = _Rays(*self.fields(batch))
+        state = _Rays(**self.fields(batch))
         state.phase = SEARCH
         state.signs = torch.ones_like(state.images)
         state.blocks, state.block = torch.ones_like(state.asked), torch.zeros_like(state.asked)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.attacks import losses
 from rbtools.attacks.active_examples import rows_of, wide
 from rbtools.attacks.base import norm_param
+from rbtools.attacks.decision import queries_param
 from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.lazy import torch
 from rbtools.registry import param, rare_param
@@ -45,7 +46,7 @@ class SPSA(SteppedAttack):
 
     eps: float = 8 / 255
     norm: str = norm_param()
-    queries: int = rare_param(5000, "Number of queries of the model for each image.", check="positive")
+    queries: int = queries_param()
     samples: int = param(64, "Number of pairs of points for each gradient.", check="positive")
     delta: float = rare_param(0.01, "Change of each value in a pair, for pixels in [0, 1].", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")

@@ -52,7 +52,7 @@ class SurFree(DecisionAttack):
     kept: int = param(100, "Number of earlier directions to which a new one is orthogonal.", check="positive")
 
     def begin(self, batch: AttackBatch, restart: int) -> _Turning:
-        state = _Turning(*self.fields(batch))
+        state = _Turning(**self.fields(batch))
         channels, *sides = state.images.shape[1:]
         state.waves = [max(math.ceil(side * self.frequencies), 1) for side in sides]
         count = min(self.kept, max(channels * math.prod(state.waves) // 2, 1))

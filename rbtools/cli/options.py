@@ -55,6 +55,8 @@ def build_context(**typed: Any) -> CommandContext:
     """
     screen = terminal(**_popped(typed, Messages))
     made = _placement(**_popped(typed, Placement))
+    if typed.get("budget") is not None and made["jobs"] != 1:
+        raise UsageError("--budget counts in one process. Leave out --jobs.")
     folder, dry = typed.pop("store", "none"), typed.pop("plan", False)
     store = Store(None if folder == "none" else folder, force=typed.get("replace", False))
     scaled = _popped(typed, Scaling)
@@ -293,11 +295,19 @@ def source_options(function: F) -> F:
 screen_options = takes("screen", Messages, make=terminal)
 store_option = takes("store", Run, "store", make=lambda store: store, store=store_param)
 ACCESS = tuple(field.name for field in registry.options(Access))
-_OF_EVALUATION = [*"split n indices weights member defend backward batch draws name_as".split(), *ACCESS]
+NO_GRADIENTS = ("gradients_from",)  # for tools that follow none
+_OF_EVALUATION = [
+    *"split n indices weights member defend backward batch draws name_as".split(),
+    *ACCESS,
+    *NO_GRADIENTS,
+]
 seeking_options = takes_run(without=[*_OF_EVALUATION, "prepare"], precision=_OF_TRAINING["precision"])
 train_options = takes_run(without=[*_OF_EVALUATION, "seed"], **_OF_TRAINING)
 image_options = takes_run(
     *(Selection, Scaling, Settings, Messages),
-    without="n indices weights member allow_code defend backward batch precision prepare draws".split(),
+    without=[
+        *"n indices weights member allow_code defend backward batch precision prepare draws".split(),
+        *NO_GRADIENTS,
+    ],
     make=partial(build_context, device="cpu", store="none"),  # only reads images, in this process
 )

@@ -82,7 +82,8 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
 
         kind = source.kind
         # The user names what is run or reached; on a CPU, the model is asked no question in vain.
-        trusted = work.changed(allow_code=True, device="cpu")
+        device = work.run.placement.device
+        trusted = work.changed(allow_code=True, device="cpu" if device == "auto" else device)
         return filter_records(source, [job], trusted, lambda run: queried.record_of(kind, run))
     if source.checkpoint is None:
         described = {"--arch": source.arch, "--normalize": source.normalize}
@@ -98,6 +99,9 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")
     if work.run.selection.weights is not None:
         raise UsageError("Both a file and a folder of weights are given. Evaluate one or the other.")
+    access = vars(work.run.access).items()
+    if given := [name for name, value in access if value != getattr(type(work.run.access), name)]:
+        raise UsageError(f"--{given[0]} is for --model-cmd and --model-url. Leave it out.")
     path = file_path(source.checkpoint)
     from rbtools.inputs import checkpoints
 

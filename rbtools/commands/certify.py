@@ -23,7 +23,7 @@ class CertificateOptions:
 @shared.command(choose=CERTIFIERS)
 @shared.takes("typed", CertificateOptions)
 @options.source_options
-@options.takes_run(without=("defend", "backward", "precision", "prepare"))
+@options.takes_run(without=("defend", "backward", "precision", "prepare", *options.NO_GRADIENTS))
 def main(
     certifier: str,
     params: dict[str, Any],

@@ -48,7 +48,7 @@ class CorruptionOptions:
 @shared.command(choose=CORRUPTIONS, many=True)
 @shared.takes("typed", CorruptionOptions)
 @options.source_options
-@options.takes_run(without=("precision", "prepare"))
+@options.takes_run(without=("precision", "prepare", *options.NO_GRADIENTS))
 def main(
     corruptions: list[str],
     params: dict[str, Any],

@@ -39,7 +39,7 @@ def _ge(
 @shared.command()
 @shared.takes("typed", GapOptions, "n_train")
 @options.source_options
-@options.takes_run(without=("split", "precision", "prepare"))
+@options.takes_run(without=("split", "precision", "prepare", *options.NO_GRADIENTS))
 def acc(typed: GapOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure the gap of clean accuracy (train minus test)."""
     from rbtools.evaluation.accuracy import clean
@@ -68,7 +68,7 @@ def attack(
 @shared.command(choose=CORRUPTIONS, many=True)
 @shared.takes("typed", GapOptions, "severity", "n_train")
 @options.source_options
-@options.takes_run(without=("split", "precision", "prepare"))
+@options.takes_run(without=("split", "precision", "prepare", *options.NO_GRADIENTS))
 def corrupt(
     corruptions: list[str],
     params: dict[str, Any],
@@ -87,7 +87,7 @@ def corrupt(
 @pr_options
 @shared.takes("typed", GapOptions, "n_train")
 @options.source_options
-@options.takes_run(without=("split",))
+@options.takes_run(without=("split", *options.NO_GRADIENTS))
 def pr(
     params: dict[str, Any],
     options: PROptions,

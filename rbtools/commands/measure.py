@@ -64,7 +64,18 @@ class MeasureOptions:
 @shared.command(choose=MEASURES, many=True)
 @shared.takes("options", MeasureOptions)
 @options.checkpoint_options
-@options.takes_run(without=("defend", "backward", "draws", "split", "precision", "prepare", *options.ACCESS))
+@options.takes_run(
+    without=(
+        "defend",
+        "backward",
+        "draws",
+        "split",
+        "precision",
+        "prepare",
+        *options.ACCESS,
+        *options.NO_GRADIENTS,
+    )
+)
 def main(
     measures: list[str],
     params: dict[str, Any],

@@ -170,7 +170,7 @@ pr_options = shared.takes("options", PROptions, denominator="both")
 @shared.command(choose=NOISES, by="--noise", default="uniform")
 @shared.takes("options", RareOptions)
 @options.source_options
-@options.takes_run()
+@options.takes_run(without=options.NO_GRADIENTS)
 def main(
     params: dict[str, Any], options: RareOptions, source: shared.RecordSource, work: shared.CommandContext
 ) -> int:

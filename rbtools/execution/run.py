@@ -79,7 +79,8 @@ class Selection:
     )
     allow_code: bool = _rare_model(
         False,
-        "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run.",
+        "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run, and the"
+        " commands and addresses of models in records to be used.",
         flags=("--allow-code",),
     )
     gradients_from: str | None = _rare_model(

@@ -64,7 +64,8 @@ class MaskingChecklist(PlanJob):
         for test in failed:
             run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
         entry = _checklist_entry(self, found.entries[0], run)
-        yield [*found.entries, entry | {"value": len(failed), "tests": tests}]
+        left_out = {"left_out": ["a", "b"]} if only_answers else {}
+        yield [*found.entries, entry | {"value": len(failed), "tests": tests, **left_out}]
 
 
 def _checklist_entry(checklist: MaskingChecklist, first: Mapping[str, Any], run: Run) -> dict[str, Any]:

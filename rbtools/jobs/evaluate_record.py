@@ -6,7 +6,7 @@ conflicts with earlier results of the same names, and then, after it has asked f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -53,12 +53,7 @@ class Ask:
         self.asked: list[tuple[Inputs, Results]] = []
 
     def able(self, evaluation: Evaluation) -> Evaluation:
-        """The evaluation, or what remains of it if the model only answers. Raises CannotRun."""
-        record = self.inputs.record
-        answers = queried.answers_of(record, self.inputs.run)
-        if answers is None:
-            return evaluation
-        return evaluation.for_answers(answers, eight_bit=queried.eight_bit(record))
+        return able(evaluation, self.inputs.record, self.inputs.run)
 
     def expected(self, evaluation: Evaluation, place: Inputs | None = None) -> Entries:
         """The expected entries of the evaluation on the images of `place`, or of the record."""
@@ -134,33 +129,35 @@ class EvaluateJob(PlanJob):
     evaluations: tuple[Evaluation, ...]
 
     def plans(self, record: dict[str, Any], run: Run) -> Sequence[Plan]:
-        able, refusals = self.able(record, run)
-        if refusals and not able:
-            raise refusals[0]
-        for wrong in refusals:
-            run.report.notify(f"Left out: {wrong}")
-        return [partial(evaluated, evaluation=one) for one in able]
+        running, left_out = self.able(record, run)
+        if left_out and not running:
+            raise CannotRun(left_out[0])
+        for text in left_out:
+            run.report.notify(f"Left out: {text}")
+        return [partial(evaluated, evaluation=one) for one in running]
 
-    def able(self, record: dict[str, Any], run: Run) -> tuple[tuple[Evaluation, ...], list[CannotRun]]:
-        """The evaluations that can run if the record's model only answers, and why others cannot."""
-        answers, able, refusals = queried.answers_of(record, run), list[Evaluation](), list[CannotRun]()
+    def able(self, record: dict[str, Any], run: Run) -> tuple[list[Evaluation], list[str]]:
+        """The evaluations that can run on the record's model, and in words what is left out."""
+        running, left_out = list[Evaluation](), list[str]()
         for one in self.evaluations:
             try:
-                if answers is not None:
-                    _tell_left_out(
-                        one.for_answers(answers, eight_bit=queried.eight_bit(record)), answers, run
-                    )
-                able.append(one)
+                remaining = able(one, record, run)
             except CannotRun as wrong:
-                refusals.append(wrong)
-        return (*able,), refusals
+                left_out.append(str(wrong))
+                continue
+            running.append(one)
+            names = dict.fromkeys(name for spec in remaining.specs for name in getattr(spec, "left_out", ()))
+            if names:
+                left_out.append(f"{', '.join(names)} of {one.title}, which need more than the model answers.")
+        return running, left_out
 
 
-def _tell_left_out(evaluation: Evaluation, answers: str, run: Run) -> None:
-    """Report the attacks of an ensemble that need more than the model answers."""
-    for out in dict.fromkeys(getattr(spec, "left_out", ()) for spec in evaluation.specs):
-        if out:
-            run.report.notify(f"Left out, because the model answers with {answers} alone: {', '.join(out)}.")
+def able(evaluation: Evaluation, record: Mapping[str, Any], run: Run) -> Evaluation:
+    """The evaluation, or what remains of it if the record's model only answers. Raises CannotRun."""
+    answers = queried.answers_of(record, run)
+    if answers is None:
+        return evaluation
+    return evaluation.for_answers(answers, eight_bit=queried.eight_bit(record))
 
 
 @dataclass(frozen=True)

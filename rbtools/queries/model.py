@@ -22,30 +22,32 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 _PROBES = 32  # images whose answers identify a model without a declared version
-_ASKED = "images that identified a model"
 _SAME = 1e-3  # scores that differ by less than this share of their range are equal
+
+
+class Paid:
+    """The number of images that this run has asked models about, and the most that it may ask about."""
+
+    def __init__(self, budget: int | None, tell: Callable[[str], None]) -> None:
+        self.budget, self.tell, self.images = budget, tell, 0
+
+    def allowed(self, count: int) -> int:
+        return count if self.budget is None else max(min(self.budget - self.images, count), 0)
+
+    def close(self) -> None:
+        self.tell(f"The model was asked about {self.images:,} images; all other answers were kept before.")
 
 
 class Questions:
     """The function of an `AnsweringModel`: images (N, C, H, W) in [0, 1] to labels (N,) or scores (N, K).
 
     With pixels "uint8", the model is sent the nearest 8-bit images. Equal images are sent once, and images
-    whose answers are kept are not sent. `asked` is the number of images that were sent and answered. Raises
-    RbError if more than `budget` images would be sent; those within the budget are sent and kept.
+    whose answers are kept are not sent. Raises RbError if more images would be sent than the budget allows;
+    those within the budget are sent and kept.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        form: str,
-        pixels: str,
-        kept: KeptAnswers,
-        budget: int | None,
-        asked: int = 0,
-        tell: Callable[[str], None] | None = None,
-    ) -> None:
-        self.service, self.form, self.pixels, self.kept, self.budget = service, form, pixels, kept, budget
-        self.asked, self.tell = asked, tell
+    def __init__(self, service: Service, form: str, pixels: str, kept: KeptAnswers, paid: Paid) -> None:
+        self.service, self.form, self.pixels, self.kept, self.paid = service, form, pixels, kept, paid
 
     def __call__(self, images: Tensor) -> np.ndarray:
         pixels = sent(images, self.pixels)
@@ -53,24 +55,18 @@ class Questions:
         place = {name: number for number, name in enumerate(names)}
         known = self.kept.of([*place])
         missing = [name for name in place if name not in known]
-        allowed = len(missing) if self.budget is None else max(self.budget - self.asked, 0)
-        left = min(allowed, len(missing))
-        if left:
-            known |= self._answers({name: pixels[place[name]] for name in missing[:left]})
-        if left < len(missing):
+        if allowed := self.paid.allowed(len(missing)):
+            known |= self._answers({name: pixels[place[name]] for name in missing[:allowed]})
+        if allowed < len(missing):
             raise RbError(
-                f"The budget of {self.budget} queries is spent, and more are needed. The answers are kept:"
-                " repeat the command with a larger --budget to go on."
+                f"The budget of {self.paid.budget} queries is spent, and more are needed. The answers are"
+                " kept: repeat the command with a larger --budget to go on."
             )
         kind = np.int64 if self.form == "label" else np.float32
         rows = np.stack([np.frombuffer(known[name], kind) for name in names])
-        if self.form == "label":
-            return rows[:, 0]
-        return rows
+        return rows[:, 0] if self.form == "label" else rows
 
     def close(self) -> None:
-        if self.tell is not None:
-            self.tell(f"The model was asked about {self.asked:,} images; all other answers were kept before.")
         self.kept.close()
 
     def _answers(self, images: Mapping[bytes, np.ndarray]) -> dict[bytes, bytes]:
@@ -81,7 +77,7 @@ class Questions:
                 f"The model answered with {answers.form}. Expected {self.form}, as for the first images."
             )
         found = {name: value.tobytes() for name, value in zip(images, answers.values, strict=True)}
-        self.asked += len(found)
+        self.paid.images += len(found)
         self.kept.keep(found)
         return found
 
@@ -99,11 +95,7 @@ def loaded(kind: KindOfModel, name: str, form: str, classes: int, run: Run) -> A
     key = f"questions to {name}"
     if key not in run.kept:
         kept = KeptAnswers(run.store.answers_file(name.removeprefix("sha256:")), kind.fields())
-        asked = run.kept.get(_ASKED, 0)
-        run.kept[key] = Questions(
-            *(_service(kind, run), form, kind.model_pixels, kept, run.access.budget, asked),
-            tell=run.report.notify,
-        )
+        run.kept[key] = Questions(_service(kind, run), form, kind.model_pixels, kept, _paid(run))
     answers = "labels" if form == "label" else "logits"
     return AnsweringModel(run.kept[key], answers, classes, probabilities=form == "probs")
 
@@ -121,7 +113,7 @@ def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tupl
     if known and (kind.model_version is not None or run.plan is not None):
         return known[-1]["name"], known[-1]["facts"]
     answers = _service(kind, run).ask(sent(probes(shape), kind.model_pixels))
-    run.kept[_ASKED] = run.kept.get(_ASKED, 0) + _PROBES
+    _paid(run).images += _PROBES
     facts = {"form": answers.form}
     if answers.form != "label":
         facts["scores"] = answers.values.shape[1]
@@ -164,6 +156,11 @@ def probes(shape: tuple[int, int, int]) -> Tensor:
         low, high = image.amin(), image.amax()
         images.append((image - low) / (high - low))
     return torch.cat(images)
+
+
+def _paid(run: Run) -> Paid:
+    paid: Paid = run.kept.setdefault("queries", Paid(run.access.budget, run.report.notify))
+    return paid
 
 
 def _service(kind: KindOfModel, run: Run) -> Service:

@@ -13,6 +13,7 @@ import rbtools
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.decision import AT
 from rbtools.attacks.spsa import SPSA
+from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.distances import Nearest, nearest
 from rbtools.rng.draws import Draws
@@ -156,3 +157,9 @@ def test_a_curve_over_queries_without_an_image_to_attack_has_accuracy_0() -> Non
     results = rbtools.evaluate(network, (images, labels), replace(curve, specs=without_medians))
     found = {one.metric: one.value for one in results}
     assert found["hopskipjump20.8"] == found["hopskipjump40.8"] == 0
+
+
+@pytest.mark.parametrize("name", ["hopskipjump", "rays", "surfree", "boundary", "spsa"])
+def test_means_over_samples_are_refused(name: str) -> None:
+    with pytest.raises(RbError, match="cannot follow means over samples"):
+        ATTACKS.build(name, eot=3).check_distance()

@@ -20,7 +20,7 @@ from rbtools.attacks.pgd import PGD
 from rbtools.attacks.square import Square
 from rbtools.errors import RbError
 from rbtools.queries.base import BatchAnswers
-from rbtools.queries.model import Questions, probes
+from rbtools.queries.model import Paid, Questions, probes
 from rbtools.store.kept_answers import KeptAnswers
 from tests.runner import run
 
@@ -161,6 +161,8 @@ def test_a_preset_runs_what_can_run(program: Any, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert set(json.loads(done.stdout)["metrics"]) == {"acc", "square.32"}
     assert "Left out: The attack fgsm needs gradients" in done.stderr
+    told = run("attack", f"aa --eps 128 --n 2 --store none --model-cmd {program('logits')}").stderr
+    assert "Left out: apgd-ce, apgd-t, fab-t of aa, which need more than the model answers." in told
     none = run("attack", f"preset rice2020 --n 4 --store none --model-cmd {program('label')}")
     assert none.exit_code == 1 and "needs gradients, and the model answers with labels" in none.stderr
 
@@ -169,7 +171,9 @@ def test_the_checklist_uses_square_in_place_of_pgd(program: Any, tmp_path: Path)
     done = run("attack", f"check --eps 32 --queries 20 --n 6 --store none --model-cmd {program('logits')}")
     assert done.exit_code == 0, done.stderr
     assert "Tests a and b are left out" in done.stderr
-    tests = entry(json.loads(done.stdout), "obfuscation.failed")["tests"]
+    checklist = entry(json.loads(done.stdout), "obfuscation.failed")
+    assert checklist["left_out"] == ["a", "b"]
+    tests = checklist["tests"]
     assert [test["test"] for test in tests] == ["c", "d", "e"]
     assert "Square's accuracy never rises" in tests[1]["says"]
 
@@ -191,6 +195,8 @@ def test_labels_are_enough(program: Any, tool: str, words: str, metric: str) -> 
 def test_options_that_do_not_fit_are_refused(program: Any) -> None:
     for words, says in (
         ("--model-cmd x --checkpoint model.pt", "Both --model-cmd and --checkpoint are given"),
+        ("--model-cmd x --budget 9 --jobs 2", "--budget counts in one process"),
+        ("--checkpoint model.pt --rate 2", "--rate is for --model-cmd and --model-url"),
         ("--model-cmd x file.jsonl", "Both --model-cmd and FILE are given"),
         ("--model-pixels float", "--model-pixels is for a model named by --model-cmd or --model-url"),
     ):
@@ -214,7 +220,7 @@ class Twice:
 
 def test_equal_images_are_sent_once_as_8_bit_pixels_with_channels_last() -> None:
     service = Twice()
-    ask = Questions(service, "logits", "uint8", KeptAnswers(None, {}), None)
+    ask = Questions(service, "logits", "uint8", KeptAnswers(None, {}), Paid(None, print))
     images = torch.rand(3, 3, 4, 5)
     images[2] = images[0] + 1e-4 * (images[0] < 0.5)  # mostly the same 8-bit image
     first = ask(torch.cat([images[:2], images[:1]]))
@@ -227,7 +233,7 @@ def test_equal_images_are_sent_once_as_8_bit_pixels_with_channels_last() -> None
 
 def test_floats_are_sent_as_they_are() -> None:
     service = Twice()
-    ask = Questions(service, "logits", "float", KeptAnswers(None, {}), None)
+    ask = Questions(service, "logits", "float", KeptAnswers(None, {}), Paid(None, print))
     image = torch.rand(1, 1, 2, 2)
     ask(torch.cat([image, image + 1e-4]))
     assert len(service.images) == 2 and service.images[0].dtype == np.float32
