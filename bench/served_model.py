@@ -1,9 +1,13 @@
 """Attacks on labels over a server that takes time for a request, beside ART.
 
     python bench/served_model.py [--delay 0.02] [--n 50] [--theirs 2] [--queries 300]
+    python bench/served_model.py --faults 0.1 --kills 20 [--n 300] [--queries 400]
 
 The server answers by the distance to the mean digit of each class. One JSON line a figure: seconds on the
 clock for a query of an image, and the ratio to ours. ART sends the images of one image at a time.
+
+With --faults, a share of the requests fails (status 500 or 429, a dropped connection, a late answer), and the
+tool is killed --kills times: numbers and answered images beside those of a run without.
 """
 
 from __future__ import annotations
@@ -11,6 +15,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import random
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,11 +40,15 @@ class Counted(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: float, faults: float = 0) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
         digits = load_digits()
         means = [digits.data[digits.target == label].mean(0) / 16 for label in range(10)]
         self.delay, self.means, self.requests, self.images = delay, np.stack(means), 0, 0
+        self.faults, self.failed, self.chance = faults, 0, random.Random(0)
+
+    def handle_error(self, *_: object) -> None:
+        """A client that was killed is no error."""
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -49,6 +61,8 @@ class Answering(BaseHTTPRequestHandler):
         images = np.load(io.BytesIO(self.rfile.read(int(self.headers["Content-Length"]))))
         time.sleep(self.server.delay)
         self.server.requests += 1
+        if self.server.chance.random() < self.server.faults and self.failed():
+            return
         self.server.images += len(images)
         pixels = images.reshape(len(images), 1, -1) / 255
         labels = ((pixels - self.server.means) ** 2).sum(2).argmin(1)
@@ -57,6 +71,38 @@ class Answering(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def failed(self) -> bool:
+        """Fail in one of four ways. False for an answer that is late."""
+        self.server.failed += 1
+        way = self.server.chance.choice([500, 429, "dropped", "late"])
+        if way == "dropped":
+            self.connection.close()
+        elif way == "late":
+            time.sleep(0.5)
+        else:
+            self.send_response(int(way))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        return way != "late"
+
+
+def attacked(server: Counted, given: argparse.Namespace, kills: int = 0) -> dict[str, float]:
+    """The metrics of `rb-attack rays` on the server, after it was killed `kills` times."""
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    words = f"rays --eps 32 --queries {given.queries} --n {given.n} --model-version 1"
+    with tempfile.TemporaryDirectory() as folder:
+        place = ["--store", folder, "--model-url", f"http://127.0.0.1:{server.server_address[1]}/"]
+        command = [sys.executable, "-m", "rbtools.commands.attack", *words.split(), *place]
+        for _ in range(kills):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(random.uniform(2.5, 5.5))
+            process.kill()
+            process.wait()
+        done = subprocess.run(command, capture_output=True, check=True)
+    server.shutdown()
+    metrics: dict[str, float] = json.loads(done.stdout)["metrics"]
+    return metrics
 
 
 def ours(url: str, n: int, queries: int) -> None:
@@ -90,7 +136,15 @@ def main() -> None:
     words.add_argument("--n", type=int, default=50)
     words.add_argument("--theirs", type=int, default=2)
     words.add_argument("--queries", type=int, default=300)
+    words.add_argument("--faults", type=float, default=0.0)
+    words.add_argument("--kills", type=int, default=0)
     given = words.parse_args()
+    if given.faults or given.kills:
+        reliable, faulty = Counted(0), Counted(0, given.faults)
+        expected, found = attacked(reliable, given), attacked(faulty, given, given.kills)
+        about = {"faults": faulty.failed, "kills": given.kills, "equal": found == expected}
+        show("faults and kills", **about, images=faulty.images, images_without=reliable.images)
+        return
     server = Counted(given.delay)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url, first = f"http://127.0.0.1:{server.server_address[1]}/", None
