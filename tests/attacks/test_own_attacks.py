@@ -29,7 +29,7 @@ SHORT = {
     "fmn": {"steps": 20},
     "ddn": {"steps": 60},
     "square": {"queries": 20},
-    **{name: {"queries": 150} for name in ("hopskipjump", "rays", "surfree", "boundary")},
+    **{name: {"queries": 150} for name in ("hopskipjump", "rays", "boundary")} | {"surfree": {"queries": 90}},
     "spsa": {"queries": 150, "samples": 10},
     "noise": {"samples": 10},
     "aa": {"attacks": "fgsm,pgd,noise"},
