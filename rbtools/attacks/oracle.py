@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ from rbtools.attacks import lattice
 from rbtools.attacks.losses import logit_margin
 from rbtools.attacks.partial_results import PartialResults
 from rbtools.attacks.steps import widen
+from rbtools.attacks.verdicts import decided, nearly_tied
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 
@@ -100,8 +102,9 @@ class Oracle:
 
     `model` maps images to logits (N, K). `chunk_size` is the number of images to process at once, or None for
     all. If `model` is a fast copy, the exact model is `decides`, and a point counts as misclassified only if
-    both models misclassify it; `least` (N,) is then the smallest margin of the copy at any point of each
-    example, by which the evaluation recognises the examples whose outcome may be an effect of rounding. With
+    both models misclassify it. `judge` is a float32 copy, which decides for the exact model unless a point is
+    nearly tied. If `model` is another copy, `least` (N,) is its smallest margin at any point of each example,
+    by which the evaluation recognises the examples whose outcome may be an effect of rounding. With
     `eight_bit`, the model receives the nearest 8-bit image of every point.
     """
 
@@ -110,10 +113,11 @@ class Oracle:
         model: Callable[[Tensor], Tensor],
         chunk_size: int | None = None,
         decides: Callable[[Tensor], Tensor] | None = None,
+        judge: Callable[[Tensor], Tensor] | None = None,
         *,
         passes: PassCounts | None = None,
     ) -> None:
-        self.model, self.chunk_size, self.decides = model, chunk_size, decides
+        self.model, self.chunk_size, self.decides, self.judge = model, chunk_size, decides, judge
         self.passes = PassCounts() if passes is None else passes
         self.eight_bit = False
         self.partial = _NOTHING_KEPT
@@ -142,11 +146,15 @@ class Oracle:
         return alone
 
     def exact(self) -> Oracle:
-        """The exact model alone."""
-        if self.decides is None:
+        """The exact model alone, or its float32 copy with the decisions of the exact model."""
+        if self.decides is None or self.model is self.judge:
             return self
         alone = copy.copy(self)
-        alone.model, alone.decides, alone.least = self.decides, None, None
+        alone.least = None
+        if self.judge is None:
+            alone.model, alone.decides = self.decides, None
+        else:
+            alone.model = self.judge
         return alone
 
     @property
@@ -259,7 +267,10 @@ class Oracle:
         self._note(logits, labels)
         if self.decides is not None and not correct.all():
             wrong = ~correct
-            correct[wrong] = self.verdict(points[wrong].detach(), labels[wrong])
+            if self.model is self.judge:
+                wrong &= nearly_tied(logits.detach())
+            if wrong.any():
+                correct[wrong] = self.verdict(points[wrong].detach(), labels[wrong])
         return correct
 
     def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
@@ -267,8 +278,11 @@ class Oracle:
         if self.decides is None:
             return self.still_correct(points, labels)
         self.passes.forwards += len(points)
+        model = self.decides
+        if self.judge is not None:
+            model = functools.partial(decided, model, self.judge)
         with torch.no_grad():
-            return self._in_pieces(self.decides, self.seen(points)).argmax(1).eq(labels)
+            return self._in_pieces(model, self.seen(points)).argmax(1).eq(labels)
 
     def with_graph(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """A copy of the points that requires a gradient, and its logits."""

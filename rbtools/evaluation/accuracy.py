@@ -45,6 +45,10 @@ class Accuracy(Spec):
     def most_passes(self) -> int:
         return max(self.draws, 1)
 
+    @property
+    def verdicts(self) -> bool:
+        return not (self.detail or self.draws)
+
     def images(self, batch: Batch) -> tuple[Tensor, Mapping[str, float]]:
         """The images (N, C, H, W) that the model classifies, and totals over the examples."""
         raise NotImplementedError
@@ -194,9 +198,12 @@ class Attacked(Accuracy):
 
     @property
     def searches(self) -> bool:
-        """False for AutoAttack's own code, for randomised models, and for searches near the boundary, which
-        need the float32 model."""
-        return not (self.batch_dependent or self.draws or self.method.precise)
+        """False for AutoAttack's own code and for randomised models."""
+        return not (self.batch_dependent or self.draws)
+
+    @property
+    def precise(self) -> bool:
+        return bool(self.method.precise)
 
     @property
     def most_passes(self) -> int:

@@ -1,15 +1,19 @@
-"""Attacks the examples of a batch. The exact model decides in float32 whether an example is broken."""
+"""Attacks the examples of a batch.
+
+The exact model, or a float32 copy of it (attacks/verdicts.py), decides whether an example is broken.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.decision import AT
 from rbtools.attacks.losses import logit_margin
+from rbtools.attacks.verdicts import nearly_tied
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch
 from rbtools.lazy import nn, torch
@@ -70,10 +74,9 @@ def run_attack(
         logits = batch.clean_logits.clone() if previous is None else previous.logits.clone()
         survived = batch.clean.clone() if still_correct is None else batch.clean & still_correct
     totals = {"forward": 0.0 if everyone else float(len(images)), "backward": 0.0}
-    copied = not (
-        on is not None or method.batch_dependent or method.precise or batch.fast_model is batch.model
-    )
-    networks = [batch.fast_model, batch.model] if copied else [on or batch.model]
+    searched = batch.judge if method.precise else batch.fast_model
+    copied = not (on is not None or method.batch_dependent or searched in (None, batch.model))
+    networks = [searched, batch.model] if copied else [on or batch.model]
     rows, outside = survived.nonzero()[:, 0], torch.zeros_like(survived)
     every = None if previous is None or previous.points is None else previous.points.clone()
     marks: dict[str, Tensor] = {}
@@ -81,7 +84,7 @@ def run_attack(
         if not len(rows):
             break
         some = batch.take(rows)
-        oracle = _oracle(some, method, network, copied and network is batch.fast_model)
+        oracle = _oracle(some, method, network, copied and network is searched)
         draws = some.draws(f"attack.{method.name}")
         found = some.partial.open(oracle)
         if found is None:
@@ -170,27 +173,25 @@ def _doubtful(
     in doubt. A copy in float32 decides as the model does, but for ties, and the decisions of such a copy are
     not used by a single step or a last iterate.
     """
-    from rbtools.evaluation.fast_model import is_float32
-
-    in_float32, correct = is_float32(batch.fast_model), logits.argmax(1) == batch.labels
+    least, correct = oracle.least, logits.argmax(1) == batch.labels
     last = method.single_step or method.iterate == "last"
-    compared = correct if in_float32 else torch.ones_like(correct)
+    compared = correct & nearly_tied(logits) if least is None else torch.ones_like(correct)
     doubt = torch.zeros_like(correct)
-    if (in_float32 and last) or not compared.any():
+    if (least is None and last) or not compared.any():
         return doubt
-    copies = batch.take(compared).outputs(batch.fast_model, images[compared])
+    copies = batch.take(compared).outputs(oracle.model, images[compared])
     totals["forward"] += float(len(copies))
     doubt[compared] = correct[compared] & (copies.argmax(1) != batch.labels[compared])
-    if oracle.least is not None:
+    if least is not None:
         margin, of_copy = (logit_margin(some, batch.labels) for some in (logits, copies))
         near = _ROUNDINGS * (margin - of_copy).abs().max()
-        least = margin.abs() if last else torch.minimum(oracle.least, of_copy)
-        doubt |= ~(least > near) & (correct | last)
+        smallest = margin.abs() if last else torch.minimum(least, of_copy)
+        doubt |= ~(smallest > near) & (correct | last)
     totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(doubt.sum())
     return doubt
 
 
-def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> Oracle:
+def _oracle(batch: Batch, method: Attack, network: Any, copied: bool) -> Oracle:
     """The oracle of an attack on a network, which is a fast copy of the exact model if `copied` is true."""
     from rbtools.attacks.oracle import Oracle, PassCounts
     from rbtools.evaluation.fast_model import is_float32
@@ -198,7 +199,7 @@ def _oracle(batch: Batch, method: Attack, network: nn.Module, copied: bool) -> O
     passes = PassCounts(first=len(batch.ids) * method.draws_each, watch=batch.watch)
     # AutoAttack's own code samples random numbers for the whole batch, which is therefore not divided.
     chunk = None if method.batch_dependent else batch.chunk_size
-    oracle = Oracle(network, chunk, batch.model if copied else None, passes=passes)
+    oracle = Oracle(network, chunk, batch.model if copied else None, batch.judge, passes=passes)
     oracle.partial = batch.partial
     if copied and not is_float32(network):
         oracle.least = torch.full_like(batch.images[:, 0, 0, 0], torch.inf)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from rbtools.attacks.partial_results import PartialResults
+from rbtools.attacks.verdicts import decided
 from rbtools.errors import RbError
 from rbtools.lazy import nn, np, torch
 from rbtools.rng.draws import Draws
@@ -62,7 +63,9 @@ class Batch:
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `ids` are the positions of the
     examples in their split, int64 (N,), which determine their random numbers. `model` is the exact model,
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
-    `model`. `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
+    `model`. `judge`, if there is one, is a float32 copy that decides for the model unless an image is nearly
+    tied. `first` are the model's logits (M, K) of the first M unchanged images, if they are known.
+    `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
     randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
     called with the progress of an attack on the batch, which is a text and the number of passes, and with an
     empty text before each other pass. `partial` are the partial results of an interrupted computation of
@@ -76,6 +79,8 @@ class Batch:
     seed: int = field(kw_only=True)
     chunk_size: int = field(kw_only=True)
     fast_model: nn.Module = None  # type: ignore[assignment]
+    judge: nn.Module | None = None
+    first: Tensor | None = None
     precomputed: Mapping[Any, Tensor] = field(default_factory=dict)
     draw: int | Tensor | None = None
     watch: Callable[[str, int], None] | None = None
@@ -91,7 +96,8 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, `chunk_size` images at a time. Raises RbError for NaN or infinity."""
+        """Logits (N, K) in float32, `chunk_size` images at a time, which are for decisions if the batch has a
+        `judge`. Raises RbError for NaN or infinity."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
             first = int((~torch.isfinite(logits)).any(1).nonzero()[0])
@@ -104,6 +110,8 @@ class Batch:
     def unchecked_logits(self, images: Tensor) -> Tensor:
         """As `logits`, without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
+            if self.draw is None and self.judge is not None:
+                return torch.cat([decided(self.model, self.judge, part) for part in self._chunks(images)])
             if self.draw is None:
                 return torch.cat([self.model(part).float() for part in self._chunks(images)])
             from rbtools.rng.foreign import ExampleNumbers
@@ -119,7 +127,7 @@ class Batch:
         """Whether the model classifies each of these images (N, ...) correctly: bool (N,)."""
         return self.logits(images).argmax(1).eq(self.labels)
 
-    def outputs(self, model: nn.Module, images: Tensor) -> Tensor:
+    def outputs(self, model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """The outputs (N, K) of another model, at most `chunk_size` images at a time."""
         with torch.no_grad():
             return torch.cat([model(part) for part in self._chunks(images)])
@@ -134,7 +142,10 @@ class Batch:
     @cached_property
     def clean_logits(self) -> Tensor:
         """The logits (N, K) of the unchanged images."""
-        return self.logits(self.images)
+        if self.first is None:
+            return self.logits(self.images)
+        known, others = self.first[: len(self.images)], self.images[len(self.first) :]
+        return torch.cat([known, self.logits(others)]) if len(others) else known
 
     @cached_property
     def clean(self) -> Tensor:
@@ -145,7 +156,7 @@ class Batch:
         """Some of the examples, by a mask, positions, or a slice."""
         draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
         images, labels, ids = self.images[rows], self.labels[rows], self.ids[rows]
-        return replace(self, images=images, labels=labels, ids=ids, draw=draw, precomputed={})
+        return replace(self, images=images, labels=labels, ids=ids, draw=draw, precomputed={}, first=None)
 
 
 class Outcome(NamedTuple):

@@ -101,6 +101,8 @@ class Nearest(OfAttack):
             return fields | _summary(rows[:, 0].astype(np.float64), self.farthest)
         return share(self.correct(rows)) | fields
 
+    searches = precise = verdicts = True
+
     def rows(self, batch: Batch) -> Outcome:
         return self.judged(batch, attacking.run_attack(batch, self.method))
 

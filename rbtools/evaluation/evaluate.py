@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import graphs
+from rbtools.attacks.verdicts import agree
 from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.evaluation.fast_model import FastModel
+
+
+_COMPARED = 8  # images on which a float32 copy has to agree with the model
 
 
 class Examples(NamedTuple):
@@ -104,7 +108,7 @@ def evaluate(
     cache = in_memory.Cache(store, model, given)
     with progress_of(progress) as line, float32(place), in_memory.in_eval_mode(model):
         report = SILENT if line is None else Report(progress=line)
-        look = in_memory.looked_at(network, given, order, place, cache)
+        look, first = in_memory.looked_at(network, given, order, place, cache)
         network = randomised.controlled(network, look)
         examples, results = Examples(given.images, given.labels, order), list[in_memory.Result]()
         where: Any = {"settings": settings, "device": place, "report": report, "store": cache.store}
@@ -117,7 +121,7 @@ def evaluate(
             columns = by_column(todo.every)
             specs = [column[0] for column in columns]
             outcomes = [cache.outcomes(spec, settings, len(order), anew=keep_images) for spec in specs]
-            evaluator = Evaluator(network, examples, todo.title, specs, save=images, **where)
+            evaluator = Evaluator(network, examples, todo.title, specs, save=images, first=first, **where)
             measured, status = partial(map, evaluator.measure), evaluator.status(outcomes)
             complete(outcomes, len(order), evaluator.size, measured, status, store=evaluator.store)
             results += in_memory.results_of(todo, columns, outcomes, order, settings, images)
@@ -140,7 +144,8 @@ class Evaluator:
     `model` is in eval mode on `device` and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K).
     `title` is a text for the progress line. Partial results of a tile are in `store`. If an outcome has
     images, `save` is called with the spec, the ids of the examples and the outcome. `load` is that of
-    `Batch`. `watch` is called with the progress of a tile: a text, and the passes of the attack that runs.
+    `Batch`. `first` are the model's logits (M, K) of the first images of the order, if they are known.
+    `watch` is called with the progress of a tile: a text, and the passes of the attack that runs.
     """
 
     def __init__(
@@ -156,12 +161,12 @@ class Evaluator:
         store: Store | None = None,
         save: Callable[[Any, Tensor, Outcome], None] | None = None,
         load: Any = None,
+        first: Tensor | None = None,
     ) -> None:
         # Partial results in a store have no images.
         self.store, self.save = store if store is not None and save is None else Store(None), save
         self.watch: Callable[[str, int], None] | None = None
-        self.load = load
-
+        self.load, self.first = load, first
         self.model, self.examples, self.title, self.specs = model, examples, title, specs
         self.settings, self.device, self.report = settings, device, report
         self.shape = tuple(examples.images.shape[1:])
@@ -192,16 +197,34 @@ class Evaluator:
             self.report.notify(result.remark)
         return result
 
+    @cached_property
+    def judge(self) -> nn.Module | None:
+        """The float32 copy that decides. None if rows contain logits, or if the copy gives other logits for
+        the first images: then the model itself has to decide."""
+        judge = self.fast.judge
+        if judge is None or not all(spec.verdicts for spec in self.specs):
+            return None
+        batch = self._batch(self.examples.order[:_COMPARED], {})
+        return judge if agree(batch.clean_logits, batch.outputs(judge, batch.images)) else None
+
+    def _steps(self, spec: Spec) -> tuple[str, ...]:
+        """The steps by which the copy was made that the outcomes of a spec depend on."""
+        if spec.searches and not spec.precise:
+            return self.fast.steps
+        return self.fast.float32_steps if self.judge is not None else ()
+
     def measure(self, tile: Tile) -> tuple[Tile, dict[int, OutcomeRows]]:
         """Measure the outcomes that a tile lacks. Returns the tile, and each spec's outcomes by its position
         in `specs`. Raises RbError if a single image needs too much memory."""
         streaming.prefetch(self.pixels, self._after(tile))
-        parts, fast = dict[int, OutcomeRows](), self.fast
+        parts = dict[int, OutcomeRows]()
         state = TileState(self.store, tile.keys, self.device, self.place)
         for begin, missing in tile.lacks:
             ids = self.examples.order[begin : tile.examples.stop]
             start = state.clock()
-            batch = replace(self._batch(ids, self._known(tile, parts, begin)), partial=state)
+            batch = replace(
+                self._batch(ids, self._known(tile, parts, begin)), partial=state, judge=self.judge
+            )
             classes: dict[type[Spec], list[int]] = {}
             for i in missing:
                 classes.setdefault(type(self.specs[i]), []).append(i)
@@ -219,7 +242,7 @@ class Evaluator:
             arrays = {i: results[i].stored() for i in missing}  # waits for the device
             seconds = state.clock() - start
             for i, values in arrays.items():
-                steps = fast.steps if self.specs[i].searches else ()
+                steps = self._steps(self.specs[i])
                 if "bf16" in steps:
                     steps = (*steps, *(f"fp32-{name}" for name in self.specs[i].in_float32))
                 totals = {"seconds": seconds, **results[i].totals}
@@ -263,6 +286,7 @@ class Evaluator:
         return known
 
     def _batch(self, ids: Tensor, precomputed: Mapping[Any, Tensor]) -> Batch:
+        begins = bool(ids[0] == self.examples.order[0]) and all(spec.verdicts for spec in self.specs)
         images = self.pixels[ids].to(self.device)
         images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
         ids = ids.to(self.device)
@@ -274,6 +298,7 @@ class Evaluator:
             seed=self.settings.seed,
             chunk_size=self.chunk,
             fast_model=self.fast.model,
+            first=self.first if begins and not self.randomised else None,
             precomputed=precomputed,
             draw=0 if self.randomised else None,
             watch=self.watch,

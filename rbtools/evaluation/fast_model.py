@@ -1,6 +1,7 @@
 """The model that attacks run on: a fast copy with the same function.
 
-The exact model, in float32, always decides whether an example is broken.
+Float32 always decides whether an example is broken: the exact model, or on a CPU a float32 copy, which leaves
+nearly tied images to the exact model (attacks/verdicts.py).
 """
 
 from __future__ import annotations
@@ -24,13 +25,20 @@ _PROBES = 2
 class FastModel(NamedTuple):
     """The model for attacks, with the names of the preparation steps as records contain them.
 
-    `refusal` is the reason why there is no fast copy. `remark` is the reason why a step was omitted.
+    `refusal` is the reason why there is no fast copy. `remark` is the reason why a step was omitted. `judge`
+    is a copy in float32, or None.
     """
 
     model: nn.Module
     steps: tuple[str, ...]
     refusal: str | None = None
     remark: str | None = None
+    judge: nn.Module | None = None
+
+    @property
+    def float32_steps(self) -> tuple[str, ...]:
+        """The steps of `judge`."""
+        return tuple(step for step in self.steps if step in ("folded", "channels-last")) if self.judge else ()
 
 
 def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int]) -> FastModel:
@@ -48,7 +56,8 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
     """
     if isinstance(model, Defended):
         inner = make_fast_model(model.model, precision, shape)
-        return inner._replace(model=model.before(inner.model) if inner.model is not model.model else model)
+        model = model.before(inner.model) if inner.model is not model.model else model
+        return inner._replace(model=model, judge=None)
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, (Program, AnsweringModel)) for module in model.modules()):
         return FastModel(model, ())
@@ -66,6 +75,7 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
         copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         last = _last_layers(copied, probe) if bf16 else []
         exact = [copy.deepcopy(copied.get_submodule(name)) for name in last]
+        in_float32 = copy.deepcopy(copied) if bf16 and not probe.is_cuda else copied
         copied = copied.bfloat16() if bf16 else copied
         try:
             quicker = fused.fuse(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
@@ -79,11 +89,12 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
         steps += ["bf16", *(["fp32-logits"] if last else [])] if bf16 else []
         steps += [] if quicker is None else ["fused"]
         fast: nn.Module = _Fast(normalization, copied, bf16)
+        judge = _Fast(normalization, in_float32, False) if bf16 else fast
         with torch.no_grad():
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
         return FastModel(model, (), f"a copy of it fails ({folding.reason(wrong)})")
-    return FastModel(fast, tuple(steps), remark=remark)
+    return FastModel(fast, tuple(steps), remark=remark, judge=None if probe.is_cuda else judge)
 
 
 def is_float32(model: nn.Module) -> bool:

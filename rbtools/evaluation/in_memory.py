@@ -159,24 +159,41 @@ def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
 
 def looked_at(
     network: nn.Module, data: GivenData, order: Tensor, place: torch.device, cache: Cache
-) -> Randomness:
-    """The randomness of a network, determined on the first images. Warns if the outputs or the normalisation
-    look wrong. Raises RbError for the same models as `Randomness.checked`."""
-    first = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
-    found = cache.found("randomness", {}, lambda: look(network, check_input.floats(first))._asdict())
-    randomness = Randomness(**found).checked()
-    ids = order[: model_checks.FIRST]
+) -> tuple[Randomness, Tensor | None]:
+    """The randomness of a network, and its logits of the first images of the order if they were computed.
+
+    Warns if the outputs or the normalisation look wrong. Raises RbError for the same models as
+    `Randomness.checked`.
+    """
+    ids, passed = order[: model_checks.FIRST], list["Tensor"]()
+    images = check_input.floats(data.images[ids].to(place))
+    batch = batch_of_look(images, len(ids))
+
+    def logits() -> Tensor | None:
+        with contextlib.suppress(Exception), torch.no_grad():  # whatever the network raises
+            if not passed:
+                passed.append(torch.cat([network(part).float() for part in images.split(batch)]))
+        usable = bool(passed) and passed[0].dim() == 2 and bool(passed[0].isfinite().all())
+        return passed[0] if usable else None
 
     def find() -> dict[str, Any]:
-        images = check_input.floats(data.images[ids].to(place))
-        return {"warnings": model_checks.in_memory(network, images, data.labels[ids].to(place))}
+        some = logits()
+        return look(network, images[:batch], None if some is None else some[:batch])._asdict()
+
+    randomness = Randomness(**cache.found("randomness", {}, find)).checked()
+    if randomness.randomised:
+        passed.clear()  # the next pass has other numbers
+
+    def judge() -> dict[str, Any]:
+        known = None if randomness.randomised else logits()
+        return {"warnings": model_checks.in_memory(network, images, data.labels[ids].to(place), known)}
 
     texts: list[str] = []
-    with contextlib.suppress(Exception):  # whatever the network raises
-        texts = cache.found("looks", {"n": len(ids)}, find)["warnings"]
+    with contextlib.suppress(Exception):
+        texts = cache.found("looks", {"n": len(ids)}, judge)["warnings"]
     for text in texts:
         warnings.warn(text, stacklevel=4)
-    return randomness
+    return randomness, logits() if passed else None
 
 
 def _of_function(given: Any, data: GivenData) -> nn.Module:
@@ -206,8 +223,8 @@ class Cache:
             self.fields |= {"model": weights_hash(model), "data": content}
 
     def outcomes(self, spec: Spec, settings: Settings, n: int, *, anew: bool) -> Outcomes:
-        fast = {"precision": settings.precision, "prepared": precisions.PREPARED}
-        arithmetic = fast if spec.searches else {"precision": "fp32"}
+        named = settings.precision if spec.searches and not spec.precise else "fp32"
+        arithmetic = {"precision": named, **({"prepared": precisions.PREPARED} if spec.searches else {})}
         seed = seed_fields(settings.seed) if spec.random else {}
         whole = {"n": n} if spec.batch_dependent else {}
         key = digest({**self.fields, **arithmetic, **seed, **whole, "column": spec.column()})

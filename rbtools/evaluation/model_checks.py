@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from rbtools.inputs.data import Data
 
 FIRST = 128  # images
-FEW = 32  # images on which a normalisation is tried first
+# A normalisation is tried on a few misclassified images and has to correct some of them: a right one corrects
+# about half, another wrong one at most a quarter. Then it has to be better on some images of all kinds.
+_WRONG, _CORRECTED, _FEW = 8, 3, 32
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
 SURE = ("checkpoint", "published training", "accuracy", "model")  # sources of a normalisation that is certain
@@ -34,8 +36,9 @@ NAMED = ("given", "--normalize")  # sources of a normalisation that the user nam
 
 def check_outputs(
     model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: Run
-) -> dict[str, Any] | None:
-    """Check the model on its first images, print the accuracy, and return the result for the record.
+) -> tuple[dict[str, Any], Tensor] | None:
+    """Check the model on its first images, print the accuracy, and return the result for the record, with the
+    logits (M, K) of these images.
 
     Returns None for a network trained by rb-train. The inputs of the model are images (N, C, H, W) in [0, 1].
     Raises RbError if the model returns no logits (N, classes).
@@ -54,7 +57,8 @@ def check_outputs(
     run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
     deviation = math.sqrt(chance * (1 - chance) / len(ids))
-    other = _other_normalisation(model, record, data, images, labels, run.report.check_cancelled)
+    now = logits.argmax(1).eq(labels)
+    other = _other_normalisation(model, record, data, images, labels, now, run.report.check_cancelled)
     order = _other_order(logits, labels, data)
     if order and other and other.right >= order.right:
         order = None
@@ -71,21 +75,23 @@ def check_outputs(
             f"its normalisation is {source}, and another is better than clean accuracy {accuracy:.4f}:"
             f" {other}"
         )
-    return {**summary, "warnings": warnings}
+    return {**summary, "warnings": warnings}, logits
 
 
-def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
+def in_memory(model: nn.Module, images: Tensor, labels: Tensor, logits: Tensor | None = None) -> list[str]:
     """A sentence for each problem in the outputs and the normalisation of a network in memory.
 
     The images (N, C, H, W) are in [0, 1], the labels have the shape (N,), and the network is in eval mode.
-    Errors that the network raises are not caught.
+    Its `logits` (N, K) may be known. Errors that the network raises are not caught.
     """
-    _, classes = check_input.look(model, images[: check_input.PROBED], probabilities=True)
+    if logits is None:
+        _, classes = check_input.look(model, images[: check_input.PROBED], probabilities=True)
+        logits = _logits(model, images, classes)
     shape: Any = tuple(images.shape[1:])
-    about = datasets.Description(name="", shape=shape, classes=classes, class_names=[], sizes={})
-    logits = _logits(model, images, classes)
+    about = datasets.Description(name="", shape=shape, classes=logits.shape[1], class_names=[], sizes={})
     texts = [f"The model looks wrong: {text}." for text in _of_outputs(model, images, logits)]
-    other = _other_normalisation(model, {}, SimpleNamespace(about=about), images, labels)  # type: ignore[arg-type]
+    now, data = logits.argmax(1).eq(labels), SimpleNamespace(about=about)
+    other = _other_normalisation(model, {}, data, images, labels, now)  # type: ignore[arg-type]
     if other is not None:
         texts.append(
             f"Its normalisation looks wrong: clean accuracy is {_share(logits, labels):.4f} on {len(labels)}"
@@ -155,10 +161,10 @@ def _other_normalisation(
     data: Data,
     images: Tensor,
     labels: Tensor,
+    now: Tensor,
     check_cancelled: Callable[[], None] = discard,
 ) -> _Other | None:
-    """The normalisation with which significantly more images are classified correctly, or None. Each
-    normalisation is tried on a few images, and on all images if it is better on the few."""
+    """The normalisation with which significantly more images are correct than `now` (N,), or None."""
     from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Known, Preprocessed, behind, kinds
     from rbtools.models.trial import beats
@@ -172,17 +178,21 @@ def _other_normalisation(
     deviations = 4 if randomised else 2  # the accuracy of a randomised model varies
     pairs = normalizations(data)
 
-    def right(pair: Known, n: int) -> Tensor:
-        logits = _logits(behind(bare, pair).to(labels.device), images[:n], data.about.classes)
-        return logits.argmax(1).eq(labels[:n])
+    def right(pair: Known, rows: Tensor | slice) -> Tensor:
+        logits = _logits(behind(bare, pair).to(labels.device), images[rows], data.about.classes)
+        return logits.argmax(1).eq(labels[rows])
 
-    now = _logits(model, images, data.about.classes).argmax(1).eq(labels)
+    wrong = (~now).nonzero()[:, 0]
+    if len(wrong) <= deviations**2:  # no gain is significant
+        return None
     better: dict[str, Tensor] = {}
     for name in kinds(pairs):
         check_cancelled()
         with optional():  # a network may refuse values outside the range that it expects
-            if int(right(pairs[name], FEW).sum()) > int(now[:FEW].sum()):
-                on_all = right(pairs[name], len(images))
+            if int(right(pairs[name], wrong[:_WRONG]).sum()) < _CORRECTED:
+                continue
+            if int(right(pairs[name], slice(_FEW)).sum()) > int(now[:_FEW].sum()):
+                on_all = right(pairs[name], slice(None))
                 if beats(on_all, now, deviations):
                     better[name] = on_all
     if not better:

@@ -66,6 +66,16 @@ class Spec:
         return False
 
     @property
+    def precise(self) -> bool:
+        """Whether the fast model is in float32 at any precision, for a search near the boundary."""
+        return False
+
+    @property
+    def verdicts(self) -> bool:
+        """Whether the rows depend on the model's decisions alone, and not on the values of its logits."""
+        return False
+
+    @property
     def in_float32(self) -> Sequence[str]:
         """The names of the attacks of an ensemble that do not use the fast model although others do."""
         return ()

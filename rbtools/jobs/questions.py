@@ -233,7 +233,7 @@ def question_of(entry: Entry, beside: Mapping[str, Entry] | None = None) -> Ques
     difference = parts.is_gap or parts.is_ge
     published = consistency.is_published(entry)
     specs = _specs(entry, parts, published)
-    under = _under(entry, searched=specs[0].searches, difference=difference)
+    under = _under(entry, searched=specs[0].searches and not specs[0].precise, difference=difference)
     if entry.get("split") in (None, "test") and "indices" in entry and not published:
         raise Unsayable("Chosen images were evaluated (--indices), of which the record has only a hash.")
     counts = _counts(entry, beside)

@@ -185,7 +185,8 @@ class _Unit:
         only_answers = queried.answers_of(self.inputs.record, run) is not None
         if only_answers or not (run.settings.prepare and self.spec.searches):
             return {"precision": "fp32"}
-        return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
+        named = "fp32" if self.spec.precise else precision.resolve(run)
+        return {"precision": named, "prepared": precision.PREPARED}
 
     @property
     def _seed(self) -> dict[str, Any]:

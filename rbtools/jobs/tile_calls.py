@@ -66,9 +66,13 @@ class RecordEvaluation:
         """The checks of the model on its first images, or None for a model that rb-train trained."""
         inputs = self.inputs
         with inputs.run.report.clock.stage("look"):
-            return model_checks.check_outputs(
+            found = model_checks.check_outputs(
                 evaluator.model, inputs.record, inputs.data, inputs.n, evaluator.device, inputs.run
             )
+        if found is None:
+            return None
+        summary, evaluator.first = found
+        return summary
 
 
 def measure(

@@ -214,7 +214,9 @@ def in_memory_key(spec: Spec, model: nn.Module, images: torch.Tensor, n: int = 2
 
 def has_an_effect(what: str, spec: Spec) -> bool:
     """Whether this part of the inputs decides the rows."""
-    if what in ("precision", "prepare") or what.startswith("PREPARED"):
+    if what == "precision":
+        return spec.searches and not spec.precise
+    if what == "prepare" or what.startswith("PREPARED"):
         return spec.searches
     if what == "seed" or what.startswith("GENERATOR"):
         return spec.random
