@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import ATTACKS, pyauto
 from rbtools.attacks.base import ReferenceBackend, SequentialAttack, backend_param, norm_param
+from rbtools.attacks.targets import Towards
 from rbtools.errors import RbError, near
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -149,7 +149,7 @@ class AutoAttack(ReferenceBackend):
         return ",".join(part.loss_for(classes) for part in self.parts)
 
     def stages(self, classes: int) -> list[Stage]:
-        return [functools.partial(_as_part, part, run) for part in self.parts for run in part.stages(classes)]
+        return [_PartRun(part, run) for part in self.parts for run in part.stages(classes)]
 
     def stage_names(self, classes: int) -> list[str]:
         return [part.name for part in self.parts for _ in part.stages(classes)]
@@ -195,14 +195,25 @@ def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
     return [(name, more.get(name, settings)) for name, settings in VARIANTS["standard"]]
 
 
-def _as_part(
-    part: SequentialAttack, run: Stage, model: Oracle, batch: AttackBatch, more: bool
-) -> tuple[Tensor, Tensor]:
-    """Run a stage with the precision and the random numbers of its attack. Only images that the stage breaks
-    are changed."""
-    if part.precise:
-        model, batch = (batch.decides or model).exact(), replace(batch, decides=None)
-    points, broken = run(model, replace(batch, draws=batch.draws.child(part.name)), True)
-    unchanged = batch.images.clone()
-    unchanged[broken] = points[broken]
-    return unchanged, broken
+@dataclass(frozen=True)
+class _PartRun:
+    """A stage with the precision and the random numbers of its attack. Only images that the stage breaks are
+    changed."""
+
+    part: SequentialAttack
+    run: Stage
+
+    def __call__(self, model: Oracle, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+        if self.part.precise:
+            model, batch = (batch.decides or model).exact(), replace(batch, decides=None)
+        points, broken = self.run(model, replace(batch, draws=batch.draws.child(self.part.name)), True)
+        unchanged = batch.images.clone()
+        unchanged[broken] = points[broken]
+        return unchanged, broken
+
+    def joined(self, others: Sequence[Any]) -> tuple[Stage, int]:
+        """As `Towards.joined`, for runs of the same attack."""
+        if not isinstance(self.run, Towards):
+            return self, 0
+        run, count = self.run.joined([other.run for other in others])
+        return _PartRun(self.part, run), count

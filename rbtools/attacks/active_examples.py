@@ -94,7 +94,8 @@ class AttackBatch:
     `images` is float32 (N, C, H, W) in [0, 1], `labels` is int64 (N,), and `draws` holds the random numbers.
     `logits` (N, K) are the logits of the unchanged images, or None without a clean pass. `decides` is the
     model itself, if the search uses a fast copy whose decisions are not checked at once. `unchanged` (N, ...)
-    are the points of the threat that change nothing; without them, the points are images.
+    are the points of the threat that change nothing; without them, the points are images. If several runs
+    share the batch, `examples` is the number of examples, and row i belongs to example i modulo this number.
     """
 
     images: Tensor
@@ -103,6 +104,7 @@ class AttackBatch:
     logits: Tensor | None = None
     decides: Oracle | None = None
     unchanged: Tensor | None = None
+    examples: int | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -121,6 +123,13 @@ class AttackBatch:
         images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
         unchanged = None if self.unchanged is None else self.unchanged[index]
         return AttackBatch(images, labels, draws, logits, self.decides, unchanged)
+
+    def room(self, chunk_size: int | None) -> int:
+        """The number of runs that may share this batch, up to two full chunks: a larger batch is not faster.
+        On a GPU, each run has its own batch."""
+        if chunk_size is None or not self.schedule.each_step:
+            return 1
+        return max(2 * chunk_size // len(self), 1)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
@@ -235,6 +244,12 @@ class ActiveExamples:
         rows = self.row[fooled]
         self.result[rows], self.broken[rows] = points[fooled], True
         on = ~fooled
+        if (
+            self.batch.examples is not None
+        ):  # the runs after the first one that breaks an example do not count
+            runs = self.broken.view(-1, self.batch.examples)
+            first = torch.where(runs.any(0), runs.int().argmax(0), len(runs))
+            on &= self.row // self.batch.examples < first[self.row % self.batch.examples]
         self.row = self.row[on]
         return on
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.attacks import losses, pyauto
 from rbtools.attacks.apgd_ascent import apgd
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
+from rbtools.attacks.targets import Towards
+from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
@@ -30,12 +31,11 @@ class AutoPGD(ReferenceBackend):
     mean_of: ClassVar[str] = "loss"
 
     def _climb(
-        self, draw: int, rank: int | None, model: Oracle, batch: AttackBatch, more: bool
+        self, draws: Sequence[int], targets: Tensor | None, model: Oracle, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
-        targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         goal = batch.goal(losses.LOSSES[self.loss_for(batch.logits.shape[1])], targets)
-        return apgd(self, draw, model, batch, goal)
+        return apgd(self, draws, model, batch, goal)
 
     def _reference(
         self, cls: Any, tame: TameModel, device: torch.device, seed: int, **more: Any
@@ -81,7 +81,7 @@ class APGDCE(AutoPGD):
     backend: str = backend_param()
 
     def stages(self, classes: int) -> list[Stage]:
-        return [functools.partial(self._climb, restart, None) for restart in range(self.restarts)]
+        return [functools.partial(self._climb, (restart,), None) for restart in range(self.restarts)]
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.autopgd_base import APGDAttack
@@ -145,11 +145,20 @@ class APGDT(AutoPGD):
     backend: str = backend_param()
 
     def stages(self, classes: int) -> list[Stage]:
+        ranks = range(min(self.targets, classes - 1))
         return [
-            functools.partial(self._climb, restart * self.targets + rank, rank)
-            for restart in range(self.restarts)
-            for rank in range(min(self.targets, classes - 1))
+            Towards(self, (start * self.targets + rank,)) for start in range(self.restarts) for rank in ranks
         ]
+
+    def rank(self, number: int) -> int:
+        return number % self.targets
+
+    def towards(
+        self, numbers: Sequence[int], model: Oracle, batch: AttackBatch, more: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The runs with these numbers (rbtools.attacks.targets)."""
+        targets = losses.targets_of([*map(self.rank, numbers)], batch)
+        return self._climb(numbers, targets, model, batch, more)
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.autopgd_base import APGDAttack_targeted

@@ -7,6 +7,7 @@ of the L1 ball and the box [0, 1].
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,10 +35,10 @@ SHRINK, LEAST_STEP = 1.5, 0.1  # l1: divides the step size; the least step size 
 
 
 def apgd(
-    attack: AutoPGD, draw: int, model: Oracle, batch: AttackBatch, goal: AttackObjective
+    attack: AutoPGD, draws: Sequence[int], model: Oracle, batch: AttackBatch, goal: AttackObjective
 ) -> tuple[Tensor, Tensor]:
-    """Run the steps of an attack from the random start number `draw`. Returns images (N, C, H, W) and a mask
-    (N,) of the broken images.
+    """Run the steps of an attack from a random start. Returns images (N, C, H, W) and a mask (N,) of the
+    broken images. `draws` are the numbers of the starts, one for each equal part of the batch.
 
     An example is broken and dropped as soon as an iterate fools the model. Unbroken examples are returned
     unchanged, or at their point of largest loss (the last iterate is not considered). In L1, the first steps
@@ -47,7 +48,10 @@ def apgd(
     norm, balls = attack.norm, [(attack.eps, attack.steps)]
     if norm == "l1":
         balls = radii(*balls[0])
-    start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
+    rows = torch.arange(len(batch), device=batch.images.device).chunk(len(draws))
+    parts = ((batch.images[some], batch.draws.take(some)) for some in rows)
+    starts = (border_start(*part, balls[0][0], norm, draw) for part, draw in zip(parts, draws, strict=True))
+    start = torch.cat([*starts])
     for (radius, count), (smaller, _) in itertools.pairwise(balls):
         found = model.partial.open(model)
         if found is None:

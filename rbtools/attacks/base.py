@@ -359,13 +359,15 @@ class SequentialAttack(Attack):
                 by[~correct] = CLEAN
                 left = correct.nonzero()[:, 0]
                 batch = replace(batch, logits=logits).take(left)
-            stages = self.stages(classes)
-            for number, stage in enumerate(stages):
-                if not len(batch):
-                    break
+            stages, number = self.stages(classes), 0
+            while number < len(stages) and len(batch):
+                stage, shared = stages[number], 0
+                if hasattr(stage, "joined"):
+                    room = 1 if oracle.randomised else batch.room(oracle.chunk_size)
+                    stage, shared = stage.joined(stages[number + 1 : number + room])
                 name, some_left = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} left"
                 oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {some_left} · "
-                more = number + 1 < len(stages)
+                more = number + 1 + shared < len(stages)
                 some = oracle.take(left)
                 alone = batch.schedule.unconfirmed(some)
                 if alone is not None:
@@ -380,6 +382,7 @@ class SequentialAttack(Attack):
                 broken = found["broken"]
                 points[left[broken] if more else left] = found["points"]
                 by[left] = torch.where(broken, number, STILL_CORRECT)
+                number += 1 + shared
                 on = (~broken).nonzero()[:, 0]
                 if len(on) < len(left):
                     left, batch = left[on], batch.take(on)

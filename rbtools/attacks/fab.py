@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +13,7 @@ from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.drive import Iterate, SteppedAttack
 from rbtools.attacks.oracle import Losses
+from rbtools.attacks.targets import Towards
 from rbtools.lazy import torch
 from rbtools.registry import param
 from rbtools.threats import ball
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.losses import AttackObjective
+    from rbtools.attacks.oracle import Oracle
     from rbtools.attacks.pyauto import TameModel
 
 ALPHA_MAX = 0.1  # the largest weight of the projection of the image
@@ -135,11 +137,21 @@ class FABT(FAB):
     targets: int = param(9, "Number of wrong classes to use as targets (at most all).", check="positive")
 
     def stages(self, classes: int) -> list[Stage]:
-        return [
-            functools.partial(self.drive, restart * classes + rank)
-            for rank in range(min(self.targets, classes - 1))
-            for restart in range(self.restarts)
-        ]
+        ranks = range(min(self.targets, classes - 1))
+        if self.restarts == 1:
+            return [Towards(self, (rank,)) for rank in ranks]
+        starts = range(self.restarts)
+        return [functools.partial(self.drive, start * classes + rank) for rank in ranks for start in starts]
+
+    def rank(self, number: int) -> int:
+        return number
+
+    def towards(
+        self, numbers: Sequence[int], model: Oracle, batch: AttackBatch, more: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The runs from the image towards the classes of these ranks (rbtools.attacks.targets)."""
+        goal = batch.goal(losses.targeted_margin, losses.targets_of(numbers, batch))
+        return self.drive(0, model, batch, more, Iterate(batch.images, batch.images, goal))
 
 
 def length(vectors: Tensor, norm: str) -> Tensor:

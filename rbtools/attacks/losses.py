@@ -7,7 +7,7 @@ misclassification.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from rbtools.lazy import F, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.attacks.active_examples import AttackBatch
 
     # Maps logits (N, K), labels (N,) and target classes (N,) to one value for each example (N,).
     Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -48,6 +50,15 @@ def of_class(logits: Tensor, labels: Tensor) -> Tensor:
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
     """The logit of the label minus the largest other logit (N,), negative if misclassified."""
     return of_class(logits, labels) - best_other(logits, labels)
+
+
+def targets_of(ranks: Sequence[int], batch: AttackBatch) -> Tensor:
+    """The target of each row of a batch (N,). Each equal part of the batch has a rank, which is the place of
+    its target among the wrong classes in decreasing order of the clean logits."""
+    assert batch.logits is not None
+    targets = ranked_targets(batch.logits, batch.labels)
+    rank = torch.tensor(ranks, device=targets.device).repeat_interleave(len(targets) // len(ranks))
+    return of_class(targets, rank)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:

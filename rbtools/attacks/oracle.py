@@ -35,8 +35,8 @@ class Evaluated(NamedTuple):
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """If only correctly classified points have losses, `index` must select all such points."""
-        some = index if len(self.loss) == len(self.still_correct) else slice(None)
+        """If only correctly classified points have losses, `index` is a mask that selects some of them."""
+        some = index if len(self.loss) == len(self.still_correct) else index[self.still_correct]
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
@@ -342,7 +342,10 @@ class Oracle:
         if self.least is not None:
             with torch.no_grad():
                 margin = logit_margin(logits, labels)
-                self.least[self.rows] = torch.minimum(self.least[self.rows], margin)
+                if isinstance(self.rows, slice):
+                    self.least[self.rows] = torch.minimum(self.least[self.rows], margin)
+                else:  # runs that share a batch have the same example several times
+                    self.least.scatter_reduce_(0, self.rows, margin, "amin")
 
 
 def oracle_of(model: Any) -> Oracle:

@@ -66,7 +66,7 @@ def test_momentum_and_halving_by_hand(monkeypatch):
     monkeypatch.setattr(apgd_ascent, "border_start", lambda *_: image - 0.2)
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
     goal = batch.goal(margin_of_first)
-    apgd_ascent.apgd(APGDCE(eps=0.2, steps=10), 0, Oracle(model), batch, goal)
+    apgd_ascent.apgd(APGDCE(eps=0.2, steps=10), (0,), Oracle(model), batch, goal)
     assert points[:5] == pytest.approx([0.3, 0.7, 0.5, 0.45, 0.5], abs=1e-5)
 
 
@@ -81,7 +81,7 @@ def test_the_last_of_ten_iterates_is_judged(norm, passes):
 
     batch = AttackBatch(image, torch.zeros(1).long(), draws_for(1))
     attack, goal = APGDCE(eps=0.2, norm=norm, steps=10), batch.goal(margin_of_first)
-    found, broken = apgd_ascent.apgd(attack, 0, Oracle(model), batch, goal)
+    found, broken = apgd_ascent.apgd(attack, (0,), Oracle(model), batch, goal)
     assert len(points) == passes and broken.tolist() == [True] and torch.equal(found, points[-1])
 
 
