@@ -127,12 +127,10 @@ class Sink(RecordReader):
         self.check()
         return list(models.values())
 
-    def models(
-        self, records: Sequence[dict[str, Any]], *, weights: bool = False
-    ) -> dict[int, dict[str, Any]]:
+    def models(self, records: Sequence[Any], *, weights: bool = False) -> dict[int, Any]:
         """Map model digests (with --no-merge, positions) to the records that meet `where`."""
         merge = self.source.merge
-        models = (
+        models: dict[int, Any] = (
             one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
         )
         return {model: record for model, record in models.items() if self.holds(record)}
@@ -142,7 +140,7 @@ class Sink(RecordReader):
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 
-    def holds(self, record: dict[str, Any]) -> bool:
+    def holds(self, record: Mapping[str, Any]) -> bool:
         """Whether `where` holds for the record, which is then counted as good."""
         try:
             holds = self.where is None or self.where.holds(record)

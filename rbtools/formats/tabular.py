@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
@@ -35,6 +36,13 @@ _NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.I)
 
 
+@lru_cache(maxsize=4096)
+def _field(name: str) -> str | None:
+    if name in ("dataset", "checkpoint") or name.startswith(("arch.", "train.")):
+        return name
+    return name.removeprefix("record.") if name.startswith("record.") else None
+
+
 class Column(NamedTuple):
     """The meaning of a column: the name of a metric or the path of a field, and the unit."""
 
@@ -45,13 +53,14 @@ class Column(NamedTuple):
     @property
     def field(self) -> str | None:
         """The dotted path of a field in the record. Returns None for a metric."""
-        if self.name in ("dataset", "checkpoint") or self.name.startswith(("arch.", "train.")):
-            return self.name
-        return self.name.removeprefix("record.") if self.name.startswith("record.") else None
+        return _field(self.name)
 
     @property
     def metric(self) -> str:
         return self.name.removeprefix("metrics.")
+
+
+_column = lru_cache(maxsize=4096)(Column)  # the rows of a table have the same headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +123,18 @@ class Tabular:
     def record(self, unit: Mapping[str, str], report: ConversionReport, where: str) -> Record:
         row = PublishedRow("csv", report, where, percent=self.scale == "percent")
         record, mapped, texts = self._constants(), self._mapped(), {}
-        columns = {header: mapped.get(header, Column(header)) for header in unit}
-        columns = {header: column for header, column in columns.items() if column.name != "-"}
+        columns = [(header, mapped.get(header) or _column(header)) for header in unit]
+        columns = [(header, column, column.field) for header, column in columns if column.name != "-"]
         metrics = {
             header
-            for header, column in columns.items()
-            if column.field is None and (column.given or not unit[header].strip() or is_number(unit[header]))
+            for header, column, field in columns
+            if field is None and (column.given or not unit[header].strip() or is_number(unit[header]))
         }
-        for header, column in columns.items():
+        for header, column, field in columns:
             cell = unit[header]
-            if column.field is not None:
+            if field is not None:
                 if cell:
-                    _put(record, column.field, _typed(cell, column.name))
+                    _put(record, field, _typed(cell, column.name))
             elif header not in metrics:
                 texts[header] = cell
                 if numbers.COMMA.fullmatch(cell.strip()):
@@ -162,8 +171,8 @@ class Tabular:
         values = MetricValues(record, percent=self.scale == "percent")
         fields = {key: value for key, value in record.items() if key not in (*RESULTS, "csv")}
         for path, value in leaves(fields):
-            name = path if Column(path).field == path else f"record.{path}"
-            if results.at(constants, path.split(".")) != value:
+            name = path if _field(path) == path else f"record.{path}"
+            if not constants or results.at(constants, path.split(".")) != value:
                 cells[back.get(name, name)] = _written(value, name)
         for metric in values.metrics:
             own = Column(metric).field or metric.startswith("metrics.") or _beside(metric, values.metrics)
@@ -284,7 +293,7 @@ def _typed(cell: str, name: str) -> Any:
     if name in TEXTS:
         return cell
     with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(cell, parse_constant=str, parse_float=_finite)
+        return _READER.decode(cell)
     return cell
 
 
@@ -294,10 +303,15 @@ def _finite(text: str) -> float:
     return value
 
 
+# json.loads and json.dumps make these anew for every cell.
+_READER = json.JSONDecoder(parse_constant=str, parse_float=_finite)
+_WRITER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _written(value: object, name: str) -> str:
     if isinstance(value, str) and (name in TEXTS or _typed(value, name) == value) and value:
         return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _WRITER.encode(value)
 
 
 def _put(record: Record, path: str, value: object) -> None:
