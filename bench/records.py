@@ -13,7 +13,6 @@ files.
 from __future__ import annotations
 
 import argparse
-import copy
 import hashlib
 import os
 import random
@@ -28,7 +27,7 @@ import numpy as np
 from common import BIN, ENVIRONMENT, fresh, medians, show
 
 from rbtools.proportions import wilson
-from rbtools.records import answers, checksums, dumps, read
+from rbtools.records import answers, checksums, dumps, parse, read
 from rbtools.spaces import sized
 
 PIPE = (
@@ -57,7 +56,7 @@ LARGE = 30_000  # beyond this number, only --top 10 is measured
 
 def varied(record: dict[str, Any], number: int) -> dict[str, Any]:
     """The record of another network, whose numbers agree with each other as in the first record."""
-    chance, record = np.random.default_rng(number), copy.deepcopy(record)
+    chance, record = np.random.default_rng(number), parse(dumps(record))
     record["arch"] = sized("nasbench201", cells=1, channels=4).arch(number % 15625)
     record["train"]["seed"] = number // 15625
     record["checkpoint"] = f"sha256:{hashlib.sha256(str(number).encode()).hexdigest()}"

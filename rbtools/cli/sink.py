@@ -10,8 +10,9 @@ from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import Line, consistency, expr
+from rbtools.records.held import HeldRecord, HeldRecords
 from rbtools.registry import param
-from rbtools.scoring import render
+from rbtools.scoring import render, same_model
 from rbtools.scoring.merge import Unions
 from rbtools.scoring.ranking import one_of_each_model
 
@@ -111,6 +112,7 @@ class Sink(RecordReader):
         self.other = self.lacking = 0
         self.united = Unions()
         self.inconsistent = Inconsistent()
+        self._held = HeldRecords()
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
@@ -119,6 +121,13 @@ class Sink(RecordReader):
             assert line.record is not None
             self.inconsistent.look(line.record)
             yield line
+
+    def held(self, line: Line, record: dict[str, Any] | None = None) -> HeldRecord:
+        """The record of a line (or `record`, which was made of it) in a form that needs little memory."""
+        assert line.record is not None
+        text = line.text if record is None or record is line.record else None
+        record = record or line.record
+        return self._held.hold(record, same_model.model(record), text)
 
     def records(self) -> list[dict[str, Any]]:
         """One record for each checkpoint; with --no-merge, all records."""

@@ -115,7 +115,8 @@ def _read(
         except RbError as reason:
             without.append(reason)
         else:
-            sets.setdefault(label, []).append(line.record)
+            # A correlation needs a few numbers of each record, and means all its parts.
+            sets.setdefault(label, []).append(line.record if aggregate else sink.held(line))
     if without and not sets:
         raise UsageError(f"--by: {without[0]}")
     if without:

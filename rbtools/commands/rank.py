@@ -13,7 +13,6 @@ from rbtools.cli.rank_output import Ranking, write
 from rbtools.cli.sink import Sink, counted
 from rbtools.cli.source import model_of
 from rbtools.records import Line, expr, metric_name, results
-from rbtools.records.held import HeldRecords
 from rbtools.scoring import assertions, comparable, merge, rank_order, ranking, same_model, union
 from rbtools.scoring.groups import grouped, in_order
 from rbtools.scoring.ranking import Contender
@@ -154,13 +153,11 @@ def _ranking(sink: Sink, options: RankOptions) -> Ranking | None:
         return union.with_entries(record, worst_cases)
 
     # Means and resamples need all parts of the records, again and again; a ranking needs a few numbers.
-    held = None if options.merges or options.intervals else HeldRecords()
+    whole_records = options.merges or options.intervals
 
     def kept(line: Line) -> Any:
         record = with_unions(line.record)
-        if held is None:
-            return record
-        return held.hold(record, same_model.model(record), line.text if record is line.record else None)
+        return record if whole_records else sink.held(line, record)
 
     read = [kept(line) for line in sink.lines()]
     models = {

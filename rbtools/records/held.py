@@ -18,13 +18,15 @@ class HeldRecords:
 
     def __init__(self) -> None:
         self._first = b""
+        self._writer: Any = None  # zlib's state after the first record, which costs as much as a record
         self._last: tuple[bytes, dict[str, Any]] = b"", {}
 
     def hold(self, record: dict[str, Any], model: int, text: bytes | None = None) -> HeldRecord:
         """`model` is the digest of the record's model, and `text` the line of the record if it is known."""
         text = dumps(record) if text is None else text
-        self._first = self._first or text
-        writer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS, memLevel=8, zdict=self._first)
+        if self._writer is None:
+            self._first, self._writer = text, zlib.compressobj(1, wbits=-zlib.MAX_WBITS, zdict=text)
+        writer = self._writer.copy()
         return HeldRecord(self, writer.compress(text) + writer.flush(), model, record)
 
     def whole(self, packed: bytes) -> dict[str, Any]:
