@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import streams
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbtools.cli.rank_options import RankOptions
     from rbtools.cli.rank_output import Ranking
 
-Record = dict[str, Any]
+Record = Mapping[str, Any]
 
 
 def is_meant(text: str, position: int, record: Record) -> bool:

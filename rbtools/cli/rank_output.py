@@ -49,13 +49,13 @@ def write(result: Ranking, options: RankOptions, output: RecordWriter, screen: T
     if result.published is not None:
         _mark_published([entry.record for group in groups for entry in group], result.published, screen)
     with_rank = not options.pivot or bool(options.keys)
+    if form == "jsonl":
+        for entry in itertools.chain.from_iterable(groups):
+            output.line(dumps(_marked(entry, result, with_rank)))
+        return
     ranked = [
         [entry._replace(record=_marked(entry, result, with_rank)) for entry in group] for group in groups
     ]
-    if form == "jsonl":
-        for entry in itertools.chain.from_iterable(ranked):
-            output.line(dumps(entry.record))
-        return
     for entry, contender in zip(itertools.chain(*ranked), itertools.chain(*groups), strict=True):
         deviations = _deviations(contender.record, result.keys, options.shown)
         entry.record["evals"] = [*entry.record.get("evals", []), *deviations]

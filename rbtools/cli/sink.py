@@ -10,8 +10,9 @@ from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import Line, consistency, expr
+from rbtools.records.held import HeldRecord, HeldRecords
 from rbtools.registry import param
-from rbtools.scoring import render
+from rbtools.scoring import render, same_model
 from rbtools.scoring.merge import Unions
 from rbtools.scoring.ranking import one_of_each_model
 
@@ -111,6 +112,7 @@ class Sink(RecordReader):
         self.other = self.lacking = 0
         self.united = Unions()
         self.inconsistent = Inconsistent()
+        self._held = HeldRecords()
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
@@ -120,6 +122,13 @@ class Sink(RecordReader):
             self.inconsistent.look(line.record)
             yield line
 
+    def held(self, line: Line, record: dict[str, Any] | None = None) -> HeldRecord:
+        """The record of a line (or `record`, which was made of it) in a form that needs little memory."""
+        assert line.record is not None
+        text = line.text if record is None or record is line.record else None
+        record = record or line.record
+        return self._held.hold(record, same_model.model(record), text)
+
     def records(self) -> list[dict[str, Any]]:
         """One record for each checkpoint; with --no-merge, all records."""
         every = [line.record for line in self.lines() if line.record is not None]
@@ -127,12 +136,10 @@ class Sink(RecordReader):
         self.check()
         return list(models.values())
 
-    def models(
-        self, records: Sequence[dict[str, Any]], *, weights: bool = False
-    ) -> dict[int, dict[str, Any]]:
+    def models(self, records: Sequence[Any], *, weights: bool = False) -> dict[int, Any]:
         """Map model digests (with --no-merge, positions) to the records that meet `where`."""
         merge = self.source.merge
-        models = (
+        models: dict[int, Any] = (
             one_of_each_model(records, self.united, weights=weights) if merge else dict(enumerate(records))
         )
         return {model: record for model, record in models.items() if self.holds(record)}
@@ -142,7 +149,7 @@ class Sink(RecordReader):
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 
-    def holds(self, record: dict[str, Any]) -> bool:
+    def holds(self, record: Mapping[str, Any]) -> bool:
         """Whether `where` holds for the record, which is then counted as good."""
         try:
             holds = self.where is None or self.where.holds(record)

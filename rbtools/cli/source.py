@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TextIO
@@ -228,7 +228,7 @@ def shard(text: str) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def name_of(record: dict[str, Any]) -> str:
+def name_of(record: Mapping[str, Any]) -> str:
     """The name of a record in messages, made from its architecture, training method and seed."""
     arch, train = (record.get(field) for field in ("arch", "train"))
     name = arch.get("name") or arch.get("str") if isinstance(arch, dict) else None

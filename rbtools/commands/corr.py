@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def _kinds(text: str) -> list[str]:
 
 def _read(
     sink: Sink, on: Sequence[str], by: str | None, aggregate: Sequence[str]
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[Mapping[str, Any]]]:
     files = sink.source.files
     if by is not None and not on:
         raise UsageError("--by splits records into sets, but nothing joins them. Add --join arch.name.")
@@ -106,7 +106,7 @@ def _read(
         )
     label_of = field(by) if by is not None else None
     labels = _labels(files) if on else {}
-    sets: dict[str, list[dict[str, Any]]] = {}
+    sets: dict[str, list[Mapping[str, Any]]] = {}
     without: list[RbError] = []
     for line in sink.lines():
         assert line.record is not None
@@ -115,7 +115,8 @@ def _read(
         except RbError as reason:
             without.append(reason)
         else:
-            sets.setdefault(label, []).append(line.record)
+            # A correlation needs a few numbers of each record, and means all its parts.
+            sets.setdefault(label, []).append(line.record if aggregate else sink.held(line))
     if without and not sets:
         raise UsageError(f"--by: {without[0]}")
     if without:

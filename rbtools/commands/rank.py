@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rbtools.cli import against, options, paired_ranking, shared
@@ -12,7 +12,7 @@ from rbtools.cli.rank_options import RankOptions
 from rbtools.cli.rank_output import Ranking, write
 from rbtools.cli.sink import Sink, counted
 from rbtools.cli.source import model_of
-from rbtools.records import expr, metric_name, results
+from rbtools.records import Line, expr, metric_name, results
 from rbtools.scoring import assertions, comparable, merge, rank_order, ranking, same_model, union
 from rbtools.scoring.groups import grouped, in_order
 from rbtools.scoring.ranking import Contender
@@ -87,8 +87,7 @@ def main(options: RankOptions, store: str, source: shared.RecordSource, screen: 
 
 def _first_of(result: Ranking) -> dict[str, Any]:
     """The best record. There is only one group, because --baseline cannot be combined with --within."""
-    record: dict[str, Any] = result.groups[0][0].record.record
-    return record
+    return dict(result.groups[0][0].record.record)
 
 
 def _last_accepted(
@@ -150,10 +149,17 @@ def _ranking(sink: Sink, options: RankOptions) -> Ranking | None:
     ranked_by = (key.text for key in (*options.keys, *options.front))
     worst_cases = union.among([*ranked_by, *(one.value.text for one in options.conditions)])
 
-    def with_unions(record: dict[str, Any]) -> dict[str, Any]:
+    def with_unions(record: Any) -> Any:
         return union.with_entries(record, worst_cases)
 
-    read = [with_unions(line.record) for line in sink.lines() if line.record is not None]
+    # Means and resamples need all parts of the records, again and again; a ranking needs a few numbers.
+    whole_records = options.merges or options.intervals
+
+    def kept(line: Line) -> Any:
+        record = with_unions(line.record)
+        return record if whole_records else sink.held(line, record)
+
+    read = [kept(line) for line in sink.lines()]
     models = {
         model: Contender(whole, [whole])
         for model, record in sink.models(read).items()
@@ -238,7 +244,7 @@ def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
         )
 
 
-def _keys(options: RankOptions, records: Sequence[dict[str, Any]]) -> list[rank_order.SortKey]:
+def _keys(options: RankOptions, records: Sequence[Mapping[str, Any]]) -> list[rank_order.SortKey]:
     """The sort keys. Without --by, they depend on the records; a pivot table may have none."""
     if options.keys or options.pivot:
         return options.keys

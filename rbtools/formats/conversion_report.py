@@ -70,11 +70,13 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
     report.lost["fields"].update(_lost(fields, again))
 
 
-def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
+def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> list[str]:
     """Dotted paths of the fields that `other` lacks or changes; lists are compared as one value."""
+    lost = []
     for key, value in have.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, dict) and value:
             there = other.get(key)
-            yield from _lost(value, there if isinstance(there, Mapping) else {}, f"{above}{key}.")
-        elif value not in ({}, []) and (key not in other or other[key] != value):
-            yield f"{above}{key}"
+            lost += _lost(value, there if isinstance(there, dict) else {}, f"{above}{key}.")
+        elif (key not in other or other[key] != value) and value not in ({}, []):
+            lost.append(f"{above}{key}")
+    return lost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
@@ -41,22 +42,34 @@ def number(raw: object, *, percent: bool = False) -> Number | None:
     With `percent`, the number is divided by 100, exactly. Returns None for null and for texts such as "n/a".
     Raises NoNumber.
     """
-    if raw is None or (isinstance(raw, str) and raw.strip().lower() in NOTHING):
+    if raw is None:
         return None
     if isinstance(raw, NotFinite):
         raise NoNumber(f"a number is {raw}, which JSON does not have")
-    if isinstance(raw, bool) or not isinstance(raw, (int, float, Decimal, str)):
+    if isinstance(raw, str):
+        return _of_text(raw, percent)
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, Decimal)):
         raise NoNumber(f"found {kind(raw)} where a number was expected")
-    text = raw.strip().replace("\u2212", "-") if isinstance(raw, str) else shown(raw)
-    if isinstance(raw, str) and (spread := _SPREAD.fullmatch(text)):
+    text = shown(raw)
+    return Number(raw, text, 0) if isinstance(raw, int) and not percent else _scaled(text, percent)
+
+
+@lru_cache(maxsize=4096)  # a cell is read three times: is it a number, which one, and does it survive
+def _of_text(raw: str, percent: bool) -> Number | None:
+    if raw.strip().lower() in NOTHING:
+        return None
+    text = raw.strip().replace("\u2212", "-")
+    if spread := _SPREAD.fullmatch(text):
         text = spread[1] if spread[1].endswith("%") else spread[1] + spread[2]
-    if isinstance(raw, str) and text.endswith("%"):
+    if text.endswith("%"):
         text, percent = text[:-1].rstrip(), True
+    return _scaled(text, percent)
+
+
+def _scaled(text: str, percent: bool) -> Number:
     exact, decimals = _exact(text)
     if percent:
         exact, decimals = exact.scaleb(-2), decimals + 2
-    if isinstance(raw, int) and not percent:
-        return Number(raw, text, 0)
     value = float(exact)
     if value in (float("inf"), float("-inf")):
         raise NoNumber(f"the number {text[:20]} is too large")

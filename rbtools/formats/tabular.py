@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
@@ -18,7 +19,7 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import SIZES, dataset_name, described
 from rbtools.formats.rows import DIFFERENCE, SHARE, MetricValues, PublishedRow, measured
 from rbtools.records import metric_name, results
-from rbtools.registry import param
+from rbtools.registry import Registry, param
 from rbtools.spaces.zoo import FORMS
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ _NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.I)
 
 
+@lru_cache(maxsize=4096)
+def _field(name: str) -> str | None:
+    if name in ("dataset", "checkpoint") or name.startswith(("arch.", "train.")):
+        return name
+    return name.removeprefix("record.") if name.startswith("record.") else None
+
+
 class Column(NamedTuple):
     """The meaning of a column: the name of a metric or the path of a field, and the unit."""
 
@@ -45,13 +53,14 @@ class Column(NamedTuple):
     @property
     def field(self) -> str | None:
         """The dotted path of a field in the record. Returns None for a metric."""
-        if self.name in ("dataset", "checkpoint") or self.name.startswith(("arch.", "train.")):
-            return self.name
-        return self.name.removeprefix("record.") if self.name.startswith("record.") else None
+        return _field(self.name)
 
     @property
     def metric(self) -> str:
         return self.name.removeprefix("metrics.")
+
+
+_column = lru_cache(maxsize=4096)(Column)  # the rows of a table have the same headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +123,21 @@ class Tabular:
     def record(self, unit: Mapping[str, str], report: ConversionReport, where: str) -> Record:
         row = PublishedRow("csv", report, where, percent=self.scale == "percent")
         record, mapped, texts = self._constants(), self._mapped(), {}
-        columns = {header: mapped.get(header, Column(header)) for header in unit}
-        columns = {header: column for header, column in columns.items() if column.name != "-"}
+        columns = [
+            (header, column, _field(column.name))
+            for header in unit
+            if (column := mapped.get(header) or _column(header)).name != "-"
+        ]
         metrics = {
             header
-            for header, column in columns.items()
-            if column.field is None and (column.given or not unit[header].strip() or is_number(unit[header]))
+            for header, column, field in columns
+            if field is None and (column.given or not unit[header].strip() or is_number(unit[header]))
         }
-        for header, column in columns.items():
+        for header, column, field in columns:
             cell = unit[header]
-            if column.field is not None:
+            if field is not None:
                 if cell:
-                    _put(record, column.field, _typed(cell, column.name))
+                    _put(record, field, _typed(cell, column.name))
             elif header not in metrics:
                 texts[header] = cell
                 if numbers.COMMA.fullmatch(cell.strip()):
@@ -141,8 +153,8 @@ class Tabular:
         return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
 
     def _read(self, row: PublishedRow, column: Column, unit: Mapping[str, str], header: str) -> None:
-        metric, in_scale = column.metric, _in_scale(column.metric)
-        percent = column.percent or (in_scale and row.percent)
+        metric, limits = column.metric, _limits(column.metric, Registry.changes)
+        percent = column.percent or (limits is not None and row.percent)
         n, low, high = (unit.get(f"{header}.{word}", "") for word in BESIDE)
         beside: Record = {}
         if (count := _number(n)) is not None and count == int(count):
@@ -150,8 +162,6 @@ class Tabular:
         ends = [_number(low, percent), _number(high, percent)]
         if None not in ends:
             beside["ci95"] = ends
-        is_ge = metric_name.parse(metric_name.without_split(metric)).is_ge
-        limits = (DIFFERENCE if is_ge else SHARE) if in_scale else None
         row.add(metric, unit[header], percent, limits=limits, **beside)
         if any(sign in unit[header] for sign in ("±", "+-", "+/-", "\\pm")):
             row.report.note("what follows ± is left out", row.where)
@@ -162,14 +172,15 @@ class Tabular:
         values = MetricValues(record, percent=self.scale == "percent")
         fields = {key: value for key, value in record.items() if key not in (*RESULTS, "csv")}
         for path, value in leaves(fields):
-            name = path if Column(path).field == path else f"record.{path}"
-            if results.at(constants, path.split(".")) != value:
+            name = path if _field(path) == path else f"record.{path}"
+            if not constants or results.at(constants, path.split(".")) != value:
                 cells[back.get(name, name)] = _written(value, name)
         for metric in values.metrics:
             own = Column(metric).field or metric.startswith("metrics.") or _beside(metric, values.metrics)
             name = f"metrics.{metric}" if own else metric
             header = back.get(name, name)
-            percent = mapped.get(header, Column(name)).percent or (values.percent and _in_scale(metric))
+            shares = values.percent and _limits(metric, Registry.changes) is not None
+            percent = mapped.get(header, Column(name)).percent or shares
             if (number := values.value(metric, percent)) is not None:
                 cells[header] = str(number)
                 for word, value in measured(values.entries.get(metric) or {}).items():
@@ -258,33 +269,38 @@ def _header(rows: list[dict[str, str]]) -> list[str]:
 
 
 def _number(cell: str, percent: bool = False) -> float | int | None:
-    with contextlib.suppress(numbers.NoNumber):
+    try:
         got = numbers.number(cell, percent=percent)
-        return None if got is None else got.value
-    return None
+    except numbers.NoNumber:
+        return None
+    return None if got is None else got.value
 
 
 def is_number(cell: str) -> bool:
-    return _NOT_FINITE.fullmatch(cell) is not None or _number(cell) is not None
+    return _number(cell) is not None or _NOT_FINITE.fullmatch(cell) is not None
 
 
-def _in_scale(metric: str) -> bool:
-    """Whether a metric is a share of images, or a difference of shares."""
+@lru_cache(maxsize=4096)
+def _limits(metric: str, changes: int) -> tuple[float, float] | None:
+    """The limits of a share of images, or of a difference of shares; None for any other metric. `changes` is
+    explained in `metric_name`."""
     plain = metric_name.without_split(metric)
     parts = metric_name.parse(plain)
     if parts.last in _OTHER and parts.last != plain:
-        return False
+        return None
     first = parts.words[0]
     with_steps = first.rstrip("0123456789") in ("pgd", "cw")
-    return parts.is_ge or first in _ACCURACIES or with_steps or first.startswith("apgd-")
+    if parts.is_ge:
+        return DIFFERENCE
+    return SHARE if first in _ACCURACIES or with_steps or first.startswith("apgd-") else None
 
 
 def _typed(cell: str, name: str) -> Any:
     """The value of a cell: JSON if it can be parsed, otherwise a text."""
-    if name in TEXTS:
+    if name in TEXTS or not cell.startswith(_JSON):
         return cell
     with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(cell, parse_constant=str, parse_float=_finite)
+        return _READER.decode(cell)
     return cell
 
 
@@ -294,10 +310,16 @@ def _finite(text: str) -> float:
     return value
 
 
+_JSON = tuple(' \t\n\r"{[-0123456789tfnNI')  # how a JSON value, NaN or Infinity begins
+# json.loads and json.dumps make these anew for every cell.
+_READER = json.JSONDecoder(parse_constant=str, parse_float=_finite)
+_WRITER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _written(value: object, name: str) -> str:
     if isinstance(value, str) and (name in TEXTS or _typed(value, name) == value) and value:
         return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return str(value) if type(value) is int else _WRITER.encode(value)
 
 
 def _put(record: Record, path: str, value: object) -> None:

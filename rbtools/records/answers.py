@@ -44,17 +44,27 @@ def packed(right: np.ndarray, examples: str) -> dict[str, Any]:
 
 def of(entry: Mapping[str, Any]) -> Answers | None:
     """The answers in an entry, if any. Raises RbError if they are damaged or contradict the value."""
+    data = check(entry)
+    if data is None:
+        return None
+    field = entry[FIELD]
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=field["images"])
+    return Answers(field["examples"], bits.astype(bool))
+
+
+def check(entry: Mapping[str, Any]) -> bytes | None:
+    """The bits of the answers in an entry, if any. Raises the same errors as `of`, without numpy."""
     if FIELD not in entry:
         return None
     try:
-        return _unpacked(entry)
+        return _checked(entry)
     except ValueError as wrong:
         raise RbError(
             f"The answers of {entry.get('metric')} are damaged: {wrong}. Evaluate again, or leave them out."
         ) from None
 
 
-def _unpacked(entry: Mapping[str, Any]) -> Answers:
+def _checked(entry: Mapping[str, Any]) -> bytes:
     field = entry[FIELD]
     has_examples = isinstance(field, Mapping) and isinstance(field.get("examples"), str)
     if not has_examples or not isinstance(field.get("bits"), str) or type(field.get("images")) is not int:
@@ -68,16 +78,15 @@ def _unpacked(entry: Mapping[str, Any]) -> Answers:
         raise ValueError("the bits are not in base64") from None
     if len(data) != -(-images // 8):
         raise ValueError(f"{len(data)} bytes for {images} images")
-    bits = np.unpackbits(np.frombuffer(data, np.uint8))
-    if bits[images:].any():
+    if data[-1] & ((1 << -images % 8) - 1):
         raise ValueError(f"there are bits after image {images}")
-    right = bits[:images].astype(bool)
+    right = int.from_bytes(data, "big").bit_count()
     value, n = entry.get("value"), entry.get("n")
     if type(n) is not int or not 0 < n <= images or not results.is_number(value):
         raise ValueError("the entry has no value and number of images to compare them with")
-    if abs(int(right.sum()) / n - value) > 1e-6:
-        raise ValueError(f"{int(right.sum())} of {n} images count, but the value is {value}")
-    return Answers(field["examples"], right)
+    if abs(right / n - value) > 1e-6:
+        raise ValueError(f"{right} of {n} images count, but the value is {value}")
+    return data
 
 
 def needed(entry: Mapping[str, Any], metric: str) -> Answers:

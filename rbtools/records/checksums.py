@@ -48,6 +48,8 @@ def _plain(value: Any) -> Any:
     """The value, with all whole numbers as integers."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

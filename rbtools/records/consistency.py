@@ -7,7 +7,8 @@ decides, so that correct records pass. Published numbers only have to satisfy th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rbtools import proportions
@@ -15,6 +16,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.records import answers, checksums, metric_name, results, schema
 from rbtools.records.results import is_number
+from rbtools.registry import Registry
 
 Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -36,51 +38,83 @@ class Finding(NamedTuple):
 _PLAIN = {*metric_name.SPLITS, *metric_name.OF_OTHERS}  # prefixes that do not change the kind of a result
 
 
+_ByName = Mapping[str, "MeasuredEntry"]
+_Problems = Iterator[tuple[str, str]]  # the rule that an entry breaks, and a sentence
+_Rule = Callable[["MeasuredEntry", _ByName], _Problems]
+
+
+class _Kind(NamedTuple):
+    """What follows from the name of a metric and the names of its entry's fields, and not from their values.
+
+    `is_result` is false for a difference, a loss or a measure of a result. `distance` is true for an attack
+    or a certificate, whose metric names end with a distance. `share` is true for an accuracy or another share
+    of images or copies, from 0 to 1, and `counts_images` if a value on `n` images counts those that are
+    classified correctly. `attacked` is true for a robust accuracy that is compared with other accuracies.
+    `rules` contains the rules that such an entry may break.
+    """
+
+    parts: metric_name.MetricName
+    is_result: bool
+    distance: bool
+    share: bool
+    counts_images: bool
+    attacked: bool
+    over: str
+    family: str
+    intervals: tuple[str, ...]
+    rules: frozenset[_Rule]
+
+
+@lru_cache(maxsize=4096)
+def _kind(name: str, fields: tuple[str, ...], changes: int) -> _Kind:
+    """The records of a file have few kinds of entries. `changes` is explained in `metric_name`."""
+    parts = metric_name.parse(name)
+    is_result = "measure" not in fields and _PLAIN.issuperset(parts.prefixes)
+    distance, corrupted = "attack" in fields or "certificate" in fields, "corruption" in fields
+    over = parts.attacked or parts.over == "severity"
+    share = parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
+    share = is_result and (share or (over and (distance or corrupted)))
+    counts = "severity" in fields if corrupted else parts.stem == "acc" or (distance and parts.attacked)
+    estimated = not {"two_phase", "records", "draws_error"}.isdisjoint(fields)
+    counts = counts and is_result and not (parts.suffix or estimated)
+    attacked = share and parts.attacked and "attack" in fields
+    attacked = attacked and metric_name.OF_OTHERS.isdisjoint(parts.prefixes)
+    intervals = tuple(filter(schema.is_interval, fields))
+    broken = not {"broken_by", "broken_by_source"}.isdisjoint(fields)
+    rules = {
+        _interval: bool(intervals),
+        _shares: True,
+        _units: distance or "eps" in fields,
+        _parts: parts.is_ge or parts.suffix == "mean" or broken,
+        _unions: answers.FIELD in fields or "union" in fields,
+    }
+    possible = frozenset(rule for rule, applies in rules.items() if applies)
+    names = parts.over, parts.family
+    return _Kind(parts, is_result, distance, share, counts, attacked, *names, intervals, possible)
+
+
 class MeasuredEntry(NamedTuple):
     """An entry with its value and the properties that follow from its name and its fields."""
 
     name: str
     value: float
     entry: Entry
+    kind: _Kind
 
     @classmethod
     def of(cls, entry: Entry) -> MeasuredEntry:
-        return cls(str(entry.get("metric")), entry.get("value"), entry)  # type: ignore[arg-type]
-
-    @property
-    def parts(self) -> metric_name.MetricName:
-        return metric_name.parse(self.name)
-
-    @property
-    def is_result(self) -> bool:
-        """True if the entry is a result, and not a difference, a loss or a measure of a result."""
-        return "measure" not in self.entry and _PLAIN.issuperset(self.parts.prefixes)
-
-    @property
-    def distance(self) -> bool:
-        """True if the entry belongs to an attack or a certificate, whose metric names end with a distance."""
-        return "attack" in self.entry or "certificate" in self.entry
+        name = str(entry.get("metric"))
+        kind = _kind(name, tuple(entry), Registry.changes)
+        return cls(name, entry.get("value"), entry, kind)  # type: ignore[arg-type]
 
     @property
     def share(self) -> bool:
-        """True if the value is an accuracy or another share of images or copies, from 0 to 1."""
-        parts = self.parts
-        over = parts.attacked or parts.over == "severity"
-        named = parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
-        return self.is_result and (named or (over and (self.distance or "corruption" in self.entry)))
+        return self.kind.share
 
     @property
     def counts_images(self) -> bool:
         """True if the value is a count of correctly classified images divided by n."""
-        parts, entry = self.parts, self.entry
-        estimated = not entry.keys().isdisjoint(("two_phase", "records", "draws_error"))
-        if not self.is_result or parts.suffix or estimated or is_published(entry):
-            return False
-        if not _is_count(entry.get("n")):
-            return False
-        if "corruption" in entry:
-            return "severity" in entry
-        return parts.stem == "acc" or (self.distance and parts.attacked)
+        return self.kind.counts_images and _is_count(self.entry.get("n")) and not is_published(self.entry)
 
 
 def findings(record: Record) -> list[Finding]:
@@ -90,7 +124,12 @@ def findings(record: Record) -> list[Finding]:
     by_name = {result.name: result for result in measured}
     found = [*_edited(record), *_present(record, measured)]
     for rule in (_interval, _shares, _units, _parts, _unions):
-        found += [(result.name, *problem) for result in measured for problem in rule(result, by_name)]
+        found += [
+            (result.name, *problem)
+            for result in measured
+            if rule in result.kind.rules
+            for problem in rule(result, by_name)
+        ]
     return [Finding(*one) for one in (*found, *_orders(measured, by_name))]
 
 
@@ -103,7 +142,7 @@ def summary(record: Record) -> dict[str, Any]:
 
 def contradicts_name(name: str, entry: Entry) -> str | None:
     """Why an attack's entry contradicts the metric's name (distance, steps); None if they agree."""
-    attacked = MeasuredEntry(name, math.nan, {"attack": None, **entry})
+    attacked = MeasuredEntry.of({"attack": None, **entry, "metric": name})
     return next((says for _, says in _units(attacked, {})), None)
 
 
@@ -126,8 +165,6 @@ def _equal(value: float, other: float, error: float = 1e-9) -> bool:
     return math.isclose(value, other, rel_tol=_EXACT, abs_tol=error)
 
 
-_ByName = Mapping[str, MeasuredEntry]
-_Problems = Iterator[tuple[str, str]]  # the rule that an entry breaks, and a sentence
 _Findings = Iterator[tuple[str, str, str]]  # the fields of each `Finding`
 
 
@@ -154,7 +191,7 @@ def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
     for name in metrics:
         if name not in entries:
             yield name, "no entry", f"{name} has no entry in evals: it is not known how it was measured."
-    for name, _, _ in measured:
+    for name, *_ in measured:
         if metrics.get(name) is None:
             yield name, "no metric", f"{name} has an entry in evals, but is not in metrics."
 
@@ -162,8 +199,8 @@ def _present(record: Record, measured: Sequence[MeasuredEntry]) -> _Findings:
 def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     """Find values outside their intervals, and intervals that do not follow from the value and n. Intervals
     of other programs may differ by half of the expected width, because they may be of another kind."""
-    name, value, entry = result
-    for field in filter(schema.is_interval, entry):
+    name, value, entry, kind = result
+    for field in kind.intervals:
         ends = results.interval(entry, field)
         if ends is None:
             continue
@@ -171,11 +208,14 @@ def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
             yield "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
         elif field == "ci95" and "anytime" not in entry and result.counts_images and 0 <= value <= 1:
             n = entry["n"]
-            low, high = wanted = proportions.wilson(value * n, n)
+            low, high = wanted = _wilson(value * n, n)
             allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
             if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
                 says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n {n} is"
                 yield "interval", f"{says} {_pair(wanted)}."
+
+
+_wilson = lru_cache(maxsize=4096)(proportions.wilson)  # the values on a few hundred images repeat
 
 
 def _is_count(n: object) -> bool:
@@ -184,11 +224,11 @@ def _is_count(n: object) -> bool:
 
 def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     """Find shares outside [0, 1], invalid numbers of images, and counts that are not whole numbers."""
-    name, value, entry = result
+    name, value, entry, kind = result
     n = entry.get("n", 1)
     if not all(map(_is_count, n if isinstance(n, list) else [n])):
         yield "n", f"{name} has n {n}. A number of images is 1 or more."
-    elif result.share and not 0 <= value <= 1:
+    elif kind.share and not 0 <= value <= 1:
         hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
         yield "share", f"{name} is {value:.6g}, which is not a share from 0 to 1.{hint}"
     elif result.counts_images and abs(value * n - round(value * n)) > _COUNT:
@@ -197,14 +237,14 @@ def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     """Find distances or steps that differ from the metric's name, and distances in the wrong unit."""
-    name, _, entry = result
-    eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), result.parts
+    name, _, entry, kind = result
+    eps, norm = entry.get("eps"), entry.get("norm", "linf")
     if is_number(eps) and norm == "linf" and not 0 <= eps <= 1:
         yield "unit", f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
         return
-    if not parts.attacked or not result.distance or is_published(entry) or not result.is_result:
+    if not (kind.distance and kind.is_result and kind.parts.attacked) or is_published(entry):
         return
-    said = parts.form.settings(parts)
+    said = _settings(kind.parts)
     if norm != said.get("norm", norm):
         yield "unit", f"{name} is in {said['norm']} by its name, but in {norm} by its entry."
         return
@@ -216,7 +256,7 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
         if field == "eps":
             yield (
                 "unit",
-                f"{name} names the distance {parts.number}, but its entry has eps {there:g} ({norm}).",
+                f"{name} names the distance {kind.parts.number}, but its entry has eps {there:g} ({norm}).",
             )
         elif field in ("attack", "steps"):
             yield "unit", f"{name} is {entry.get('attack')} with {entry.get('steps')} steps by its entry."
@@ -225,10 +265,15 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
             yield "unit", f"{name} names {field} {named}, but its entry has {there}."
 
 
+@lru_cache(maxsize=4096)
+def _settings(parts: metric_name.MetricName) -> Mapping[str, Any]:
+    return parts.form.settings(parts)
+
+
 def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     """Find differences, means and sums that do not follow from their parts."""
-    name, value, entry = result
-    parts, n = result.parts, entry.get("n", 0)
+    name, value, entry, kind = result
+    parts, n = kind.parts, entry.get("n", 0)
     if parts.is_ge and not is_published(entry):
         test = parts.rest().build()
         train, tested = by_name.get(f"train.{test}"), by_name.get(test)
@@ -252,15 +297,16 @@ def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
 
 def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     """Find unions with a higher value than one of their parts, and damaged or contradictory answers."""
-    name, value, entry = result
+    name, value, entry, _ = result
     try:
-        given = answers.of(entry)
+        answers.check(entry)
     except RbError as wrong:
         yield "answers", str(wrong)
         return
     parts = entry.get("union")
     if not isinstance(parts, Mapping):
         return
+    given = answers.of(entry)
     least = min((one for one in parts.values() if is_number(one)), default=1.0)
     if value > least + _EXACT:
         yield "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
@@ -291,27 +337,22 @@ def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
 def _orders(measured: Sequence[MeasuredEntry], by_name: _ByName) -> _Findings:
     """Find robust accuracies above the clean accuracy or above the accuracy at a smaller distance, and
     accuracies under AutoAttack above the accuracy under another attack."""
-    attacks = [
-        result
-        for result in measured
-        if result.share and result.parts.attacked and "attack" in result.entry
-        if metric_name.OF_OTHERS.isdisjoint(result.parts.prefixes)
-    ]
+    attacks = [result for result in measured if result.kind.attacked]
     for attacked in attacks:
-        clean = by_name.get(metric_name.split_name("acc", attacked.parts.split))
+        clean = by_name.get(metric_name.split_name("acc", attacked.kind.parts.split))
         if clean is None or clean.entry.get("defend") != attacked.entry.get("defend"):
             continue
         if (p := _by_chance(clean, attacked, paired=True)) < LEVEL:
             says = f"{attacked.name} is {attacked.value:.6g}, but acc is only {clean.value:.6g}{_test(p)}."
             yield attacked.name, "above clean", says
     at = [
-        (result, strength) for result in attacks if is_number(strength := result.entry.get(result.parts.over))
+        (result, strength) for result in attacks if is_number(strength := result.entry.get(result.kind.over))
     ]
     for low, eps in at:
         for high, farther in at:
             if high.value - low.value <= _EXACT or eps > farther * (1 + _EXACT):
                 continue
-            alike = low.parts.family == high.parts.family
+            alike = low.kind.family == high.kind.family
             # Not for FGSM and noise: a single step may overshoot, so a larger distance can raise accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)

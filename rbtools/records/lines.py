@@ -260,12 +260,16 @@ def dumps(record: dict[str, Any]) -> bytes:
     return text
 
 
-def _refuse_nonfinite(value: object, where: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}; records contain only finite numbers")
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        _refuse_nonfinite(item, f"{where}.{key}" if isinstance(value, dict) else f"{where}[{key}]")
+def _refuse_nonfinite(value: Any, where: str) -> None:
+    keyed = isinstance(value, dict)
+    for key, item in value.items() if keyed else enumerate(value):
+        kind = type(item)  # first, because most values are texts and numbers
+        if kind is float:
+            if not math.isfinite(item):
+                place = f"{where}.{key}" if keyed else f"{where}[{key}]"
+                raise ValueError(f"{place} is {item}; records contain only finite numbers")
+        elif kind is not str and kind is not int and isinstance(item, dict | list):
+            _refuse_nonfinite(item, f"{where}.{key}" if keyed else f"{where}[{key}]")
 
 
 def read(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -28,13 +28,13 @@ def at(value: object, path: Iterable[str]) -> Any:
 
 def is_number(value: object) -> TypeGuard[float]:
     """True if the value is a number; true and false are not numbers."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is float or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
     """The two ends of an interval; None if the entry has no valid interval."""
-    ends = at(entry, (field,))
-    if isinstance(ends, list | tuple) and len(ends) == 2 and all(map(is_number, ends)):
+    ends = entry.get(field) if isinstance(entry, Mapping) else None
+    if isinstance(ends, (list, tuple)) and len(ends) == 2 and is_number(ends[0]) and is_number(ends[1]):
         return ends[0], ends[1]
     return None
 

@@ -11,6 +11,7 @@ import re
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the first four, and their full-width forms
 _BLANK = " \t\r\n"
+_SUSPECT = (*_FORMULA, *_BLANK, "'")
 UNSEEN = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _HIDDEN = re.compile(rf"[{UNSEEN}]|\\(?=u[0-9a-f]{{4}})")
 _SPELLED = re.compile(r"\\u([0-9a-f]{4})")
@@ -21,7 +22,9 @@ def cell(text: str) -> str:
     """Make a cell from a text; texts other than numbers are escaped if they look like a formula."""
     if not text.isprintable() or "\\" in text:
         text = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    return f"'{text}" if _is_formula(text) and not _is_number(text) else text
+    # Most cells begin with a letter or a digit.
+    suspect = text.startswith(_SUSPECT) and _is_formula(text) and not _is_number(text)
+    return f"'{text}" if suspect else text
 
 
 def of_cell(text: str) -> str:

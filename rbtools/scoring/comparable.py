@@ -79,22 +79,25 @@ def _said(value: object) -> str:
 def mixed_versions(records: Sequence[Record], names: Iterable[str]) -> str:
     """The first metric, in words, whose values come from versions of rbtools with different results; "" if
     there is none. A result without `versions` is older than this field."""
-    for name in names:
-        first: Record = {}
-        for record in records:
-            entry = results.last_entry(record, name)
-            if "environment" not in entry:
-                continue  # not measured by rbtools
-            first = first or entry
-            ours, theirs = (one.get("versions") for one in (entry, first))
+    names = list(names)
+    first: dict[str, Record] = {}
+    mixed: dict[str, str] = {}
+    for record in records:
+        entries = results.by_metric(record)
+        for name in names:
+            entry = entries.get(name, {})
+            if "environment" not in entry or name in mixed:  # without it, not measured by rbtools
+                continue
+            other = first.setdefault(name, entry)
+            ours, theirs = (one.get("versions") for one in (entry, other))
             if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
                 both = ours.keys() & theirs.keys()
                 differ = [key for key in sorted(both) if ours[key] != theirs[key]]
             else:
                 differ = ["older"] if isinstance(ours, Mapping) != isinstance(theirs, Mapping) else []
             if differ:
-                return f"{name} ({_of_version(first, differ)}, {_of_version(entry, differ)})"
-    return ""
+                mixed[name] = f"{name} ({_of_version(other, differ)}, {_of_version(entry, differ)})"
+    return next((mixed[name] for name in names if name in mixed), "")
 
 
 def _of_version(entry: Record, differ: Sequence[str]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr, metric_name
+from rbtools.records.held import HeldRecord
 from rbtools.scoring import merge, rank_order, same_model
 from rbtools.scoring.groups import grouped
 
-Record = dict[str, Any]
+Record = Mapping[str, Any]
 
 
 @dataclass(eq=False)
@@ -29,8 +30,8 @@ class Contender:
     parts: list[Record] = field(default_factory=list)
     values: tuple[Any, ...] = ()
     points: tuple[Any, ...] = ()
-    paired: Record | None = None
-    marks: Record = field(default_factory=dict)
+    paired: dict[str, Any] | None = None
+    marks: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def mean(cls, parts: Sequence[Contender], about: Mapping[str, Any]) -> Contender:
@@ -49,7 +50,10 @@ def one_of_each_model(
     for record in records:
         alone = weights and "checkpoint" not in record
         model = -1 - len(models) if alone else same_model.model(record)
-        models[model] = unions.of(models[model], record) if model in models else record
+        if model in models:
+            merged = unions.of(models[model], record)
+            record = record.changed(merged) if isinstance(record, HeldRecord) else merged
+        models[model] = record
     return models
 
 

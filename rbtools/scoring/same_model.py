@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from rbtools.records import results
+from rbtools.records.held import HeldRecord
 
 SHORT = {"seed": "train.seed"}
 
@@ -32,7 +33,7 @@ def digest(description: Mapping[str, Any]) -> int:
 
 
 def model(record: Mapping[str, Any]) -> int:
-    return digest(described(record))
+    return record.model if isinstance(record, HeldRecord) else digest(described(record))
 
 
 def without(record: Mapping[str, Any], over: Sequence[str]) -> int:

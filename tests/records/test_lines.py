@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rbtools import plain_files
 from rbtools.errors import RbError
 from rbtools.records import BadLine, can_be_retried, dumps, lines, parse, read, write
+from rbtools.records.held import HeldRecords
 
 VALUES = st.recursive(
     st.none()
@@ -37,6 +38,8 @@ def test_what_goes_in_comes_out(value: Any, pretty: bool) -> None:
     found = parse(text.encode())
     assert found == record and repr(found) == repr(record)  # 1 is not 1.0, and not true
     assert json.loads(dumps(found)) == record
+    for held in (HeldRecords().hold(found, 0, text.encode()), HeldRecords().hold(found, 0)):
+        assert repr(dict(held)) == repr(found)
 
 
 @pytest.mark.parametrize(("bad", "big"), [(float("nan"), 1), (float("inf"), 2**70)])
@@ -165,3 +168,12 @@ def test_a_key_that_stands_twice_among_very_many_is_found_at_once() -> None:
     keys = "".join(f'"k{i}":1,' for i in range(200_000))  # key by key it would take a quarter of an hour
     with pytest.raises(BadLine, match='has the key "z" twice'):
         parse(f'{{"arch":{{}},{keys}"z":1,"z":2}}'.encode())
+
+
+def test_held_records_are_the_records() -> None:
+    records = HeldRecords()
+    given = [{"arch": {}, "metrics": {"acc": n / 9}, "note": "x" * n} for n in range(9)]
+    held = [records.hold(record, 7) for record in given]
+    assert [dict(one) for one in held] == given
+    assert "dataset" not in held[3] and held[3].get("metrics") == {"acc": 3 / 9} and len(held[3]) == 3
+    assert dict(held[0].changed({"arch": {}, "dataset": "digits"})) == {"arch": {}, "dataset": "digits"}
