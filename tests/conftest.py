@@ -263,9 +263,7 @@ def _threads() -> Iterator[None]:
         torch.set_num_threads(int(THREADS))
 
 
-LONGEST_SECONDS = (
-    6.0  # of the processor, of a case that `make test` runs, where _slowness() is 1: aim at a third
-)
+LONGEST_SECONDS = 6.0  # of the processor, of a case that `make test` runs, where _slowness() is 1: aim at a third
 
 
 def _slowness() -> float:
