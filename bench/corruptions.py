@@ -4,8 +4,9 @@
     python bench/corruptions.py near --data FOLDER [--golden FILE]
     python bench/corruptions.py share [--data FOLDER] [--n 256]
 
-speed: all fifteen at severity 3 on 256 images of 32x32, ours and theirs in turns, the best of some runs of
-each; ours with the constants of ImageNet-C, which are theirs, and with those of CIFAR-10-C. near: pixel
+speed: all fifteen at severities 1 to 5 on 256 images of 32x32 (or --size), ours and theirs in turns, the best
+of some runs of each, every side with images in its own form; ours with the constants of ImageNet-C, which are
+theirs, and with those of CIFAR-10-C. near: pixel
 statistics beside those of the generator of CIFAR-10-C (the JSON file of tests/corruptions/data, or one with
 real images), and correlations with the package's images. share: how much of `rb-corrupt all` on a ResNet-18
 is corruption. FOLDER holds CLASS/*.jpg. One JSON line a figure.
@@ -14,6 +15,7 @@ is corruption. FOLDER holds CLASS/*.jpg. One JSON line a figure.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -28,10 +30,10 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.execution.device import _keep_memory
 from rbtools.rng.draws import Draws
 from tests.corruptions import peer
 
-SEVERITY = 3
 COUNT = 256
 
 
@@ -46,8 +48,11 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="count time of the processor, for a busy machine")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--n", type=int, default=COUNT)
+    parser.add_argument("--size", type=int, default=32, help="pixels a side, for speed [32]")
+    parser.add_argument("--only", nargs="*", default=tuple(CORRUPTIONS.all), help="corruptions, for speed")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    _keep_memory()  # as the tools do
     {"speed": speed, "near": near, "share": share}[options.figure](options)
 
 
@@ -88,25 +93,37 @@ def timed(work: Callable[[], Any], clock: Callable[[], float]) -> float:
 
 def speed(options: argparse.Namespace) -> None:
     images = pictures(options.data, options.n)
+    one_by_one = [Image.fromarray(one).resize((options.size,) * 2) for one in images]
+    batch = torch.from_numpy(np.stack([np.asarray(one) for one in one_by_one])).permute(0, 3, 1, 2)
+    batch = batch.contiguous().float().div_(255)
     clock = time.process_time if options.cpu else time.perf_counter
     total = dict.fromkeys(("theirs", "imagenet", "cifar"), 0.0)
-    for name in CORRUPTIONS.all:
-        best = dict.fromkeys(total, float("inf"))
-        ways: dict[str, Callable[[], Any]] = {
-            constants: lambda name=name, constants=constants: ours(name, images, SEVERITY, constants)
+    for name in options.only:
+        ways: dict[str, Callable[[int], Any]] = {
+            constants: functools.partial(CORRUPTIONS.build(name, constants=constants), batch)
             for constants in ("imagenet", "cifar")
         }
         with peer.running() as module:
-            ways["theirs"] = lambda name=name, module=module: theirs(module, name, images, SEVERITY)
-            for work in ways.values():
-                work()  # tables, files, imports
-            for _ in range(options.runs):
-                for key, work in ways.items():
-                    best[key] = min(best[key], timed(work, clock))
+            work = getattr(module, name)
+            ways["theirs"] = lambda severity, work=work: [np.uint8(work(one, severity)) for one in one_by_one]
+            best = fastest(ways, options.runs, clock)
         for key, seconds in best.items():
             total[key] += seconds
         print(json.dumps(row(name, best, len(images))), flush=True)
-    print(json.dumps(row("all fifteen", total, len(images))))
+    print(json.dumps(row("together", total, len(images))))
+
+
+def fastest(ways: dict[str, Callable[[int], Any]], runs: int, clock: Callable[[], float]) -> dict[str, float]:
+    """The seconds of each way for severities 1 to 5, each the best of some runs, in turns."""
+    seconds = dict.fromkeys(ways, 0.0)
+    for severity in range(1, 6):
+        taken = [  # the first run, with tables, files and imports, does not count
+            {key: timed(functools.partial(work, severity), clock) for key, work in ways.items()}
+            for _ in range(runs + 1)
+        ][1:]
+        for key in ways:
+            seconds[key] += min(one[key] for one in taken)
+    return seconds
 
 
 def row(name: str, seconds: dict[str, float], count: int) -> dict[str, Any]:

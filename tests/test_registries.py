@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,17 @@ def labels_of(model: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
         predicted: Tensor = model(images).argmax(1)
     return predicted
+
+
+@pytest.mark.parametrize(("methods", "name"), EVERYTHING)
+def test_docstring_of_a_source_is_that_of_the_class(
+    methods: registry.Registry, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cls = methods.load(name)
+    monkeypatch.delitem(sys.modules, cls.__module__)
+    found = methods.docstring(name)
+    assert inspect.cleandoc(found) == inspect.cleandoc(cls.__doc__)
+    assert cls.__module__ not in sys.modules or found == cls.__doc__
 
 
 @pytest.mark.parametrize(("registered", "name"), EVERYTHING)

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,11 @@ class _Main:
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The first paragraph of the help. Click would end the text "(Goodfellow et al., 2015)" at "al."."""
-        text = inspect.cleandoc(typing.cast(click.Command, self).help or "")
-        return " ".join(text.split("\n\n")[0].split())
+        return _first_paragraph(inspect.cleandoc(typing.cast(click.Command, self).help or ""))
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split())
 
 
 def _chosen(ctx: click.Context) -> str:
@@ -166,8 +169,37 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[-+\d.,e]*", text) is not None and any(map(str.isdigit, text))
 
 
+class Below(Mapping[str, click.Command]):
+    """The subcommands of a tool by name, whose options are made when one is first used."""
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self.tools = tools
+
+    def __getitem__(self, name: str) -> click.Command:
+        return rendered(self.tools[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tools
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tools)
+
+    def __len__(self) -> int:
+        return len(self.tools)
+
+
 class Group(_Main, click.Group):
     kind = "command"
+    tool: Tool
+
+    def help_of(self, name: str) -> str:
+        """The help of a subcommand, for which its options are not needed."""
+        return self.tool.commands[name].help
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            names = self.list_commands(ctx)
+            formatter.write_dl([(name, _first_paragraph(self.help_of(name))) for name in names])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         names, typed = self.list_commands(ctx), list(args)
@@ -209,7 +241,6 @@ class Group(_Main, click.Group):
 class Chooser(Group):
     """A command whose subcommands are names in a registry and `tool.commands` (also written `--NAME`)."""
 
-    tool: Tool
     registry: registry.Registry
 
     @property
@@ -231,6 +262,14 @@ class Chooser(Group):
                 break
         return super().parse_args(ctx, args)
 
+    def help_of(self, name: str) -> str:
+        if name in self.commands:
+            return super().help_of(name)
+        names = self.tool.names(name)
+        if len(names) != 1:
+            return f"Every one of: {', '.join(names)}."
+        return for_people(self.registry.docstring(names[0]))
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name in self.commands:
             return self.commands[name]
@@ -240,7 +279,7 @@ class Chooser(Group):
             name,
             params=[*method_options(classes), *map(rendered_option, self.tool.options_beside(classes))],
             callback=lambda **values: self.tool.chosen(names, values, classes),
-            help=for_people(classes[0]) if len(names) == 1 else f"Every one of: {', '.join(names)}.",
+            help=self.help_of(name),
             context_settings=CONTEXT,
         )
         command.classes, command.tool = classes, self.tool
@@ -313,7 +352,7 @@ class OptionChooser(_Main, click.Command):
             super().format_help_text(ctx, formatter)
         for name, cls in named.items():
             with formatter.section(f"{self.option} {name}"):
-                paragraphs = for_people(cls).split("\n\n")
+                paragraphs = for_people(cls.__doc__).split("\n\n")
                 formatter.write_text("\n\n".join(paragraphs[: None if option_groups.every(ctx) else 2]))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -337,11 +376,10 @@ def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     """Print one line for each command, with the first sentence of the help and the paragraph "Needs ..."."""
     if not value or ctx.resilient_parsing:
         return
-    group = typing.cast(click.Group, ctx.command)
+    group = typing.cast(Group, ctx.command)
     names = group.list_commands(ctx)
     for name in names:
-        command = group.get_command(ctx, name)
-        first, *others = inspect.cleandoc(command.help or "" if command else "").split("\n\n")
+        first, *others = group.help_of(name).split("\n\n")
         needs = [paragraph for paragraph in others if paragraph.startswith("Needs ")]
         shows = " ".join(first.split()).partition(". ")[0].removesuffix(".")
         click.echo(" ".join([f"{name:{max(map(len, names))}}  {shows}.", *needs]).replace("\n", " "))
@@ -359,7 +397,7 @@ def rendered(tool: Tool) -> click.Command:
     common: dict[str, Any] = {"context_settings": CONTEXT, "help": tool.help}
     if tool.holds_commands:
         group = (Chooser if tool.registry is not None else Group)(tool.name, no_args_is_help=False, **common)
-        group.commands = {name: rendered(one) for name, one in tool.commands.items()}
+        group.commands, group.tool = Below(tool.commands), tool  # type: ignore[assignment]
         command: Any = group
     else:
         params = [

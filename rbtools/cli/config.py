@@ -21,7 +21,6 @@ import click
 from rbtools.cli.declare import TOOLS, declared
 from rbtools.cli.options import PARTS
 from rbtools.cli.source import RecordSource
-from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
 from rbtools.plain_files import parse_yaml, read_settings
 
@@ -144,6 +143,8 @@ def _value(option: click.Option, name: str, value: object) -> Any:
         return list(map(str, value if isinstance(value, list) else [value]))
     if option.is_flag:
         return value
+    from rbtools.datasets import WITH_PATH
+
     text = text_of(value)
     kind = next((kind for kind in WITH_PATH if text.startswith(f"{kind}:")), None)
     if kind is not None or any(word in (option.metavar or "") for word in _PATHS):

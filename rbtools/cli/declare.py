@@ -124,16 +124,22 @@ def takes(
 
 def declared(cls: type, changed: Mapping[str, object] = MappingProxyType({})) -> dict[str, Option]:
     """The options of a dataclass, some of them with another declaration or default (`changed`)."""
-    options = {}
-    for field in registry.options(cls):
-        new = changed.get(field.name, field)
-        if not isinstance(new, dataclasses.Field):
-            new = registry.param(new, **{**field.metadata, "typed": registry.REQUIRED})
-        new = copy.copy(new)
-        new.name, new.type = field.name, field.type
-        new.metadata = {**new.metadata, "group": field.metadata["group"], "rare": field.metadata["rare"]}
-        options[field.name] = Option.of(new, type_hints(cls)[field.name])
+    options = dict(_as_written(cls))
+    for name, option in options.items():
+        if name in changed:
+            field, new = option.field, changed[name]
+            if not isinstance(new, dataclasses.Field):
+                new = registry.param(new, **{**field.metadata, "typed": registry.REQUIRED})
+            new = copy.copy(new)
+            new.name, new.type = field.name, field.type
+            new.metadata = {**new.metadata, "group": field.metadata["group"], "rare": field.metadata["rare"]}
+            options[name] = Option.of(new, type_hints(cls)[name])
     return options
+
+
+@functools.cache
+def _as_written(cls: type) -> dict[str, Option]:
+    return {field.name: Option.of(field, type_hints(cls)[field.name]) for field in registry.options(cls)}
 
 
 def adding(bundle: OptionBundle) -> Callable[[F], F]:

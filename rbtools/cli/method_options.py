@@ -19,16 +19,17 @@ from rbtools.cli.declare import Option
 from rbtools.cli.option_groups import GroupedOption
 
 
-def for_people(cls: type) -> str:
-    """The class docstring as a help text (`steps=20` becomes --steps 20), without parts for Python users."""
+def for_people(docstring: str | None) -> str:
+    """A class docstring as a help text (`steps=20` becomes --steps 20), without parts for Python users."""
     paragraphs: list[str] = []
-    for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n"):
+    for paragraph in inspect.cleandoc(docstring or "").split("\n\n"):
         if paragraph.startswith(("Shape:", "Args:", "Raises", "Returns")):
             break
         paragraphs.append(_QUOTED.sub(_as_typed, paragraph))
     return "\n\n".join(paragraphs)
 
 
+_FILES = click.Path()
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
@@ -163,7 +164,7 @@ def _completion(option: Option) -> Callable[..., list[CompletionItem]] | None:
     if option.flags and (names := _VALUES.get(option.name)) is not None:
         return lambda ctx, param, typed: completed(typed, names(str(ctx.find_root().info_name)))
     metavar = option.field.metadata["metavar"] or ""
-    return click.Path().shell_complete if "FILE" in metavar or "DIR" in metavar else None
+    return _FILES.shell_complete if "FILE" in metavar or "DIR" in metavar else None
 
 
 def completed(typed: str, names: Sequence[str]) -> list[CompletionItem]:

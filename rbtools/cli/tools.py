@@ -50,7 +50,7 @@ def _chosen(page: Page, command: OptionChooser) -> Iterator[Page]:
     """One page for each choice of an option, such as `rb-train --method trades`."""
     for name in command.registry:
         cls = command.registry.load(name)
-        help_text = for_people(cls)
+        help_text = for_people(cls.__doc__)
         params = method_options([cls])
         below = click.Command(name, params=params, help=help_text, add_help_option=False)
         words = f"{page.words} {command.option} {name}"

@@ -91,7 +91,8 @@ class Corruption(Registered):
 
         def part(images: Tensor, draws: Draws) -> Tensor:
             corrupted = work(images.mul(255).round_(), constant, draws)
-            return corrupted.clamp_(0, 255).to(torch.uint8).float().div_(255)
+            # Truncated as by a conversion to uint8, which takes longer and has no negative zero.
+            return corrupted.clamp_(0, 255).floor_().float().abs_().div_(255)
 
         size = max(1, CPU_PIECE // max(images[:1].numel(), 1))
         if images.device.type != "cpu" or len(images) <= size:

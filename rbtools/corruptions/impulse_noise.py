@@ -19,4 +19,6 @@ class ImpulseNoise(Corruption):
 
     def corrupt_levels(self, levels: Tensor, constant: float, draws: Draws) -> Tensor:
         chance = draws.uniform(tuple(levels.shape[1:]))
-        return levels.masked_fill_(chance < constant, 255).masked_fill_(chance < constant / 2, 0)
+        # In float32, 0 and 1 of a comparison are several times as fast as masks.
+        kept = chance.clone().ge_(constant / 2)
+        return levels.maximum(chance.lt_(constant).mul_(255)).mul_(kept)

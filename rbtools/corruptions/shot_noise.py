@@ -33,26 +33,25 @@ class ShotNoise(Corruption):
 
 
 def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
-    """Poisson counts (int64) with mean level * constant / 255, from int64 random `bits` in [0, 2^32)."""
-    ends, starts, width = _tables(constant, str(levels.device))
-    counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
-    places = (levels * width).add_(counts).flatten()
-    drawn = bits.flatten()
-    more = ends.take(places) <= drawn
-    places += more
+    """Poisson counts (int32) with mean level * constant / 255, from int64 random `bits` in [0, 2^32)."""
+    ends, starts, bounds, width = _tables(constant, str(levels.device))
+    bins, drawn = (levels << BINS).add_(bits >> (WORD - BINS)).flatten(), bits.flatten()
+    counts = starts.index_select(0, bins)
     # Nearly all counts are decided: only bins in a tail contain the ends of more than two counts.
-    undecided = more.nonzero().flatten()
+    undecided = (bounds.index_select(0, bins) <= drawn).nonzero().flatten()
+    first = levels.flatten()[undecided] * width
     while len(undecided):
-        undecided = undecided[ends[places[undecided]] <= drawn[undecided]]
-        places[undecided] += 1
-    result: Tensor = places.view_as(levels) - levels * width
-    return result
+        counts[undecided] += 1
+        more = ends[first + counts[undecided]] <= drawn[undecided]
+        undecided, first = undecided[more], first[more]
+    return counts.view_as(levels)
 
 
 @functools.lru_cache(maxsize=16)
-def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
+def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, Tensor, int]:
     """For each grey level, upper ends of the counts' intervals in [0, 2^32), int64 (256 * K,) for K distinct
-    counts, and first counts of all bins, int32 (256 * 2^BINS,)."""
+    counts; and for each bin its first count, int32, and the upper end of that count's interval, int64, both
+    (256 * 2^BINS,)."""
     most = math.ceil(constant + 8 * math.sqrt(constant)) + 30  # P(above) < 2^-33 for every mean
     means = torch.arange(256, dtype=torch.float64)[:, None] * constant / 255
     counts = torch.arange(most, dtype=torch.float64)[None, :]
@@ -62,4 +61,5 @@ def _tables(constant: int, device: str) -> tuple[Tensor, Tensor, int]:
     ends[:, -1] = 1 << WORD
     bins = (torch.arange(1 << BINS) << (WORD - BINS)).expand(256, -1).contiguous()
     starts = torch.searchsorted(ends, bins, right=True)
-    return ends.flatten().to(device), starts.int().flatten().to(device), most
+    bounds = ends.gather(1, starts)
+    return ends.flatten().to(device), starts.int().flatten().to(device), bounds.flatten().to(device), most

@@ -12,6 +12,8 @@ from scipy import ndimage, stats
 from rbtools.corruptions import CORRUPTIONS, frost, imaging
 from rbtools.corruptions.elastic_transform import affine_places
 from rbtools.corruptions.glass_blur import sources
+from rbtools.corruptions.jpeg_blocks import compressed_blocks
+from rbtools.corruptions.jpeg_compression import compressed_files
 from rbtools.corruptions.pixelate import resized
 from rbtools.corruptions.shot_noise import poisson
 from rbtools.corruptions.spatter import distances, edges, equalised
@@ -64,10 +66,20 @@ def test_pixelate_is_pillow_s_box_filter(size: tuple[int, int]) -> None:
     for share in (0.95, 0.85, 0.6, 0.3):
         small = int(size[0] * share), int(size[1] * share)
         want = Image.fromarray(image).resize(small[::-1], Image.Resampling.BOX)
-        found = resized(planes(image).double(), small)
+        found = resized(planes(image).float(), small)
         assert np.array_equal(found[0].permute(1, 2, 0).numpy(), np.asarray(want))
         back = want.resize(size[::-1], Image.Resampling.BOX)
         assert np.array_equal(resized(found, size)[0].permute(1, 2, 0).numpy(), np.asarray(back))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(32, 32), (33, 18), (7, 5), (6, 40), (1, 1)])
+def test_jpeg_blocks_are_those_of_files(size: tuple[int, int], channels: int) -> None:
+    noise = torch.randint(256, (2, channels, *size), generator=torch.Generator().manual_seed(0)).float()
+    smooth = torch.from_numpy(picture(*size)).permute(2, 0, 1)[None, :channels].float()
+    levels = torch.cat([noise, smooth, noise.gt(127) * 255.0])
+    for quality in (1, 7, 25, 40, 58, 80, 95, 100):
+        assert torch.equal(compressed_blocks(levels, quality), compressed_files(levels, quality))
 
 
 def test_affine_map_is_opencv_s() -> None:
