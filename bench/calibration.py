@@ -68,11 +68,10 @@ def networks(n: int) -> Iterator[Case]:
 
 
 def loaded(options: argparse.Namespace) -> Case:
-    from attacks import Bench
+    from attacks import of_checkpoint
 
     EPS["linf"] = (8 / 255, 8 / 255)
-    bench = Bench(argparse.Namespace(**vars(options), cpu=True))
-    return "loaded", bench.model, bench.images, bench.labels
+    return "loaded", *of_checkpoint(options.checkpoint, options.data, options.n)
 
 
 def attack_on(name: str, network: str) -> Attack:
@@ -82,9 +81,10 @@ def attack_on(name: str, network: str) -> Attack:
 
 def attacked(attack: Attack, case: Case, precision: str) -> AttackResult:
     _, model, images, labels = case
-    copy = make_fast_model(model, precision, tuple(images.shape[1:])).model
+    made = make_fast_model(model, precision, tuple(images.shape[1:]))
+    copies: dict[str, Any] = {"fast_model": made.model, "judge": made.judge}
     ids = torch.arange(len(images))
-    return run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=128, fast_model=copy), attack)
+    return run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=128, **copies), attack)
 
 
 def main() -> None:

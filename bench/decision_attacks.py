@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks import Bench
+from attacks import of_checkpoint
 from calibration import trained
 from common import show
 from torch import Tensor, nn
@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint")
     parser.add_argument("--data")
-    parser.add_argument("--arch", help="the checkpoint's architecture, if several fit")
+    parser.add_argument("--arch", default="nb201-13714", help="the checkpoint's architecture")
     parser.add_argument("--n", type=int, default=50)
     parser.add_argument("--queries", default="500,2000,10000")
     parser.add_argument("--norm", default="l2,linf")
@@ -144,8 +144,7 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     if given.checkpoint:
-        bench = Bench(argparse.Namespace(**vars(given), cpu=True))
-        model, images, labels = bench.model, bench.images, bench.labels
+        model, images, labels = of_checkpoint(given.checkpoint, given.data, given.n, given.arch)
     else:
         _, model, images, labels = trained(given.n)
     model.requires_grad_(False)

@@ -64,6 +64,7 @@ def varied(record: dict[str, Any], number: int) -> dict[str, Any]:
     for entry in record["evals"]:
         if "answers" in entry and isinstance(entry["n"], int) and "estimator" not in entry:
             given = answers.of(entry)
+            assert given is not None
             right = given.right & ~lost[: len(given.right)]
             entry["answers"] = answers.packed(right, given.examples)
             entry["value"] = int(right.sum()) / entry["n"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks import Bench
+from attacks import of_checkpoint
 from common import show
 from torch import Tensor, nn
 
@@ -84,13 +84,12 @@ def main() -> None:
     parser.add_argument("--checkpoint")
     parser.add_argument("--data")
     parser.add_argument("--n", type=int, default=50)
-    parser.add_argument("--arch", help="the checkpoint's architecture, if several fit")
+    parser.add_argument("--arch", default="nb201-13714", help="the checkpoint's architecture")
     given = parser.parse_args()
     if given.coverage:
         coverage(given.coverage)
         return
-    bench = Bench(argparse.Namespace(**vars(given), cpu=True))
-    model, images, labels = bench.model, bench.images, bench.labels
+    model, images, labels = of_checkpoint(given.checkpoint, given.data, given.n, given.arch)
     base: tuple[float, float] | None = None
     ways: dict[str, Callable[..., Tensor]] = {"rbtools": ours, "foolbox": of_foolbox, "art": of_art}
     for name, way in ways.items():

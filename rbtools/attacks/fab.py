@@ -188,11 +188,11 @@ def _nearest_boundary(norm: str, state: Iterate, rows: slice) -> tuple[Tensor, T
     inputs, logits = model.with_graph(state.points[rows])
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
-    for kind in range(logits.shape[1]):
-        goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
+    for further in range(1, logits.shape[1]):  # each wrong class
+        goal = losses.AttackObjective(losses.targeted_margin, labels, (labels + further) % logits.shape[1])
         one, slope = model.differentiate(inputs, logits, goal, again=True)
         away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=ball.DUAL[norm], dim=1) + 1e-12)
-        nearer = (away < least) & (labels != kind)
+        nearer = away < least
         least = torch.where(nearer, away, least)
         value = torch.where(nearer, one, value)
         normal = torch.where(wide(nearer, normal), slope, normal)
