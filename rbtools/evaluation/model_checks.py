@@ -187,6 +187,8 @@ def _other_normalisation(
         return None
     better: dict[str, Tensor] = {}
     for name in kinds(pairs):
+        if pairs[name] is None and bare is model:  # the model as it is
+            continue
         check_cancelled()
         with optional():  # a network may refuse values outside the range that it expects
             if int(right(pairs[name], wrong[:_WRONG]).sum()) < _CORRECTED:
