@@ -22,7 +22,7 @@ from rbtools.datasets.indices import ORDER
 from rbtools.errors import RbError, as_arguments
 from rbtools.evaluation import accuracy, attacking, model_checks, under_corruption
 from rbtools.evaluation.base import VERSION, Outcome, Outcomes
-from rbtools.evaluation.randomised import LOOKED, Randomness, batch_of_look, look
+from rbtools.evaluation.randomised import LOOKED, Randomness, batch_of_look, logits_of, look
 from rbtools.evaluation.spec import Evaluation, Spec
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import named
@@ -165,16 +165,13 @@ def looked_at(
     Warns if the outputs or the normalisation look wrong. Raises RbError for the same models as
     `Randomness.checked`.
     """
-    ids, passed = order[: model_checks.FIRST], list["Tensor"]()
+    ids = order[: model_checks.FIRST]
     images = check_input.floats(data.images[ids].to(place))
-    batch = batch_of_look(images, len(ids))
+    batch, passed = batch_of_look(images, len(ids)), list["Tensor | None"]()
 
     def logits() -> Tensor | None:
-        with contextlib.suppress(Exception), torch.no_grad():  # whatever the network raises
-            if not passed:
-                passed.append(torch.cat([network(part).float() for part in images.split(batch)]))
-        usable = bool(passed) and passed[0].dim() == 2 and bool(passed[0].isfinite().all())
-        return passed[0] if usable else None
+        passed.extend([] if passed else [logits_of(network, images, batch)])
+        return passed[0]
 
     def find() -> dict[str, Any]:
         some = logits()
@@ -182,14 +179,13 @@ def looked_at(
 
     randomness = Randomness(**cache.found("randomness", {}, find)).checked()
     if randomness.randomised:
-        passed.clear()  # the next pass has other numbers
+        passed[:] = [None]  # the next pass has other numbers
 
     def judge() -> dict[str, Any]:
-        known = None if randomness.randomised else logits()
-        return {"warnings": model_checks.in_memory(network, images, data.labels[ids].to(place), known)}
+        return {"warnings": model_checks.in_memory(network, images, data.labels[ids].to(place), logits())}
 
     texts: list[str] = []
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # whatever the network raises
         texts = cache.found("looks", {"n": len(ids)}, judge)["warnings"]
     for text in texts:
         warnings.warn(text, stacklevel=4)

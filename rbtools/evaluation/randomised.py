@@ -8,6 +8,8 @@ another batch depends on the batch.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -111,21 +113,42 @@ def look(model: nn.Module, images: Tensor, logits: Tensor | None = None) -> Rand
     return Randomness()
 
 
+def logits_of(model: nn.Module, images: Tensor, size: int) -> Tensor | None:
+    """The logits (N, K) of the images (N, C, H, W), `size` at a time. None if the passes fail, change the
+    model, whose state is then restored, or return something else."""
+    logits = None
+    with optional(), _restored(model) as changed, torch.no_grad():
+        logits = torch.cat([model(part).float() for part in images.split(size)])
+    usable = logits is not None and not changed and logits.dim() == 2 and bool(logits.isfinite().all())
+    return logits if usable else None
+
+
+@contextlib.contextmanager
+def _restored(model: nn.Module) -> Iterator[list[str]]:
+    """Restore the state of a model whose passes change it, and list the names of what they changed."""
+    state, changed = {name: one.clone() for name, one in model.state_dict().items()}, list[str]()
+    try:
+        yield changed
+    finally:
+        changed += [name for name, one in model.state_dict().items() if not torch.equal(one, state[name])]
+        if changed:
+            model.load_state_dict(state)
+
+
 def _repeats(model: nn.Module, images: Tensor, logits: Tensor | None) -> bool:
     """Whether a few images have the same logits in other batches, without random numbers of torch and without
     a change of the model."""
     from rbtools.rng.foreign import states
 
-    numbers, state = states(images.device), {name: one.clone() for name, one in model.state_dict().items()}
+    numbers = states(images.device)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:IMAGES].to(images.device)
-    with torch.no_grad():
+    with _restored(model) as changed, torch.no_grad():
         first = model(images).float() if logits is None else logits
         others = [model(images[order]).float() - first[order]]
         others += [model(images[:1]).float() - first[:1] for _ in range(_UNSEEN)]
     near = SAME * float(first.max() - first.min()) + 1e-6
-    unchanged = all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
     same = all(bool(one.abs().max() <= near) for one in others)  # false for NaN
-    return same and unchanged and numbers == states(images.device)
+    return same and not changed and numbers == states(images.device)
 
 
 class _Passes:
