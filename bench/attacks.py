@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 import rbtools
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.verdicts import decided, nearly_tied
+from rbtools.attacks.verdicts import Judge
 from rbtools.datasets import load as load_dataset
 from rbtools.evaluation.fast_model import make_fast_model
 
@@ -162,8 +162,9 @@ def verdicts(network: str, options: argparse.Namespace) -> dict[str, Any]:
     images, labels = one.images.repeat(times, 1, 1, 1), one.labels.repeat(times)
     if times > 1:
         images = (images + 0.1 * torch.rand_like(images)).clamp(0, 1)
-    judge = make_fast_model(one.model, "fp32", tuple(images.shape[1:])).judge
-    assert judge is not None
+    copy = make_fast_model(one.model, "fp32", tuple(images.shape[1:])).judge
+    assert copy is not None
+    judge = Judge.of(copy, one.model(images[:8]))
     line: dict[str, Any] = {"network": network, "attack": "verdicts", "n": len(labels)}
     attack = ATTACKS.build("fgsm", eps=EPS[network])
     seconds, others, tied = {"copy": 0.0, "model": 0.0}, 0, 0
@@ -171,13 +172,13 @@ def verdicts(network: str, options: argparse.Namespace) -> dict[str, Any]:
         for seen in (some, attack(one.model, some, truth)):
             with torch.no_grad():
                 begin = time.process_time()
-                by_copy = decided(one.model, judge, seen)
+                by_copy = judge.logits(one.model, seen)
                 middle = time.process_time()
                 by_model = one.model(seen)
             seconds["copy"] += middle - begin
             seconds["model"] += time.process_time() - middle
             others += int((by_copy.argmax(1) != by_model.argmax(1)).sum())
-            tied += int(nearly_tied(by_copy).sum())
+            tied += int(judge.tied(by_copy).sum())
     return line | {"other decisions": others, "of": 2 * len(labels), "nearly tied": tied, "seconds": seconds}
 
 

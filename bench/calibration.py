@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import rbtools
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
+from rbtools.attacks.verdicts import Judge
 from rbtools.evaluation.attacking import AttackResult, run_attack
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import make_fast_model
@@ -82,7 +83,8 @@ def attack_on(name: str, network: str) -> Attack:
 def attacked(attack: Attack, case: Case, precision: str) -> AttackResult:
     _, model, images, labels = case
     made = make_fast_model(model, precision, tuple(images.shape[1:]))
-    copies: dict[str, Any] = {"fast_model": made.model, "judge": made.judge}
+    judge = None if made.judge is None else Judge.of(made.judge, model(images[:8]).detach())
+    copies: dict[str, Any] = {"fast_model": made.model, "judge": judge}
     ids = torch.arange(len(images))
     return run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=128, **copies), attack)
 

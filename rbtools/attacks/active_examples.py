@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     # Maps a model, a batch and whether more stages follow to (one image per example, which fool the model).
     Stage = Callable[[Oracle, "AttackBatch", bool], tuple[Tensor, Tensor]]
 
+_FULL, _PIXELS, _MOST = 128, 32 * 32, 4
+
 STILL_CORRECT, CLEAN = -1, -2
 """Instead of a stage's number: the example is not broken, or it is misclassified without an attack."""
 
@@ -124,12 +126,16 @@ class AttackBatch:
         unchanged = None if self.unchanged is None else self.unchanged[index]
         return AttackBatch(images, labels, draws, logits, self.decides, unchanged)
 
-    def room(self, chunk_size: int | None) -> int:
-        """The number of runs that may share this batch, up to two full chunks: a larger batch is not faster.
-        On a GPU, each run has its own batch."""
-        if chunk_size is None or not self.schedule.each_step:
-            return 1
-        return max(2 * chunk_size // len(self), 1)
+    @property
+    def room(self) -> int:
+        """The number of runs that may share this batch: up to 128 images of 32x32, or 512 small ones.
+
+        More would not be faster. The memory batch does not matter, because an attack that is resumed needs
+        the same number. On a GPU, each run has its own batch.
+        """
+        smaller = _PIXELS // (self.images.shape[-1] * self.images.shape[-2])
+        full = _FULL * min(max(smaller, 1), _MOST)
+        return max(full // len(self), 1) if self.schedule.each_step else 1
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         return AttackObjective(loss, self.labels, self.labels if targets is None else targets)

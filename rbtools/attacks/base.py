@@ -363,7 +363,7 @@ class SequentialAttack(Attack):
             while number < len(stages) and len(batch):
                 stage, shared = stages[number], 0
                 if hasattr(stage, "joined"):
-                    room = 1 if oracle.randomised else batch.room(oracle.chunk_size)
+                    room = 1 if oracle.randomised else batch.room
                     stage, shared = stage.joined(stages[number + 1 : number + room])
                 name, some_left = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} left"
                 oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {some_left} · "

@@ -12,7 +12,6 @@ from rbtools.attacks import lattice
 from rbtools.attacks.losses import logit_margin
 from rbtools.attacks.partial_results import PartialResults
 from rbtools.attacks.steps import widen
-from rbtools.attacks.verdicts import decided, nearly_tied
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.steps import Objective
+    from rbtools.attacks.verdicts import Judge
 
 
 class Evaluated(NamedTuple):
@@ -102,9 +102,9 @@ class Oracle:
 
     `model` maps images to logits (N, K). `chunk_size` is the number of images to process at once, or None for
     all. If `model` is a fast copy, the exact model is `decides`, and a point counts as misclassified only if
-    both models misclassify it. `judge` is a float32 copy, which decides for the exact model unless a point is
-    nearly tied. If `model` is another copy, `least` (N,) is its smallest margin at any point of each example,
-    by which the evaluation recognises the examples whose outcome may be an effect of rounding. With
+    both models misclassify it. `judge` has a float32 copy, which decides for the exact model unless a point
+    is nearly tied. If `model` is another copy, `least` (N,) is its smallest margin at any point of each
+    example, by which the evaluation recognises the examples whose outcome may be an effect of rounding. With
     `eight_bit`, the model receives the nearest 8-bit image of every point.
     """
 
@@ -113,7 +113,7 @@ class Oracle:
         model: Callable[[Tensor], Tensor],
         chunk_size: int | None = None,
         decides: Callable[[Tensor], Tensor] | None = None,
-        judge: Callable[[Tensor], Tensor] | None = None,
+        judge: Judge | None = None,
         *,
         passes: PassCounts | None = None,
     ) -> None:
@@ -145,16 +145,21 @@ class Oracle:
         alone.decides = None
         return alone
 
+    @property
+    def judged(self) -> bool:
+        """True if `model` is the float32 copy that decides."""
+        return self.judge is not None and self.model is self.judge.copy
+
     def exact(self) -> Oracle:
         """The exact model alone, or its float32 copy with the decisions of the exact model."""
-        if self.decides is None or self.model is self.judge:
+        if self.decides is None or self.judged:
             return self
         alone = copy.copy(self)
         alone.least = None
         if self.judge is None:
             alone.model, alone.decides = self.decides, None
         else:
-            alone.model = self.judge
+            alone.model = self.judge.copy
         return alone
 
     @property
@@ -267,8 +272,8 @@ class Oracle:
         self._note(logits, labels)
         if self.decides is not None and not correct.all():
             wrong = ~correct
-            if self.model is self.judge:
-                wrong &= nearly_tied(logits.detach())
+            if self.judge is not None and self.judged:
+                wrong &= self.judge.tied(logits.detach())
             if wrong.any():
                 correct[wrong] = self.verdict(points[wrong].detach(), labels[wrong])
         return correct
@@ -280,7 +285,7 @@ class Oracle:
         self.passes.forwards += len(points)
         model = self.decides
         if self.judge is not None:
-            model = functools.partial(decided, model, self.judge)
+            model = functools.partial(self.judge.logits, model)
         with torch.no_grad():
             return self._in_pieces(model, self.seen(points)).argmax(1).eq(labels)
 

@@ -138,6 +138,10 @@ class Clean(Accuracy):
         among = {"among": list(self.among)} if self.among else {}
         return {"kind": "clean", **self.kept(), **among}
 
+    @property
+    def verdicts(self) -> bool:
+        return super().verdicts and not self.among
+
     def about(self) -> Entry:
         return {}
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.decision import AT
 from rbtools.attacks.losses import logit_margin
-from rbtools.attacks.verdicts import nearly_tied
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch
 from rbtools.lazy import nn, torch
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.attacks.oracle import Oracle
 
+_COMPARED = 4  # images of an attack for which a float32 copy has to have the logits of the model
 _ROUNDINGS = 4  # within this multiple of the largest measured rounding error, an example is attacked again
 
 
@@ -59,7 +59,7 @@ def run_attack(
     A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
     projected onto the budget, the box and the attack's lattice before they are classified. A faulty attack
     therefore cannot report a false success. An example that the fast model misclassifies stays in the attack
-    until the exact model also misclassifies it; on a GPU, the exact model is run every few steps. An example
+    until float32 also misclassifies it; on a GPU, the exact model is run every few steps. An example
     that the fast copy may have decided by its rounding errors is attacked again on the exact model
     (`_doubtful`). `previous` is the result at a smaller eps; its images are kept for the examples that are
     not attacked here. `on` is another model to attack, whose adversarial examples are evaluated on the model
@@ -74,7 +74,9 @@ def run_attack(
         logits = batch.clean_logits.clone() if previous is None else previous.logits.clone()
         survived = batch.clean.clone() if still_correct is None else batch.clean & still_correct
     totals = {"forward": 0.0 if everyone else float(len(images)), "backward": 0.0}
-    searched = batch.judge if method.precise else batch.fast_model
+    searched: Any = batch.fast_model
+    if method.precise:
+        searched = None if batch.judge is None else batch.judge.copy
     copied = not (on is not None or method.batch_dependent or searched in (None, batch.model))
     networks = [searched, batch.model] if copied else [on or batch.model]
     rows, outside = survived.nonzero()[:, 0], torch.zeros_like(survived)
@@ -93,6 +95,9 @@ def run_attack(
         found_images, far = _allowed(some, method, found["points"])
         outside[rows] = far | found.get("outside", far)
         outputs = some.logits(found_images)
+        if some.judge is not None and not _agree(some, found_images, outputs):
+            batch, some = replace(batch, judge=None), replace(some, judge=None)
+            outputs = some.logits(found_images)
         logits = outputs.clone() if logits is None else logits
         images[rows], logits[rows] = found_images, outputs
         if not method.in_ball:
@@ -108,6 +113,12 @@ def run_attack(
     totals |= {"outside": float(outside.sum()), "seconds": batch.partial.clock() - start}
     logits = batch.clean_logits if logits is None else logits
     return AttackResult(survived, images, logits, totals, every, marks)
+
+
+def _agree(batch: Batch, images: Tensor, logits: Tensor) -> bool:
+    """Whether the model has nearly these logits (N, K) for the first images of an attack (N, C, H, W)."""
+    assert batch.judge is not None
+    return batch.judge.agrees(batch.outputs(batch.model, images[:_COMPARED]), logits[:_COMPARED])
 
 
 def _unknown(points: Tensor, count: int) -> Tensor:
@@ -165,7 +176,7 @@ def _doubtful(
 ) -> Tensor:
     """The examples (N,) whose outcome may be an effect of the fast copy's rounding errors.
 
-    `images` (N, C, H, W) are the images of the attack, and `logits` (N, K) those of the exact model. The
+    `images` (N, C, H, W) are the images of the attack, and `logits` (N, K) those that decided. The
     rounding error is the largest difference between the margins of copy and model at these images. An example
     that is still correct is in doubt if the copy misclassifies its image, or if a margin of the copy during
     the search was within a multiple of the rounding error. If only the last iterate counts, an example is in
@@ -174,8 +185,10 @@ def _doubtful(
     not used by a single step or a last iterate.
     """
     least, correct = oracle.least, logits.argmax(1) == batch.labels
+    compared = torch.ones_like(correct) if least is not None else correct
+    if least is None and batch.judge is not None:
+        compared = correct & batch.judge.tied(logits)
     last = method.single_step or method.iterate == "last"
-    compared = correct & nearly_tied(logits) if least is None else torch.ones_like(correct)
     doubt = torch.zeros_like(correct)
     if (least is None and last) or not compared.any():
         return doubt

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from rbtools.attacks.partial_results import PartialResults
-from rbtools.attacks.verdicts import decided
 from rbtools.errors import RbError
 from rbtools.lazy import nn, np, torch
 from rbtools.rng.draws import Draws
@@ -23,6 +22,8 @@ from rbtools.store import Store
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.attacks.verdicts import Judge
 
 
 # Examples that are attacked together, independent of the memory batch, for images of 32x32 and larger;
@@ -63,7 +64,7 @@ class Batch:
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `ids` are the positions of the
     examples in their split, int64 (N,), which determine their random numbers. `model` is the exact model,
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
-    `model`. `judge`, if there is one, is a float32 copy that decides for the model unless an image is nearly
+    `model`. `judge`, if there is one, has a float32 copy that decides for the model unless an image is nearly
     tied. `first` are the model's logits (M, K) of the first M unchanged images, if they are known.
     `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
     randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
@@ -79,7 +80,7 @@ class Batch:
     seed: int = field(kw_only=True)
     chunk_size: int = field(kw_only=True)
     fast_model: nn.Module = None  # type: ignore[assignment]
-    judge: nn.Module | None = None
+    judge: Judge | None = None
     first: Tensor | None = None
     precomputed: Mapping[Any, Tensor] = field(default_factory=dict)
     draw: int | Tensor | None = None
@@ -111,7 +112,7 @@ class Batch:
         """As `logits`, without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             if self.draw is None and self.judge is not None:
-                return torch.cat([decided(self.model, self.judge, part) for part in self._chunks(images)])
+                return torch.cat([self.judge.logits(self.model, part) for part in self._chunks(images)])
             if self.draw is None:
                 return torch.cat([self.model(part).float() for part in self._chunks(images)])
             from rbtools.rng.foreign import ExampleNumbers
@@ -144,8 +145,8 @@ class Batch:
         """The logits (N, K) of the unchanged images."""
         if self.first is None:
             return self.logits(self.images)
-        known, others = self.first[: len(self.images)], self.images[len(self.first) :]
-        return torch.cat([known, self.logits(others)]) if len(others) else known
+        known, others = self.first[: len(self.images)], self.take(slice(len(self.first), None))
+        return torch.cat([known, others.logits(others.images)]) if len(others.ids) else known
 
     @cached_property
     def clean(self) -> Tensor:

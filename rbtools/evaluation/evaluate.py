@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import graphs
-from rbtools.attacks.verdicts import agree
+from rbtools.attacks.verdicts import Judge
 from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
@@ -88,7 +88,7 @@ def evaluate(
     all images. `seed` determines all random numbers, which belong to the image and its position in the data.
     `device` "auto" is the device of the model. `batch` is the number of images that go through the model at
     once; it changes memory use but not results. `precision` is the precision of attack searches ("fp32",
-    "bf16"); the model itself decides in float32. `store` is a folder in which outcomes are kept; their keys
+    "bf16"); decisions are those of the model in float32. `store` is a folder in which outcomes are kept; keys
     contain a hash of the model's weights and class. Without `store`, nothing is written. With `keep_images`,
     results contain the perturbed images. `draws` is the number of random passes for each image if the model
     is randomised; 1 evaluates it like any other model. `progress` is a function that is called with a line of
@@ -198,14 +198,15 @@ class Evaluator:
         return result
 
     @cached_property
-    def judge(self) -> nn.Module | None:
+    def judge(self) -> Judge | None:
         """The float32 copy that decides. None if rows contain logits, or if the copy gives other logits for
         the first images: then the model itself has to decide."""
-        judge = self.fast.judge
-        if judge is None or not all(spec.verdicts for spec in self.specs):
+        copy = self.fast.judge
+        if copy is None or not all(spec.verdicts for spec in self.specs):
             return None
         batch = self._batch(self.examples.order[:_COMPARED], {})
-        return judge if agree(batch.clean_logits, batch.outputs(judge, batch.images)) else None
+        judge = Judge.of(copy, batch.clean_logits)
+        return judge if judge.agrees(batch.clean_logits, batch.outputs(copy, batch.images)) else None
 
     def _steps(self, spec: Spec) -> tuple[str, ...]:
         """The steps by which the copy was made that the outcomes of a spec depend on."""

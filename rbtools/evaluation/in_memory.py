@@ -166,8 +166,10 @@ def looked_at(
     `Randomness.checked`.
     """
     ids = order[: model_checks.FIRST]
-    images = check_input.floats(data.images[ids].to(place))
-    batch, passed = batch_of_look(images, len(ids)), list["Tensor | None"]()
+    batch, passed = batch_of_look(data.images, len(data.labels)), list["Tensor | None"]()
+    more = torch.arange(len(data.labels))[: batch + len(ids)]  # with few images, others fill the batch
+    filled = torch.cat([ids, more[~torch.isin(more, ids)][: max(batch - len(ids), 0)]])
+    images = check_input.floats(data.images[filled].to(place))
 
     def logits() -> Tensor | None:
         passed.extend([] if passed else [logits_of(network, images, batch)])
@@ -182,14 +184,17 @@ def looked_at(
         passed[:] = [None]  # the next pass has other numbers
 
     def judge() -> dict[str, Any]:
-        return {"warnings": model_checks.in_memory(network, images, data.labels[ids].to(place), logits())}
+        known, labels = logits(), data.labels[ids].to(place)
+        known = None if known is None else known[: len(ids)]
+        return {"warnings": model_checks.in_memory(network, images[: len(ids)], labels, known)}
 
     texts: list[str] = []
     with contextlib.suppress(Exception):  # whatever the network raises
         texts = cache.found("looks", {"n": len(ids)}, judge)["warnings"]
     for text in texts:
         warnings.warn(text, stacklevel=4)
-    return randomness, logits() if passed else None
+    first = logits() if passed else None
+    return randomness, None if first is None else first[: len(ids)]
 
 
 def _of_function(given: Any, data: GivenData) -> nn.Module:

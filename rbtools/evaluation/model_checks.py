@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FIRST = 128  # images
 # A normalisation is tried on a few misclassified images and has to correct some of them: a right one corrects
 # about half, another wrong one at most a quarter. Then it has to be better on some images of all kinds.
-_WRONG, _CORRECTED, _FEW = 8, 3, 32
+_WRONG, _CORRECTED, _FEW = 12, 3, 32
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
 SURE = ("checkpoint", "published training", "accuracy", "model")  # sources of a normalisation that is certain

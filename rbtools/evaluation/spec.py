@@ -62,7 +62,7 @@ class Spec:
 
     @property
     def searches(self) -> bool:
-        """Whether the spec may use the fast model, because the float32 model confirms its decisions."""
+        """Whether the spec may use the fast model, because float32 confirms its decisions."""
         return False
 
     @property

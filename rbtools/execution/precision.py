@@ -9,7 +9,7 @@ from rbtools.execution import resources
 from rbtools.execution.run import Run
 
 CHOICES = ("auto", "fp32", "bf16")
-PREPARED = 3  # version of the fast model (evaluation/fast_model.py)
+PREPARED = 2  # version of the fast model (evaluation/fast_model.py)
 # Processors that multiply bfloat16 in hardware; others are slower with it than in float32.
 _FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 # The recipe fixes the batch size of a training run: with smaller images, a layer has too little work, and

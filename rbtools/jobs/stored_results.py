@@ -267,7 +267,7 @@ class _Unit:
             about["precision"] = "fp32"  # no fast copy, or one in float32
         if steps:
             about["prepared"] = steps
-        elif "prepared" in self.arithmetic:
+        elif "prepared" in self.arithmetic and not self.spec.precise:
             warnings = [NO_FAST_MODEL]
         entries = []
         for spec in self.specs:

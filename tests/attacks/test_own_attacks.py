@@ -272,13 +272,14 @@ def test_nothing_is_broken_before_the_model_that_decides_says_so(name, params):
 
 @pytest.mark.parametrize("name", ["apgd-t", "fab-t"])
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_runs_that_share_a_batch_find_what_runs_in_turn_find(name, norm):
+def test_runs_that_share_a_batch_find_what_runs_in_turn_find(name, norm, monkeypatch):
     model, images = curved(classes=6), images_for(24)
     labels = model(images).argmax(1)
     attack = build(name, {"linf": 0.03, "l2": 0.2, "l1": 1.5}[norm], norm=norm, targets=5)
     results, calls = [], []
-    for chunk_size in (None, 20, 64):
-        oracle = Oracle(model, chunk_size)
+    for room in (1, 3, 5):
+        monkeypatch.setattr(AttackBatch, "room", room)
+        oracle = Oracle(model, 20)
         oracle.passes.watch = lambda words, passes: calls[-1].add(words.partition(",")[2].partition("of")[0])
         calls.append(set())
         results.append(attack.run(oracle, images, labels, draws_for(24))[0])
