@@ -209,10 +209,11 @@ class Evaluator:
         return judge if judge.agrees(batch.clean_logits, batch.outputs(copy, batch.images)) else None
 
     def _steps(self, spec: Spec) -> tuple[str, ...]:
-        """The steps by which the copy was made that the outcomes of a spec depend on."""
-        if spec.searches and not spec.precise:
-            return self.fast.steps
-        return self.fast.float32_steps if self.judge is not None else ()
+        """The steps by which the copy was made on which a spec searches. What `judge` decides does not depend
+        on them, and clean accuracy has the same entry beside any attack."""
+        if not spec.searches:
+            return ()
+        return self.fast.steps if not spec.precise else self.fast.float32_steps if self.judge else ()
 
     def measure(self, tile: Tile) -> tuple[Tile, dict[int, OutcomeRows]]:
         """Measure the outcomes that a tile lacks. Returns the tile, and each spec's outcomes by its position
