@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     # Maps a model, a batch and whether more stages follow to (one image per example, which fool the model).
     Stage = Callable[[Oracle, "AttackBatch", bool], tuple[Tensor, Tensor]]
 
+# Rows of a batch that runs share, as many as the images of a tile on a CPU (evaluation/base.py), whose memory
+# they need: _FULL images of _PIXELS pixels, or at most _MOST times as many smaller ones.
 _FULL, _PIXELS, _MOST = 128, 32 * 32, 4
 
 STILL_CORRECT, CLEAN = -1, -2

@@ -103,6 +103,15 @@ def test_a_look_makes_few_passes_beyond_those_of_clean_accuracy() -> None:
     assert model.seen <= 200 + 5 + 34 + 3 * (12 + 32)
 
 
+def test_the_copy_decides_and_searches_in_place_of_the_model() -> None:
+    """Without it, the model would classify the images before and after the attack, too."""
+    model, images, labels = labelled(200)
+    for attack in (FGSM(eps=0.02), FAB(eps=0.02, steps=3)):
+        model.seen = 0
+        rbtools.evaluate(model, (images, labels), attack, device="cpu")
+        assert model.seen <= 128 + 5 + 34 + 3 * (12 + 32) + 30
+
+
 def test_a_look_sees_other_images_if_few_are_evaluated() -> None:
     class Centred(Counted):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
