@@ -123,7 +123,7 @@ reproduce-nas-robbench-201:  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini 
 reproduce-prbench:  ## PRBench's tables 4, 5, 8 to 12 and composite (SCALE=mini or full)
 reproduce-search:  ## searches on a published table, beside the papers' (TABLE=FILE of rb-convert)
 reproduce-theory:  ## NAS-RobBench-201's theorems 1 and 2, corollary 1 and algorithm 1 (SCALE=mini or full)
-reproduce-wci:  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini or full)
+reproduce-wci:  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini, full, or small with DATASET=imagefolder:PATH)
 figures-nas-robbench-201:  ## every figure and table of NAS-RobBench-201 (SCALE=mini or full)
 figures-robustness-dataset:  ## every figure and table of Jung et al. 2023
 figures-prbench:  ## every figure and table of PRBench

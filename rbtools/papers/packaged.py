@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SCALES = ("mini", "full", "tiny")
+SCALES = ("mini", "small", "full", "tiny")
 
 
 def read(name: str) -> dict[str, Any]:

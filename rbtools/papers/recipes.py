@@ -1,9 +1,10 @@
-"""The recipes of papers as pipes of commands, read from the files in `recipes/`. There are three scales: tiny
-(a test of a few seconds), mini (the built-in digits), and full (as in the paper).
+"""The recipes of papers as pipes of commands, read from the files in `recipes/`. The scales are tiny
+(a test of a few seconds), mini (the built-in digits) and full (as in the paper). A recipe whose `scales` list
+it also has the scale small: a small network learns images of the user, which takes an hour or more.
 
-A file has two entries. `words` contains the texts for placeholders {name}, which may depend on the scale
-(`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one after
-another and write to the next stage.
+A file has two further entries. `words` contains the texts for placeholders {name}, which may depend on the
+scale (`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one
+after another and write to the next stage.
 
 A member is a command or a mapping. A mapping has the key `pipe`, which contains the stages of the member, or
 the key `group`, which contains other members. `at` lists the scales at which the member is used. If the text
@@ -32,13 +33,14 @@ Command = list[str]
 Stage = Command | tuple["Pipe", ...]
 Pipe = list[Stage]
 
+_SCALES = ("mini", "full", "tiny")
 _VIT_L = "vit_large_patch16_224"  # not in PRBench's table 9
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of a recipe. `scale` is mini, full or tiny. `data` and `weights` are the folders of data
-    sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs, or auto
+    """The parameters of a recipe. `scale` is one of the recipe's. `data` and `weights` are the folders of
+    data sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs, or auto
     or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains further
     pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9, separated by
     commas. `vit_s` is the file of ViT-S's weights. If `pairs`, `vits` or `vit_s` is None, the value of the
@@ -72,6 +74,14 @@ class Setting:
 
 def pipe(name: str, setting: Setting) -> Pipe:
     recipe = packaged.read(f"recipes/{name}.yaml")
+    scales = recipe.get("scales", _SCALES)
+    if setting.scale not in scales:
+        raise RbError(f"{name} has no scale {setting.scale}. Choose from: {', '.join(scales)}.")
+    if setting.scale == "small" and not setting.dataset:
+        raise RbError(
+            "the scale small trains on your images. Name them: --dataset imagefolder:PATH (with make,"
+            " DATASET=imagefolder:PATH), or cifar10 if --data contains it."
+        )
     return _Reader(setting.scale, recipe.get("pipes", {})).stages(recipe["pipe"], _words(recipe, setting))
 
 

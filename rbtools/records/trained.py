@@ -72,14 +72,19 @@ def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return settings or {}
 
 
-def held_out_share(record: Mapping[str, Any]) -> float:
-    """The share of training images that was held out (`--val`), in [0, 1). Raises RbError."""
-    share = config(record).get("val")
-    if share is None:
-        return 0.0
+def images(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What chose the images of a training run, without options that chose all: the number of images
+    (`train_n`), and the share of them that was held out (`val`, in [0, 1)). Raises RbError."""
+    settings = config(record)
+    share, count = settings.get("val") or 0, settings.get("train_n")
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
         raise RbError(
             f"The record's train.config.val is {shown(repr(share))}. Expected the share of the training"
             " images that was held out: a number from 0 to below 1."
         )
-    return float(share)
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise RbError(
+            f"The record's train.config.train_n is {shown(repr(count))}. Expected the number of training"
+            " images: 1 or more."
+        )
+    return {**({"val": float(share)} if share else {}), **({} if count is None else {"train_n": count})}

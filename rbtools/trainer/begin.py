@@ -24,7 +24,7 @@ from rbtools.trainer import (
     validation,
 )
 from rbtools.trainer.optim import batches, schedule
-from rbtools.trainer.recipe import Recipe, held_out
+from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.state import TrainState, allocate_carried
 from rbtools.training.chen_lee import ChenLee
 
@@ -59,7 +59,7 @@ class TrainExamples:
                 f"All {len(dataset.labels)} training images of {data.name} are of one class, so there is"
                 " nothing to learn. Expected images of two classes or more."
             )
-        ids, held = validation.split(dataset.labels, held_out(recipe, len(dataset.labels)))
+        ids, held = validation.split(dataset.labels, recipe)
         images = dataset.images
         in_bytes = images.dtype == torch.uint8  # float images are the user's own tensors, in memory
         images = streaming.placed(images, device) if in_bytes else images.to(device)

@@ -169,6 +169,14 @@ class Recipe:
         metavar="DECAY",
         optional=True,
     )
+    train_n: int | None = param(
+        None,
+        "Number of training images, in proportion to the classes; --val holds out a fraction of these."
+        "  [default: all]",
+        check="count",
+        optional=True,
+        group="Data",
+    )
     val: float = _tracking(
         0.0,
         "Fraction of the training images that are held out to find the best epoch by accuracy under PGD;"
@@ -274,6 +282,7 @@ class Recipe:
             ("every", bool(self.track), "no --track"),
             ("track_n", "robust" in self.track, "no --track robust"),
             ("stop_patience", self.stop_on is not None, "no --stop-on"),
+            ("train_n", self.train_n is not None, "all training images"),
             ("keep", self.val > 0, "--val 0, with which there are only the last weights"),
             ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps its own"),
             ("init_file", self.init == "timm", "no --init timm"),
@@ -331,6 +340,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         )
     _check_together(recipe)
     if training_images is not None:
+        training_images = used(recipe, training_images)
         left = training_images - held_out(recipe, training_images)
         if recipe.batch_size > left:
             held = f" ({training_images} less those that --val {recipe.val:g} holds out)"
@@ -340,8 +350,13 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
             )
 
 
+def used(recipe: Recipe, training_images: int) -> int:
+    """The number of images that --train-n leaves, of which --val holds out some."""
+    return min(recipe.train_n or training_images, training_images)
+
+
 def held_out(recipe: Recipe, training_images: int) -> int:
-    return round(recipe.val * training_images)
+    return round(recipe.val * used(recipe, training_images))
 
 
 def _check_together(recipe: Recipe) -> None:

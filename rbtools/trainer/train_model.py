@@ -117,8 +117,8 @@ def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> d
         "draws": GENERATOR,
         "precision": task.precision,
     }
-    if recipe.val:
-        fields["order"] = ORDER  # determines which images are held out
+    if recipe.val or recipe.train_n:
+        fields["order"] = ORDER  # determines which images are used and which are held out
     if init is not None:
         fields["init"] = init
     if recipe.stop_on is not None and task.track is not None:

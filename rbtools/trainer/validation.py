@@ -40,33 +40,34 @@ LEARNING = 5
 """Epochs after which a network should be better than chance; before, it may only begin to learn."""
 
 
-def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
-    """The examples to train on, in order, and the held-out examples, in proportion to the classes."""
+def split(labels: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The examples to train on and the held-out examples, both in order and in proportion to the classes."""
     order = torch.arange(len(labels))
-    if held_out == 0:
+    if recipe.train_n is not None:
+        order = datasets.subset(labels, recipe.train_n, seed=0).sort().values
+    count = held_out(recipe, len(labels))
+    if count == 0:
         return order, order[:0]
-    chosen = datasets.subset(labels, held_out, seed=0)
-    left = torch.ones(len(labels), dtype=torch.bool)
-    left[chosen] = False
-    return order[left], chosen.sort().values
+    left = torch.ones(len(order), dtype=torch.bool)
+    left[datasets.subset(labels[order], count, seed=0)] = False
+    return order[left], order[~left]
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The training images that `--val` did not hold out. Returns None if all images were used, if nothing is
-    known about the training, or if the run uses other data. Raises RbError for an invalid record."""
-    share = trained.held_out_share(record)
+    """The images of the training split that `--train-n` chose and `--val` did not hold out. Returns None if
+    all images were used, if nothing is known about the training, or if the run uses other data. Raises
+    RbError for an invalid record."""
+    chosen = trained.images(record)
     data = data_of(record, run, "train")
-    if not share or named_data(record, data.name) != data.name:
+    if not chosen or named_data(record, data.name) != data.name:
         return None
-    what = {"kind": "held-out images", "version": indices.ORDER, "data": data.fingerprint, "val": share}
+    what = {"kind": "images of training", "version": indices.ORDER, "data": data.fingerprint, **chosen}
     key = digest(what)
-    held = run.store.result(key)
-    if held is None:
-        labels = data.load().labels
-        held = split(labels, held_out(Recipe(val=share), len(labels)))[1].tolist()
-        run.store.keep_result(key, what, held)
-    left = set(held)
-    return indices.of([number for number in range(data.size) if number not in left])
+    kept = run.store.result(key)
+    if kept is None:
+        kept = split(data.load().labels, Recipe(**chosen))[0].tolist()
+        run.store.keep_result(key, what, kept)
+    return indices.of(kept)
 
 
 def attack_of(method: Method) -> Any:

@@ -151,12 +151,28 @@ def test_passes_are_counted_in_the_record() -> None:
 def test_what_is_held_out_is_not_trained_on_and_has_all_classes(batches: list[list[int]]) -> None:
     labels = datasets.load("digits", "train").labels
     record = go(changed(val=0.05))
-    ids, held = validation.split(labels, 72)
+    ids, held = validation.split(labels, changed(val=0.05))
     met = {number for batch in batches for number in batch}
     assert record["train"]["validation"]["n"] == 72 == round(0.05 * 1442)
     assert met == set(ids.tolist()) and not met & set(held.tolist()) and len(met) == 1442 - 72
     counts = torch.bincount(labels[held])
     assert counts.min() == 7 and counts.max() == 8
+
+
+def test_a_number_of_training_images_is_taken_in_proportion_to_the_classes(batches: list[list[int]]) -> None:
+    data = datasets.load("digits", "train")
+    record = go(changed(train_n=100, val=0.1, batch_size=90))
+    ids, held = validation.split(data.labels, changed(train_n=100, val=0.1))
+    assert {number for batch in batches for number in batch} == set(ids.tolist()) and len(ids) == 90
+    taken = set(datasets.subset(data.labels, 100, seed=0).tolist())
+    assert {*ids.tolist(), *held.tolist()} == taken and len(held) == 10
+    assert torch.bincount(data.labels[held]).tolist() == [1] * 10
+    assert record["train"]["config"]["train_n"] == 100 and record["train"]["validation"]["n"] == 10
+    of_training = validation.trained_on(record, run_in())
+    assert of_training is not None and of_training.numbers == tuple(ids.tolist())
+    assert "train_n" not in go(changed())["train"]["config"]
+    with pytest.raises(RbError, match="only 90 training images"):
+        go(changed(train_n=100, val=0.1, batch_size=91))
 
 
 def checked(monkeypatch: pytest.MonkeyPatch, *found: tuple[float, float]) -> list[dict[str, Tensor]]:
@@ -192,7 +208,7 @@ def test_accuracies_are_those_of_the_attack_on_what_is_held_out() -> None:
     record = go(how, PGD)
     model, _, _ = checkpoint.load(Store("rb-store").object(record["checkpoint"]), classes=10, shape=(1, 8, 8))
     data = datasets.load("digits", "train")
-    _, held = validation.split(data.labels, 144)
+    _, held = validation.split(data.labels, how)
     images, labels = data.images[held].float() / 255, data.labels[held]
     with torch.no_grad():
         acc = float((model(images).argmax(1) == labels).float().mean())
