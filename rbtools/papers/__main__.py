@@ -36,6 +36,7 @@ NAMES = (
     "list",
     "show",
 )
+_SCALE = "The scale of the experiments; text is full with the settings of PRBench's text, not its code."
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -103,7 +104,7 @@ def _checked_jobs(context: click.Context, option: click.Parameter, text: str) ->
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("name", required=False, type=click.Choice(NAMES), metavar="[NAME]")
 @click.argument("item", required=False)
-@click.option("--scale", type=click.Choice(SCALES), default="mini", help="The scale of the experiments.")
+@click.option("--scale", type=click.Choice(SCALES), default="mini", help=_SCALE)
 @click.option(
     "--reproduced",
     "folder",
@@ -160,6 +161,8 @@ def main(
                 raise click.UsageError("--shard divides the records of a recipe: reproduce-NAME.")
             number, count = shard(part)
             setting = dataclasses.replace(setting, shard=f"{number}/{count}")
+        if setting.scale == "text" and of not in ("", "prbench"):
+            raise click.UsageError("--scale text is for PRBench, whose text and code differ.")
         if name == "list":
             click.echo(item_listing.listed())
         elif item is not None:

@@ -1,5 +1,5 @@
-"""The recipes of papers as pipes of commands, read from the files in `recipes/`. There are three scales: tiny
-(a test of a few seconds), mini (the built-in digits), and full (as in the paper).
+"""The recipes of papers as pipes of commands, read from the files in `recipes/`. There are four scales: tiny
+(a test of a few seconds), mini (the built-in digits), full (as in the paper), and text (`packaged`).
 
 A file has two entries. `words` contains the texts for placeholders {name}, which may depend on the scale
 (`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one after
@@ -37,7 +37,7 @@ _VIT_L = "vit_large_patch16_224"  # not in PRBench's table 9
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of a recipe. `scale` is mini, full or tiny. `data` and `weights` are the folders of data
+    """The parameters of a recipe. `scale` is one of `SCALES`. `data` and `weights` are the folders of data
     sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs, or auto
     or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains further
     pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9, separated by
