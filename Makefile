@@ -120,7 +120,7 @@ PAPERS := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduc
 .PHONY: $(PAPERS)
 reproduce-nas-bench-201-robustness:  ## Jung et al.: table 1 (SCALE=mini or full)
 reproduce-nas-robbench-201:  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini or full)
-reproduce-prbench:  ## PRBench's tables 4, 5, 8 to 12 and composite (SCALE=mini or full)
+reproduce-prbench:  ## PRBench's tables 4, 5, 8 to 12 and composite (SCALE=mini, full or text)
 reproduce-search:  ## searches on a published table, beside the papers' (TABLE=FILE of rb-convert)
 reproduce-theory:  ## NAS-RobBench-201's theorems 1 and 2, corollary 1 and algorithm 1 (SCALE=mini or full)
 reproduce-wci:  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini, full, or small with DATASET=imagefolder:PATH)

@@ -94,7 +94,7 @@ def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: 
     Examples:
       rb-score --metric acc --weight pgd20.8=2 results.jsonl | rb-rank
       rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
-      rb-score --preset prbench --within dataset,arch.name leaderboard.jsonl
+      rb-score --preset prbench-code --within dataset,arch.name leaderboard.jsonl
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
       rb-score --explain 'union(fgsm.*,pgd20.*)' results.jsonl
     """

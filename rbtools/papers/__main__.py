@@ -36,6 +36,10 @@ NAMES = (
     "list",
     "show",
 )
+_SCALE = (
+    "The scale of the experiments. small: wci on your images; text: PRBench at full scale with the settings of its"
+    " text, not those of its code."
+)
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -103,7 +107,7 @@ def _checked_jobs(context: click.Context, option: click.Parameter, text: str) ->
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("name", required=False, type=click.Choice(NAMES), metavar="[NAME]")
 @click.argument("item", required=False)
-@click.option("--scale", type=click.Choice(SCALES), default="mini", help="The scale of the experiments.")
+@click.option("--scale", type=click.Choice(SCALES), default="mini", help=_SCALE)
 @click.option(
     "--reproduced",
     "folder",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rbtools.errors import RbError, near
-from rbtools.papers import items, pipes, recipes
+from rbtools.papers import items, packaged, pipes, recipes
 
 DEFAULT = Path("reproduced")
 
@@ -56,7 +56,7 @@ def _of_paper(name: str, scale: str, folder: Path, width: float) -> Iterator[tup
             "not made": item.reason,
             "missing values": item.maker,
             "note": item.note,
-            "at this scale": "" if scale == "full" else item.lacks,
+            "at this scale": "" if scale in packaged.FULL else item.lacks,
             "verdict": item.verdict,
         }
         recipe = item.of or paper.records if item.from_records and not item.reason else ""

@@ -22,7 +22,7 @@ class NeededFile(NamedTuple):
 
 def check(name: str, setting: Setting) -> None:
     """Raise RbError, which lists the missing files, if a reproduction at full scale lacks files."""
-    if setting.scale != "full":
+    if setting.scale not in packaged.FULL:
         return
     lacking = [one for one in _needed(name, setting) if not Path(one.path).exists()]
     lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]

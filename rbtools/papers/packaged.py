@@ -1,5 +1,6 @@
 """The YAML files of papers in this package. A value that depends on the scale is a mapping {mini: ..., full:
-..., tiny: ...}; a missing scale has the value for mini."""
+..., tiny: ...}; a missing scale has the value for mini, or for text that for full. The scale text has the
+settings of a paper's text where they differ from those of its public code, which full has."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SCALES = ("mini", "small", "full", "tiny")
+SCALES = ("mini", "small", "full", "text", "tiny")
+FULL = ("full", "text")
 
 
 def read(name: str) -> dict[str, Any]:
@@ -19,6 +21,8 @@ def read(name: str) -> dict[str, Any]:
 
 
 def at_scale(values: Mapping[str, Any], scale: str) -> dict[str, Any]:
+    usual = ("text", "full", "mini") if scale == "text" else (scale, "mini")
     return {
-        name: one.get(scale, one["mini"]) if isinstance(one, Mapping) else one for name, one in values.items()
+        name: next(one[place] for place in usual if place in one) if isinstance(one, Mapping) else one
+        for name, one in values.items()
     }

@@ -1,6 +1,6 @@
 """The recipes of papers as pipes of commands, read from the files in `recipes/`. The scales are tiny
-(a test of a few seconds), mini (the built-in digits) and full (as in the paper). A recipe whose `scales` list
-it also has the scale small: a small network learns images of the user, which takes an hour or more.
+(a test of a few seconds), mini (the built-in digits) and full (as in the paper). `scales` of a recipe may list
+two more: small (a small network learns images of the user, which takes an hour or more) and text (`packaged`).
 
 A file has two further entries. `words` contains the texts for placeholders {name}, which may depend on the
 scale (`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one

@@ -8,6 +8,7 @@ import filecmp
 import fnmatch
 import importlib
 import itertools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -238,49 +239,59 @@ class Excerpt(NamedTuple):
 Tables = Mapping[str, Any]  # a `PaperTable` or `Excerpt` for each number of the paper, such as `table 1`
 
 
-def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
+def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows, errors: Rows | None = None) -> Claim:
     """The claim that all comparisons of values in a table are true.
 
     `{"AA": ["PGD,MART > ERM"]}` compares rows in the column AA, and `{"CVaR": ["PGD20 > CW20 by 0.1"]}`
-    compares columns in the row CVaR. `>=` is also true for equal values. `<= 0.02` is true for a value of at
-    most 0.02. Several names are separated by commas, and a name may be a pattern with wildcards that matches
-    rows. A number on the left or on the right stands for itself.
+    compares columns in the row CVaR. `by -0.1` tolerates that the first is lower by .1. `>=` is also true for
+    equal values. `<= 0.02` is true for a value of at most 0.02. Several names are separated by commas, and a
+    name may be a pattern with wildcards that matches rows. A number on the left or on the right stands for
+    itself. `errors` contains half of the 95 % interval of each value: a difference within the interval of the
+    difference decides nothing.
     """
-    pairs, lacking = [], 0
-    for place, comparisons in tests.items():
-        for comparison in comparisons:
-            parts = _COMPARISON.fullmatch(comparison)
-            assert parts, comparison
-            left, sign, right, by = parts.groups()
-            for at, *both in itertools.product(*(_named(text, rows) for text in (place, left, right))):
-                name = " and ".join(one for one in both if not _NUMBER.fullmatch(one))
-                high, low = (_value(one, at, rows) for one in both)
-                if high is None or low is None:
-                    lacking += 1
-                    continue
-                pairs.append((f"{at}: {name}" if at in rows else name, high, low))
-    if not pairs:
+    found: dict[str, list[str]] = {"right": [], "wrong": [], "equal": [], "near": []}
+    most, lacking = (-math.inf, ""), 0
+    for place, comparison in ((place, one) for place, some in tests.items() for one in some):
+        parts = _COMPARISON.fullmatch(comparison)
+        assert parts, comparison
+        left, sign, right, by = parts.groups()
+        for at, *both in itertools.product(*(_named(text, rows) for text in (place, left, right))):
+            high, low = (_value(one, at, rows) for one in both)
+            if high is None or low is None:
+                lacking += 1
+                continue
+            named = [one for one in both if not _NUMBER.fullmatch(one)]
+            error = math.hypot(*(_value(one, at, errors or {}) or 0.0 for one in named))
+            gap = low - high if sign == "<=" else high - low - float(by or 0)
+            told = f"{high:.4g}, limit {low:g}" if sign == "<=" else f"{high:.4g} and {low:.4g}"
+            most = max(most, (high, told)) if sign == "<=" else (high, told)
+            # Two equal measurements decide nothing, but a value that equals a limit does not exceed it.
+            strict = sign == ">" and not by
+            state = "equal" if strict and high == low and len(named) == 2 else "near"
+            if state == "near" and (not error or abs(gap) > error):
+                state = "wrong" if gap < 0 or (strict and gap == 0) else "right"
+            of_many = at in rows or len(tests) > 1 or "," in place
+            name = f"{at}: {' and '.join(named)}" if of_many else " and ".join(named)
+            found[state].append(f"{name} ({told})" if state == "wrong" else name)
+    count = sum(map(len, found.values()))
+    if not count:
         return Claim(words, None, "not measured here")
-    if sign == "<=":
-        most = max(high for _, high, _ in pairs)
-        return Claim(words, most <= float(right), f"{most:.4g}, limit {float(right):g}")
-    # Two equal measurements decide nothing, but a value that equals a limit does not exceed it.
-    alike = [name for name, high, low in pairs if high == low and sign == ">" and not by]
-    equal = [] if _NUMBER.fullmatch(right) else alike
-    wrong = [
-        f"{name} ({high:.4g} and {low:.4g})"
-        for name, high, low in pairs
-        if high - low < float(by or 0) or (name in alike and not equal)
-    ]
-    holds = False if wrong else None if equal else True
-    if len(pairs) == 1:
-        return Claim(words, holds, "{:.4g} and {:.4g}".format(*pairs[0][1:]))
-    measured = f"all {len(pairs)}" + (f" of {len(pairs) + lacking} that are measured" if lacking else "")
-    found = f"equal for {', '.join(equal)}" if equal else measured
-    return Claim(words, holds, f"not so for {', '.join(wrong)}" if wrong else found)
+    holds = False if found["wrong"] else None if found["equal"] or found["near"] else True
+    if count == 1 or sign == "<=":
+        return Claim(words, holds, most[1] + ", within the sampling error" * bool(found["near"]))
+    measured = f"all {count}" + (f" of {count + lacking} that are measured" if lacking else "")
+    reasons = {"wrong": "not so", "equal": "equal", "near": "within the sampling error"}
+    texts = [f"{reason} for {_listed(found[one])}" for one, reason in reasons.items() if found[one]]
+    return Claim(words, holds, texts[0] if texts else measured)
 
 
-_COMPARISON = re.compile(r"(.+) (>|>=|<=) (.+?)(?: by ([\d.]+))?")
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    """At most `most` of the names, and the number of the others."""
+    others = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + others
+
+
+_COMPARISON = re.compile(r"(.+) (>|>=|<=) (.+?)(?: by (-?[\d.]+))?")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 

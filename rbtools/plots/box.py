@@ -38,7 +38,7 @@ class Box(weightings.Composed):
 
     With --group, each metric has a panel that contains a box for each group of records. With --weighting,
     each weighting of the composite score (see rb-score) has a panel. For example, PRBench's figure 6 is
-    --preset prbench --weighting prbench --within dataset,arch.name.
+    --preset prbench-code --weighting prbench --within dataset,arch.name.
 
     Needs at least one metric: the accuracies under attacks and corruptions, or the metrics in --metric.
     """

@@ -157,7 +157,7 @@ def test_an_item_is_listed_and_shown_by_its_name() -> None:
     shown = CliRunner().invoke(main, ["show", "robustness-dataset.figure-17", "--scale", "full"]).stdout
     assert "rb-corr --join arch.class" in shown and "records.jsonl | rb-plot heatmap" in shown
     assert "  tested as: PGD20: TRADES > PGD" in item_listing.described(
-        "prbench.claim-19", recipes.Setting("mini")
+        "prbench.claim-32", recipes.Setting("mini")
     )
     assert "  at this scale: five methods" in item_listing.described(
         "prbench.table-9", recipes.Setting("mini")

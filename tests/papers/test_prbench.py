@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rbtools.errors import RbError
 from rbtools.evaluation.probabilistic import noisy
 from rbtools.formats import FORMATS, ConversionReport
+from rbtools.papers import reproduce_prbench
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from tests.formats import reading
@@ -58,8 +59,8 @@ def test_a_row_is_a_record_with_the_names_of_the_tools() -> None:
     assert record["arch"]["params"] == 11_173_962
     assert (record["dataset"], record["train"]) == ("cifar10", {"method": "erm"})
     values = {"acc": 0.9485, "pgd20.8": 0.0005, "cw20.8": 0.0, "aa.8": 0.0, "seconds_per_epoch": 3}
-    values |= {"pr.uniform.0.0313725": 0.9764, "probacc.uniform.0.0313725.0.05": 0.9348, "ge.pgd20.8": 0.0}
-    values |= {"pr.uniform.0.1": 0.6165, "ge.pr-all.uniform.0.0313725": 0.0624}
+    values |= {"pr.uniform.0.03": 0.9764, "probacc.uniform.0.03.0.05": 0.9348, "ge.pgd20.8": 0.0}
+    values |= {"pr.uniform.0.1": 0.6165, "ge.pr-all.uniform.0.03": 0.0624}
     assert len(record["metrics"]) == 18 and record["metrics"].items() >= values.items()
     pgd = next(entry for entry in record["evals"] if entry["metric"] == "pgd20.8")
     told = {"eps": 8 / 255, "source": "prbench", "published": "0.05", "unit": "percent", "rounding": 0.0001}
@@ -74,7 +75,7 @@ def test_what_an_entry_says_of_noise_denominator_and_criterion_is_what_rb_pr_say
     entries = {entry["metric"]: entry for entry in record["evals"]}
     made = NOISES.build(noise, **({"truncate": True} if noise == "uniform" else {}))
     estimator = Estimator(rho=(0.05,), denominator="both", passes="above")
-    task = noisy(made, (8 / 255, 0.08), estimator, samples=100)
+    task = noisy(made, (0.03, 0.08), estimator, samples=100)
     of_rb_pr = {spec.name(): {"metric": spec.name(), **spec.settings()} for spec in task.specs}
 
     def told(metric: str) -> dict[str, Any]:
@@ -85,12 +86,17 @@ def test_what_an_entry_says_of_noise_denominator_and_criterion_is_what_rb_pr_say
         # The text that defines the noise appears only in entries of rb-pr.
         return {name: value for name, value in of_rb_pr[of].items() if name != "definition"} | more
 
-    pr, gap = f"pr.{noise}.0.08", f"pr-all.{noise}.0.0313725"
+    pr, gap = f"pr.{noise}.0.08", f"pr-all.{noise}.0.03"
     assert told(pr) == expected(pr, split="test")
     assert told(f"ge.{gap}") == expected(gap, split="train-test", metric=f"ge.{gap}")
     if noise == "uniform":
-        probacc = "probacc.uniform.0.0313725.0.05"
+        probacc = "probacc.uniform.0.03.0.05"
         assert told(probacc) == expected(probacc, split="test")
+
+
+def test_the_site_has_every_column_of_the_paper_s_tables() -> None:
+    shown = reproduce_prbench.tables([record_of(ERM)], "full")["table 4"].ours["ERM"]
+    assert {*reproduce_prbench.COLUMNS} <= {*shown}
 
 
 def test_a_resnet_of_larger_images_has_the_linear_layer_of_the_code() -> None:
@@ -209,17 +215,17 @@ def test_the_file_of_three_noises_is_read_and_written_back() -> None:
     assert not list(told.remarks())
     assert record.get("prbench") == {"model": "VGG-19"}
     metrics = record["metrics"]
-    assert metrics["pr.uniform.0.0313725"] == 0.9715 and metrics["pr.laplace.0.1"] == 0.4832
-    assert metrics["ge.pr-all.gaussian.0.0313725"] == 0.0648
-    (gap,) = [one for one in record["evals"] if one["metric"] == "ge.pr-all.uniform.0.0313725"]
+    assert metrics["pr.uniform.0.03"] == 0.9715 and metrics["pr.laplace.0.1"] == 0.4832
+    assert metrics["ge.pr-all.gaussian.0.03"] == 0.0648
+    (gap,) = [one for one in record["evals"] if one["metric"] == "ge.pr-all.uniform.0.03"]
     assert gap["denominator"] == "all" and gap["noise"] == "uniform"
     assert written([record]) == [THREE_NOISES]
 
 
-def test_the_printed_radius_is_that_of_the_text_or_of_the_code() -> None:
-    code = FORMATS.build("prbench", radius="code")
-    record = code.record(ERM, ConversionReport(), "row 1")
-    assert record["metrics"]["pr.uniform.0.03"] == 0.9764
-    assert record["metrics"]["probacc.uniform.0.03.0.05"] == 0.9348
+def test_the_printed_radius_is_that_of_the_code_or_of_the_text() -> None:
+    text = FORMATS.build("prbench", radius="text")
+    record = text.record(ERM, ConversionReport(), "row 1")
+    assert record["metrics"]["pr.uniform.0.0313725"] == 0.9764
+    assert record["metrics"]["probacc.uniform.0.0313725.0.05"] == 0.9348
     assert record["metrics"]["pgd20.8"] == 0.0005  # the attacks are at 8/255 in both
-    assert code.unit(record) == PRBENCH.unit(record_of(ERM))
+    assert text.unit(record) == PRBENCH.unit(record_of(ERM))

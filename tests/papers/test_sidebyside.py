@@ -48,7 +48,7 @@ def test_a_claim_compares_rows_in_columns_and_columns_in_rows() -> None:
         return claim.holds, claim.found
 
     assert tested("Acc", "erm > pgd") == (True, "0.9 and 0.8")
-    assert tested("Acc,AA", "erm > pgd,mart") == (False, "not so for erm and pgd (0.01 and 0.5)")
+    assert tested("Acc,AA", "erm > pgd,mart") == (False, "not so for AA: erm and pgd (0.01 and 0.5)")
     assert tested("AA", "pgd > pgd m=*") == (None, "0.5 and 0.5")
     assert tested("AA", "pgd >= pgd m=*,erm") == (True, "all 2")
     assert tested("pgd*", "AA > Acc") == (
@@ -59,6 +59,23 @@ def test_a_claim_compares_rows_in_columns_and_columns_in_rows() -> None:
     assert tested("AA", "erm,pgd <= 0.02") == (False, "0.5, limit 0.02")
     assert tested("AA", "pgd,pgd m=* > 0.4") == (True, "all 2")
     assert tested("AA", "mart > pgd") == (None, "not measured here")
+    assert tested("Acc", "pgd > erm by -0.2", "erm > pgd by -0.2") == (True, "all 2")
+    assert tested("Acc", "pgd > erm by -0.05") == (False, "0.8 and 0.9")
+
+
+def test_a_difference_within_its_interval_decides_nothing() -> None:
+    rows = {"pgd": {"Acc": 0.8, "AA": 0.5}, "erm": {"Acc": 0.9, "AA": 0.01}}
+    wide = {"pgd": {"Acc": 0.08}, "erm": {"Acc": 0.07}}  # together .106
+
+    def tested(place: str, comparison: str, errors: side.Rows = wide) -> tuple[bool | None, str]:
+        claim = side.tested("words", {place: [comparison]}, rows, errors)
+        return claim.holds, claim.found
+
+    assert tested("Acc", "erm > pgd") == (None, "0.9 and 0.8, within the sampling error")
+    assert tested("Acc", "erm > pgd", {**wide, "pgd": {"Acc": 0.07}}) == (True, "0.9 and 0.8")
+    assert tested("Acc", "pgd <= 0.75") == (None, "0.8, limit 0.75, within the sampling error")
+    assert tested("Acc,AA", "pgd > erm") == (None, "within the sampling error for Acc: pgd and erm")
+    assert tested("Acc,AA", "erm > pgd") == (False, "not so for AA: erm and pgd (0.01 and 0.5)")
 
 
 def test_means_are_over_the_records_of_a_row() -> None:

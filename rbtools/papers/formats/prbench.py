@@ -60,8 +60,8 @@ METHODS = NameMap(
 LARGER = ("tinyimagenet", "imagenet50")  # data sets whose images are larger than 32 pixels
 NOISE = "Corr_"  # Corr_Uniform: the method `corruption` with uniform noise
 EPS = 8 / 255
-# Maps keys to radii: keys are rounded, and rows of MNIST have the keys of other data sets.
-RADII = {"0.03": EPS, "0.08": 0.08, "0.10": 0.1, "0.12": 0.12}
+# Maps keys to radii. The code rounds 8/255 to .03 (evaluate.py). MNIST's rows have the keys of other sets.
+RADII = {"0.03": 0.03, "0.08": 0.08, "0.10": 0.1, "0.12": 0.12}
 MNIST_EPS = 0.3
 MNIST_RADII = {"0.03": MNIST_EPS, "0.08": 0.35, "0.10": 0.4, "0.12": 0.45}
 # The criterion of the published ProbAcc (wellzline/PRBenchmark, evaluate.py). It is stricter than the text.
@@ -82,13 +82,14 @@ class PRBench:
 
     Two published files can be read. The leaderboard (prbench_table9.json) contains uniform noise, and
     prbench_table8.json contains PR under uniform, Gaussian and Laplace noise. Numbers in the files are
-    percentages. Radii are rounded: .03 means 8/255. On MNIST, .03 .08 .10 .12 mean .3 .35 .4 .45, because
-    PRBench's attacks on MNIST have distance .3. ProbAcc and "ge" are measured at the smallest radius. An
-    image counts in ProbAcc if its PR is above 1 - rho, as in the public code. The generalisation error of PR
-    is the error over all images (ge.pr-all.NOISE.GAMMA), because 433 of 540 published values would be
-    impossible over only those images that are correct without noise. The entries describe the noise of the
-    public code, in which uniform noise has "truncate". The architecture of a ResNet for images above 32
-    pixels has the field pool with the value 4x4. Other fields of a row are kept under "prbench".
+    percentages. The smallest radius is 8/255 in the paper's text, but .03 in its code, which produced the
+    numbers. On MNIST, .03 .08 .10 .12 mean .3 .35 .4 .45, because PRBench's attacks on MNIST have distance
+    .3. ProbAcc and "ge" are measured at the smallest radius. An image counts in ProbAcc if its PR is above
+    1 - rho, as in the public code. The generalisation error of PR is the error over all images
+    (ge.pr-all.NOISE.GAMMA), because 433 of 540 published values would be impossible over only those images
+    that are correct without noise. The entries describe the noise of the public code, in which uniform noise
+    has "truncate". The architecture of a ResNet for images above 32 pixels has the field pool with the value
+    4x4. Other fields of a row are kept under "prbench".
     """
 
     name: ClassVar[str] = "prbench"
@@ -97,9 +98,9 @@ class PRBench:
 
     scale: str = param("percent", "Unit of accuracies.", choices=numbers.SCALES)
     radius: str = param(
-        "text",
-        "The radius that .03 in the file means: 8/255 (as in the text) or .03 (as in the code).",
-        choices=("text", "code"),
+        "code",
+        "The radius that .03 in the file means: .03 (as in the code) or 8/255 (as in the text).",
+        choices=("code", "text"),
     )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
@@ -217,8 +218,8 @@ class _Keys:
     def __init__(self, dataset: str, radius: str) -> None:
         mnist = dataset == "mnist"
         self.radii, self.eps = (MNIST_RADII, MNIST_EPS) if mnist else (RADII, EPS)
-        if radius == "code" and not mnist:
-            self.radii = {**RADII, "0.03": 0.03}
+        if radius == "text" and not mnist:
+            self.radii = {**RADII, "0.03": EPS}
         self.smallest = self.radii["0.03"]
 
     def protocol(self, group: str, key: str) -> Record | None:
