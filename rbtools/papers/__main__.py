@@ -37,8 +37,8 @@ NAMES = (
     "show",
 )
 _SCALE = (
-    "The scale of the experiments. small: wci on your images; text: PRBench at full scale with the settings of its"
-    " text, not those of its code."
+    "The scale of the experiments. small: wci on your images; text: PRBench at full scale with the settings"
+    " of its text, not those of its code."
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 

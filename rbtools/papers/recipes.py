@@ -1,6 +1,6 @@
 """The recipes of papers as pipes of commands, read from the files in `recipes/`. The scales are tiny
-(a test of a few seconds), mini (the built-in digits) and full (as in the paper). `scales` of a recipe may list
-two more: small (a small network learns images of the user, which takes an hour or more) and text (`packaged`).
+(a test of a few seconds), mini (the built-in digits) and full (as in the paper). `scales` of a recipe may
+list two more: small (a small network learns images of the user, in hours) and text (`packaged`).
 
 A file has two further entries. `words` contains the texts for placeholders {name}, which may depend on the
 scale (`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one
@@ -41,8 +41,8 @@ _VIT_L = "vit_large_patch16_224"  # not in PRBench's table 9
 class Setting:
     """The parameters of a recipe. `scale` is one of the recipe's. `data` and `weights` are the folders of
     data sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs,
-    or auto or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains further
-    pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9, separated by
+    or auto or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains
+    further pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9, separated by
     commas. `vit_s` is the file of ViT-S's weights. If `pairs`, `vits` or `vit_s` is None, the value of the
     scale is used; if it is "", the recipe omits these networks."""
 
