@@ -42,7 +42,8 @@ class Setting:
     """The parameters of a recipe. `scale` is one of the recipe's. `data` and `weights` are the folders of
     data sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs,
     or auto or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains
-    further pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9, separated by
+    further pairs SET/NETWORK of PRBench.
+    `vits` names networks of timm for PRBench's tables 8 and 9, separated by
     commas. `vit_s` is the file of ViT-S's weights. If `pairs`, `vits` or `vit_s` is None, the value of the
     scale is used; if it is "", the recipe omits these networks."""
 
