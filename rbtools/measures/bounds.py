@@ -125,7 +125,7 @@ def _closest(images: Array) -> float:
 
 
 def _first_order(count: int, spread: float) -> int | None:
-    """The smallest r with (count - 1) spread^r < 1. None if there is none, also for two equal images."""
+    """The smallest r with (count - 1) spread^r < 1, or None."""
     if not spread < 1:
         return None
     return 1 if spread == 0 else max(math.floor(math.log(count - 1) / -math.log(spread)) + 1, 1)
