@@ -36,7 +36,9 @@ _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
 def norm_param(*more: str) -> Any:
-    return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2", *more))
+    told = "; sphere is L2 on the points that have the norm of the image, and eps a share of it"
+    text = f"The norm that bounds the perturbation{told if 'sphere' in more else ''}."
+    return param("linf", text, choices=("linf", "l2", *more))
 
 
 def step_size_param(default: str) -> Any:
@@ -236,10 +238,14 @@ class Attack(AttackSearch, Registered):
         if not self.in_ball:
             self._check_threat()
             return
-        if self.norm not in (*ORDER, "any"):
+        if self.norm not in (*ORDER, "any", "sphere"):
             raise RbError(
                 f"The attack {self.name} has the norm {self.norm!r}, and its images cannot be checked in this"
                 " norm. Expected linf, l2 or l1, or any for an attack whose images are in no ball."
+            )
+        if self.norm == "sphere" and self.eps > 2:
+            raise RbError(
+                f"eps is {self.eps:g} on the sphere. Expected a share of the image's norm from 0 to 2."
             )
         lattice.check_distance(self)
 

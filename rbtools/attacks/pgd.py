@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class PGD(SteppedAttack):
     """Projected gradient descent on the cross-entropy (Madry et al. 2018, arXiv:1706.06083).
 
-    L-infinity steps follow the sign of the gradient. L2 steps follow the normalised gradient. A restart
+    L-infinity steps follow the sign of the gradient. L2 steps follow the normalised gradient. With the norm
+    sphere, they stay on the points that have the norm of the image, in an L2 ball; eps is a share of that
+    norm, and pixels may leave [0, 1] (definition 1 in Wu et al. 2024). A restart
     attacks only the examples that are not broken yet.
 
     With `iterate="any"`, an example is broken as soon as the start or an iterate fools the model. The first
@@ -46,7 +48,7 @@ class PGD(SteppedAttack):
     mean_of: ClassVar[str] = "loss"
 
     eps: float = 8 / 255
-    norm: str = norm_param()
+    norm: str = norm_param("sphere")
     steps: int = param(20, "Number of gradient steps.", check="positive")
     step_size: float | None = step_size_param("2.5*eps/steps")
     relative_step: float | None = relative_step_param()
@@ -151,10 +153,3 @@ class PGD(SteppedAttack):
             step_size=self.step_at(step),
             norm=self.norm,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnSphere(PGD):
-    """PGD on points with the same norm as the image, in an L2 ball; distances are fractions of the norm."""
-
-    norm: str = param("sphere", "The norm that bounds the perturbation.", choices=("sphere",))

@@ -33,6 +33,7 @@ from rbtools.lazy import np, torch
 from rbtools.plain_files import opened
 from rbtools.records import consistency, metric_name
 from rbtools.records.results import is_number
+from rbtools.threats.ball import Ball
 from rbtools.trainer.augment import pixels
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _LARGEST_POINT = 1 << 16  # numbers
 _SAME_PIXEL = 1e-5  # rounding of images that are made again from their points
 # As a share of the largest logit: below this margin, the verdict may differ between two processors.
 _TIE = 1e-4
-_ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "any": None}  # any: every image in the box
+_ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "any": None, "sphere": None}  # any: every image in the box
 
 
 class _Refuted(Exception):
@@ -197,6 +198,10 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
 def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: Mapping[str, Any]) -> None:
     """Raise _Refuted if an image (n, C, H, W) is outside the box or the threat. In a threat whose points are
     not images, the points (n, ...) are judged, and the images must be made of them."""
+    if "threat" not in saved and saved["norm"] == "sphere":  # without a box
+        if not bool(Ball(eps=saved["eps"], norm="sphere").contains(images, clean).all()):
+            raise _Refuted(f"an image is not on the sphere within {saved['eps']:.6g} of its original")
+        return
     if not bool(((images >= 0) & (images <= 1)).all()):  # NaN fails both comparisons
         raise _Refuted("an image has pixels outside [0, 1]")
     if "threat" in saved:

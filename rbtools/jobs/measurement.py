@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.pgd import OnSphere
 from rbtools.datasets import indices
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import resources
@@ -117,10 +116,10 @@ def perturbing(
                 "--attack-norm sphere is for pgd alone, with --eps a share of the image's norm up to 2,"
                 " such as 0.1."
             )
-        settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
-        # The adversary on the sphere leaves the box: it is meant for kernels and bounds, not for accuracies.
-        attack: Any = OnSphere if norm == "sphere" else ATTACKS.load(name)
-        attacks += [attack(eps=eps, **settings) for eps in distances]
+        settings: dict[str, Any] = {}
+        if name == "pgd":
+            settings = {"steps": steps, "step_size": step_size, "iterate": "last", "norm": norm}
+        attacks += [ATTACKS.load(name)(eps=eps, **settings) for eps in distances]
     return tuple(attacks)
 
 

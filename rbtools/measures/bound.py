@@ -1,4 +1,4 @@
-"""Measure: the papers' numeric bounds for a network, computed from its kernels, gradients or curvature."""
+"""Measure: the papers' numeric bounds for a network, computed from its kernels, Jacobians or curvature."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rbtools.lazy import Tensor, nn, torch
+from rbtools.lazy import nn, torch
 from rbtools.measures import bounds, derivatives, kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
 from rbtools.measures.bounds import Bound
+from rbtools.measures.model_constants import CONSTANTS, of_logits
 from rbtools.measures.ntk import difference
 from rbtools.measures.wci import WCI
 from rbtools.registry import param, rare_param
 
 PAPERS = ("robbench", "prbench", "wci")
-CONSTANTS = ("lipschitz", "lipschitz_theta", "smooth", "smooth_theta")
+CLEAN = ("robbench2.clean", "separation.clean", "singular", "spectral", "frobenius")
 _OF: dict[str, tuple[str, ...]] = {
     "robbench": ("beta", "activation"),
     "prbench": (),
@@ -26,15 +27,15 @@ _OF: dict[str, tuple[str, ...]] = {
     "wci2": ("largest",),
     "wci3": ("largest",),
 }  # options of all theorems of a paper, and of single theorems, apart from inputs
-_ITERATIONS = 3  # steps of the power method, for each image
 LOWER = (
-    "estimated constants are the largest values found on these images, lower bounds of the theorem's"
-    " constants: the bound may be larger"
+    "estimated constants are the largest values found on these images at these weights, lower bounds of the"
+    " theorem's constants, with which the bound may be larger (or smaller, because of beta_theta): a bound"
+    " that is not vacuous is not proven"
 )
 COROLLARY = (
     "corollary 1: theorem 1 for a convolutional network; its constants, which depend on the filter size kappa"
-    " and the number of pixels p, are left out, as those of theorem 1 are. The paper's filters have one"
-    " dimension, kappa of p pixels in a row; the filters of rescnn have two, kappa x kappa"
+    " and the number of pixels p, are left out, as those of theorem 1 are. The paper's filters cover kappa of"
+    " p pixels in a row; those of rescnn have two dimensions, and kappa is the number of their pixels"
 )
 NOT_UNIT = "theorem 1 holds for fcnn and rescnn with inputs of norm 1; this is another network"
 
@@ -56,17 +57,20 @@ class BoundMeasure(Measure):
     that theorem 4 uses for each layer; the sum of lemma 3 with the same variances (wci3); and Catoni's bound
     of lemma 1 with this divergence (wci1).
 
-    Constants of PRBench that are not given are estimated by their largest values on the images, which are
-    lower bounds of the constants. The record contains a note about this. `smooth_theta_local` in the record
-    contains the mean and the smallest beta_theta^(i) of the single images (eq. 126); beta_theta is the
-    largest. Settings of the training run that are not given (images n, updates T, weight lambda of a term as
-    in TRADES) are read from the record.
+    For robbench, there are also the norms of fresh weights in lemma 1 (singular), lemmas 2 and 9 (spectral)
+    and lemma 9 (frobenius), if the network is one of the theory.
+
+    Constants of PRBench are those of the logits, from which its lemma 3 makes those of the loss. Constants
+    that are not given are estimated by their largest values on the images, which are lower bounds of the
+    constants. The record contains a note about this. `smooth_theta_local` in the record contains the mean and
+    the smallest beta_theta^(i) of the single images (eq. 126); beta_theta is the largest. Settings of the
+    training run that are not given (images n, updates T, weight lambda of a term as in TRADES) are read from
+    the record.
     """
 
     name = "bound"
-    # wci: lemma 3, version 2 of the index; robbench: orders to 200, one output of two classes; prbench:
-    # beta_theta^(i)
-    version = 5
+    # prbench: constants of the logits; robbench: any order, kappa as the number of taps, norms of weights
+    version = 6
     size = 1, 50
     random = True
     needs_record = True
@@ -85,19 +89,20 @@ class BoundMeasure(Measure):
         check="non-negative",
     )
     lipschitz: float | None = rare_param(
-        None, "Lipschitz constant L of the loss as a function of the image.  [default: estimated]"
+        None, "Lipschitz constant L of the logits as a function of the image.  [default: estimated]"
     )
     lipschitz_theta: float | None = rare_param(
-        None, "Lipschitz constant L_theta of the loss as a function of the weights.  [default: estimated]"
+        None, "Lipschitz constant L_theta of the logits as a function of the weights.  [default: estimated]"
     )
     smooth: float | None = rare_param(
         None,
-        "Lipschitz constant beta of the weights' gradient, as a function of the image.  [default: estimated]",
+        "Lipschitz constant beta of the logits' derivative in the weights, as a function of the image. "
+        " [default: estimated]",
     )
     smooth_theta: float | None = rare_param(
         None,
-        "Lipschitz constant beta_theta of the weights' gradient, as a function of the weights.  [default:"
-        " estimated]",
+        "Lipschitz constant beta_theta of the logits' derivative in the weights, as a function of the"
+        " weights.  [default: estimated]",
     )
     gamma: float | None = rare_param(
         None,
@@ -133,7 +138,7 @@ class BoundMeasure(Measure):
         0.05, "For wci's lemma 1: the probability epsilon that the bound does not hold.", check="share"
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1
-    kappa: int = 0  # the largest filter of networks of the space rescnn
+    kappa: int = 0  # the number of pixels of the largest filter, in networks of the space rescnn
 
     @property
     def weights(self) -> str:  # type: ignore[override]
@@ -164,7 +169,7 @@ class BoundMeasure(Measure):
         activation = self.activation or ("relu" if first is None else first[0])
         filters = re.findall("[0-9]+", str(arch.get("str"))) if arch.get("space") == "rescnn" else []
         unit = theory and arch.get("inputs") == "unit"
-        return replace(self, activation=activation, unit=unit, kappa=max(map(int, filters), default=0))
+        return replace(self, activation=activation, unit=unit, kappa=max(map(int, filters), default=0) ** 2)
 
     def settings(self, value: str) -> dict[str, Any]:
         """The options on which the theorems of this paper depend. `inputs` is a separate field."""
@@ -175,7 +180,7 @@ class BoundMeasure(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.paper == "wci":
             return WCI(probes=self.probes)(model, batch)
-        return self._robbench(model, batch) if self.paper == "robbench" else estimates(model, batch)
+        return self._robbench(model, batch) if self.paper == "robbench" else of_logits(model, batch)
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The worst bound over the batches, or the bound with the largest constants of all batches."""
@@ -185,17 +190,13 @@ class BoundMeasure(Measure):
             local = [value for result in results for value in result["smooth_theta_local"]]
             names = results[0].keys() - {"smooth_theta_local"}
             return self._from_constants({key: max(result[key] for result in results) for key in names}, local)
-        worst = {"robbench1": max, "robbench2": min, "separation": max}
         each = {name: [bounds.Bound(**result[name]) for result in results] for name in results[0]}
         notes = [*([] if self.unit else [NOT_UNIT]), *([COROLLARY] if self.kappa else [])]
         note = {"note": "; ".join(notes)} if notes else {}
         return [
             _value(
                 name,
-                # A bound without a value counts as infinite, the worst case of theorem 1.
-                worst[name.partition(".")[0]](
-                    of_batches, key=lambda bound: math.inf if bound.value is None else bound.value
-                ),
+                _least(of_batches) if name.startswith("robbench2") else _greatest(of_batches),
                 (),
                 note if name.startswith("robbench1") else {},
             )
@@ -231,7 +232,14 @@ class BoundMeasure(Measure):
             activation = self.activation or "relu"
             result[f"robbench2.{name}"] = bounds.robbench2(flat.cpu().numpy(), radius, activation)
             result[f"separation.{name}"] = bounds.separation(flat.cpu().numpy(), radius)
+        if self.unit:
+            result |= self._norms(model, batch.images[0, 0].numel())
         return {name: asdict(bound) for name, bound in result.items()}
+
+    def _norms(self, model: nn.Module, pixels: int) -> dict[str, Bound]:
+        weights = derivatives.weights_of(model, list(derivatives.layers(model).values())).values()
+        *hidden, last = (weight.flatten(1).cpu().numpy() for weight in weights)
+        return bounds.robbench_lemmas(hidden, last, pixels if self.kappa else 0)
 
     def _from_constants(self, largest: dict[str, float], local: Sequence[float]) -> list[Value]:
         options = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
@@ -287,52 +295,6 @@ class BoundMeasure(Measure):
         return [replace(estimate, se=index.se * slope[estimate.name], over=index.over) for estimate in values]
 
 
-def estimates(model: nn.Module, batch: MeasureBatch) -> BatchResult:
-    """The largest ratios on these images, on their adversarial examples, and along the gradients. The keys
-    are the names of the constants; gamma, the largest L2 distance of an attacked image; softmax; and
-    smooth_theta_local, the list of smooth_theta for each attacked image."""
-    largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
-    local = []
-
-    def raise_to(name: str, value: float) -> None:
-        largest[name] = max(largest[name], value)
-
-    for x, moved, y in derivatives.chunks(1, batch.images, batch.attacked, batch.labels):
-        gradients = [derivatives.flat(derivatives.gradient(model, point, y, 1)) for point in (x, moved)]
-        losses, slopes, outputs = zip(*(_of_image(model, point, y) for point in (x, moved)), strict=True)
-        for slope, gradient in zip(slopes, gradients, strict=True):
-            raise_to("lipschitz", slope)
-            raise_to("lipschitz_theta", float(gradient.norm()))
-        raise_to("softmax", float((outputs[1] - outputs[0]).norm()))
-        distance = float((moved - x).norm())
-        raise_to("gamma", distance)
-        if distance > 0:
-            raise_to("lipschitz", abs(losses[1] - losses[0]) / distance)
-            raise_to("smooth", float((gradients[1] - gradients[0]).norm()) / distance)
-        hessian = derivatives.WeightHessian(model, moved, y, 1)
-        vector, steepest = gradients[1], 0.0
-        for _ in range(_ITERATIONS):
-            length = float(vector.norm())
-            if not length > 0:
-                break
-            product = hessian.flat((vector / length)[None])[0]
-            steepest = max(steepest, float(product.norm()))
-            vector = product
-        raise_to("smooth_theta", steepest)
-        local.append(steepest)
-    return {**largest, "smooth_theta_local": local}
-
-
-def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, float, Tensor]:
-    """The loss of an image, the norm of its gradient with respect to the image, and the softmax."""
-    with torch.enable_grad():
-        point = image.detach().requires_grad_()
-        logits = model(point).double()
-        loss = torch.nn.functional.cross_entropy(logits, label)
-        (slope,) = torch.autograd.grad(loss, point)
-    return float(loss.detach()), float(slope.norm()), logits.detach().softmax(1)
-
-
 def _value(name: str, bound: Bound, estimated: Sequence[str], more: Mapping[str, Any] | None = None) -> Value:
     fields: dict[str, Any] = {"formula": bound.formula, "inputs": dict(bound.inputs), **(more or {})}
     fields["vacuous"] = bound.vacuous
@@ -342,7 +304,16 @@ def _value(name: str, bound: Bound, estimated: Sequence[str], more: Mapping[str,
             fields["note"] = LOWER
     if bound.reason is not None:
         fields["reason"] = bound.reason
-    return Value(name, bound.value, more=fields, clean=name in ("robbench2.clean", "separation.clean"))
+    return Value(name, bound.value, more=fields, clean=name in CLEAN)
+
+
+def _greatest(found: Sequence[Bound]) -> Bound:
+    """The bound with the largest value; a bound without a value is the worst case."""
+    return max(found, key=lambda bound: math.inf if bound.value is None else bound.value)
+
+
+def _least(found: Sequence[Bound]) -> Bound:
+    return min(found, key=lambda bound: -math.inf if bound.value is None else bound.value)
 
 
 def _none(name: str, reason: str) -> Value:

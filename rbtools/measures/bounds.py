@@ -6,26 +6,21 @@ Theorems are numbered as in the papers.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
+from rbtools.measures.hermite import hermite
 
 Array: TypeAlias = "np.ndarray"
 
 FORMS = ("text", "appendix")
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda z: np.maximum(z, 0),
-    "leaky": lambda z: np.where(z > 0, z, 0.01 * z),
-    "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
-    "tanh": lambda z: np.tanh(z),
-    "swish": lambda z: z / (1 + np.exp(-z)),
-}
+_MOST_ORDERS = 10_000  # of theorem 2; from order 13,000 on, mu_r^2 of sigmoid is below the least number
+_SURE = 0.95  # the probability with which the inequality of lemma 1 holds for all layers
 
 
 @dataclass(frozen=True)
@@ -61,33 +56,41 @@ def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
     return Bound(formula, value, {**inputs, "yKy": energy}, value >= 1)
 
 
-def robbench2(
-    images: Array, rho: float, activation: str | Callable[[Array], Array], order: int | None = None
-) -> Bound:
+def robbench2(images: Array, rho: float, activation: str, order: int | None = None) -> Bound:
     """RobBench's theorem 2: a lower bound of the smallest eigenvalue of the robust kernel.
 
     The bound is 2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), where mu_r is the
     r-th coefficient of the first activation s_1 in normalised Hermite polynomials. `images` are (N, d) and
     are scaled to norm 1. `rho` is the L2 radius on this scale, 0 for the clean kernel. `order` is r; if it is
-    None, the order from 1 to 200 with the largest bound. The bound is vacuous if it is 0 or less. Raises
-    RbError if an image is black or if there are fewer than two images.
+    None, the order with the largest bound. There is no such order, and no value, if the images do not satisfy
+    the condition of `separation`. The bound is vacuous if it is 0 or less. Raises RbError if an image is
+    black or if there are fewer than two images.
     """
     count, closest = len(images), _closest(images)
-    function = ACTIVATIONS[activation] if isinstance(activation, str) else activation
     spread = closest + 2 * rho + rho * rho
+    formula = "2 mu_r^2 (1 - (N-1) max(|<x_i,x_j>| + 2 rho + rho^2)^r)"
+    inputs: dict[str, Any] = {"N": count, "rho": rho, "closest": closest, "activation": activation}
 
     def at(r: int) -> float:
-        mu = hermite(function, r)
         power = min(r * math.log(spread), 700.0) if spread > 0 else -math.inf
-        return 2 * mu * mu * (1 - (count - 1) * math.exp(power))
+        return 2 * hermite(activation, r) ** 2 * (1 - (count - 1) * math.exp(power))
 
-    there = [r for r in range(1, 201) if abs(hermite(function, r)) > 1e-8]
-    chosen = order if order is not None else max(there, key=at)
-    value = at(chosen)
-    inputs = {"N": count, "r": chosen, "mu_r": hermite(function, chosen), "rho": rho, "closest": closest}
-    if isinstance(activation, str):
-        inputs["activation"] = activation  # type: ignore[assignment]
-    formula = "2 mu_r^2 (1 - (N-1) max(|<x_i,x_j>| + 2 rho + rho^2)^r)"
+    if order is None:
+        first = _first_order(count, spread)
+        if first is None or first > _MOST_ORDERS:
+            reason = (
+                f"max(|<x_i,x_j>|) + 2 rho + rho^2 is {spread:.6g}, so that no order gives a bound above 0"
+            )
+            if first is not None:
+                reason = f"only orders from {first} on give a bound above 0, and {_MOST_ORDERS} are computed"
+            return Bound(formula, None, inputs, True, reason)
+        order = tried = first
+        # Over the even and over the odd orders, the bound rises to its maximum and then falls.
+        while tried < order + 10:
+            tried += 1
+            order = tried if at(tried) > at(order) else order
+    value = at(order)
+    inputs = {"r": order, "mu_r": hermite(activation, order), **inputs}
     return Bound(formula, value, inputs, value <= 0)
 
 
@@ -101,9 +104,8 @@ def separation(images: Array, rho: float) -> Bound:
     count, closest = len(images), _closest(images)
     value = closest + 2 * rho + rho * rho
     inputs: dict[str, Any] = {"N": count, "rho": rho, "closest": closest}
-    if value < 1:
-        # (N-1) s^r < 1 holds for all r above this quotient.
-        inputs["order"] = 1 if value == 0 else max(math.floor(math.log(count - 1) / -math.log(value)) + 1, 1)
+    if (order := _first_order(count, value)) is not None:
+        inputs["order"] = order
     return Bound("max(|<x_i,x_j>|) + 2 rho + rho^2 < 1", value, inputs, value >= 1)
 
 
@@ -122,36 +124,58 @@ def _closest(images: Array) -> float:
     return float(products.max())
 
 
-@functools.cache
-def _quadrature() -> tuple[Array, Array]:
-    return np.polynomial.legendre.leggauss(200)
+def _first_order(count: int, spread: float) -> int | None:
+    """The smallest r with (count - 1) spread^r < 1, or None."""
+    if not spread < 1:
+        return None
+    return 1 if spread == 0 else max(math.floor(math.log(count - 1) / -math.log(spread)) + 1, 1)
 
 
-@functools.lru_cache(1024)
-def hermite(function: Callable[[Array], Array], order: int) -> float:
-    """The coefficient E[f(z) h_r(z)] of the normalised Hermite polynomial h_r, where z is standard normal, by
-    Gauss-Legendre quadrature on each side of 0, where activations may have a kink. The error is at most
-    1e-10."""
-    nodes, weights = _quadrature()
-    total = 0.0
-    for low, high in ((-14.0, 0.0), (0.0, 14.0)):
-        z = (high - low) / 2 * nodes + (high + low) / 2
-        before, polynomial = np.zeros_like(z), np.ones_like(z)
-        for k in range(order):  # sqrt(k+1) h_(k+1) = z h_k - sqrt(k) h_(k-1)
-            following = (z * polynomial - math.sqrt(k) * before) / math.sqrt(k + 1)
-            before, polynomial = polynomial, following
-        density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-        total += float((weights * function(z) * polynomial * density).sum()) * (high - low) / 2
-    return total
+def robbench_lemmas(hidden: Sequence[Array], last: Array, pixels: int) -> dict[str, Bound]:
+    """RobBench's lemmas 1, 2 and 9 on initial weights: what they bound, beside the bound (`limit`).
+
+    `hidden` are the matrices W_l (m, n) of the layers before the last one, where a convolution has n = kappa
+    times its input channels. `last` is (K, m) or, with convolutions, (K, m p) for p `pixels`, which are 0
+    without convolutions. All entries are samples from N(0, 1/m). Lemma 1 is about the singular values of
+    sqrt(m) W_l: `singular` is the least zeta with which its inequality holds for all layers, and it exceeds
+    the limit with a probability of at most 5 %. Lemmas 2 and 9 are `spectral` and, for the last layer of a
+    convolutional network, `frobenius`. `vacuous` is true if the limit is exceeded.
+    """
+    width = len(hidden[0])
+    matrices = [*hidden, *([] if pixels else [last.T])]
+    values = [np.linalg.svd(matrix.astype(np.float64), compute_uv=False) for matrix in matrices]
+    zetas = []
+    for matrix, each in zip(matrices, values, strict=True):
+        long, short = sorted(map(math.sqrt, matrix.shape), reverse=True)
+        scaled = each * math.sqrt(width)
+        zetas.append(max(scaled[0] - long - short, long - short - scaled[-1]))
+    worst = max(range(len(matrices)), key=lambda layer: float(values[layer][0]))
+    rows, columns = matrices[worst].shape
+    zeta = math.sqrt(2 * math.log(2 * len(matrices) / (1 - _SURE)))
+    formula = "max_l max(s_max - sqrt(m1) - sqrt(m2), sqrt(m1) - sqrt(m2) - s_min) <= zeta"
+    found = {
+        "singular": _limited(formula, max(zetas), zeta, {"layers": len(matrices)}),
+        "spectral": _limited("max_l |W_l|_2 <= 3", values[worst][0], 3.0, {"m": rows, "n": columns}),
+    }
+    if pixels:
+        norm = float(np.linalg.norm(last, axis=1).max())
+        found["frobenius"] = _limited("|W_L|_F <= 3 sqrt(p)", norm, 3 * math.sqrt(pixels), {"p": pixels})
+    return found
+
+
+def _limited(formula: str, value: float, limit: float, inputs: dict[str, Any]) -> Bound:
+    return Bound(formula, float(value), {"limit": limit, **inputs}, bool(value > limit))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The Lipschitz constants of a loss and its gradients in PRBench's theorems, all in L2.
+    """The Lipschitz constants of a model f, from images and weights to logits, in PRBench's assumption 1.
 
-    `lipschitz` (L) and `lipschitz_theta` (L_theta) are the constants of the loss as a function of the image
-    and of the weights. `smooth` (beta) and `smooth_theta` (beta_theta) are the constants of the gradient with
-    respect to the weights, as a function of the image and of the weights.
+    `lipschitz` (L) and `lipschitz_theta` (L_theta) are the constants of f as a function of the image and of
+    the weights (eq. 8). `smooth` (beta, eq. 10) and `smooth_theta` (beta_theta, eq. 9) are the constants of
+    its Jacobian with respect to the weights, as a function of the image and of the weights. Norms are L2 and,
+    of matrices, the induced norm. The theorems apply lemma 3, which makes of them the constants of the
+    loss, 2 L_theta and 2 beta_theta + L_theta^2. Those of the loss itself in their place would be too small.
     """
 
     lipschitz: float

@@ -10,40 +10,62 @@ other papers.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from rbtools.papers import items
 from rbtools.papers import sidebyside as side
 
-# Errors of training are measured under L-infinity attacks, but the bounds are for L2 on the sphere.
-OTHER_BALL = "robust error in L-infinity"
-THEOREM_1 = ("clean bound", "clean error", "robust bound", OTHER_BALL)
 ALGORITHM_1 = ("step size", "iterations", "iterate drawn")
-# Maps each column to the beginning of a metric's name; names of robust metrics end with the attack.
+# Maps each column to a metric, as a pattern: robust metrics end with their attack. A limit is in the
+# entry of the metric. Errors are those of the drawn iterate.
+_THEOREM_1 = {
+    "clean bound": "bound.robbench1.clean.*",
+    "clean error": "acc",
+    "robust bound": "bound.robbench1.robust.*",
+    "robust error": "pgd*.sphere.*",
+}
 METRICS = {
-    "theorem 1": {"clean bound": "bound.robbench1.clean", "robust bound": "bound.robbench1.robust"},
+    "theorem 1": _THEOREM_1,
+    "corollary 1": _THEOREM_1,
     "theorem 2": {
         "clean bound": "bound.robbench2.clean",
-        "clean kernel": "ntk.clean.lmin",
-        "robust bound": "bound.robbench2.robust",
-        "robust kernel": "ntk.robust.lmin",
+        "clean kernel": "ntk.clean.lmin*",
+        "robust bound": "bound.robbench2.robust.*",
+        "robust kernel": "ntk.robust.lmin*",
+    },
+    "lemma 1": {"zeta": "bound.singular", "zeta allowed": "limit bound.singular"},
+    "lemma 2": {"spectral norm": "bound.spectral", "limit": "limit bound.spectral"},
+    "lemma 9": {
+        "spectral norm": "bound.spectral",
+        "limit": "limit bound.spectral",
+        "norm of the last layer": "bound.frobenius",
+        "its limit": "limit bound.frobenius",
     },
 }
 
+_ERRORS = "bounds of the expected errors, and errors of algorithm 1"
+# The search spaces and the title of each table.
+TITLES = {
+    "theorem 1": ("fcnn", _ERRORS),
+    "corollary 1": ("rescnn", _ERRORS),
+    "theorem 2": ("fcnn", "lower bounds of the smallest eigenvalue, and those of the kernels"),
+    "lemma 1": ("fcnn rescnn", "singular values of fresh weights, as the zeta that they need"),
+    "lemma 2": ("fcnn", "spectral norms of fresh weights"),
+    "lemma 9": ("rescnn", "spectral norms of fresh weights, and the Frobenius norm of the last layer"),
+}
 
-def columns_of(record: dict[str, Any], theorem: str) -> side.Row:
+
+def columns_of(record: dict[str, Any], columns: Mapping[str, str]) -> side.Row:
+    metrics = dict(record.get("metrics", {}))
+    for entry in record.get("evals", ()):
+        metrics[f"limit {entry['metric']}"] = entry.get("inputs", {}).get("limit")
     found: side.Row = {}
-    metrics = record.get("metrics", {})
-    for column, start in METRICS[theorem].items():
-        names = [name for name in metrics if re.fullmatch(re.escape(start) + r"(\.pgd.*)?", name)]
-        found[column] = metrics[names[0]] if names else None
-    if theorem == "theorem 1":
-        accuracy = metrics.get("acc")
-        errors = record.get("train", {}).get("history", {}).get("test_robust_error") or [None]
-        found |= {"clean error": None if accuracy is None else 1 - accuracy, OTHER_BALL: errors[-1]}
+    for column, pattern in columns.items():
+        value = next((metrics[name] for name in fnmatch.filter(metrics, pattern)), None)
+        found[column] = 1 - value if column.endswith("error") and value is not None else value
     return found
 
 
@@ -54,26 +76,21 @@ def training(record: dict[str, Any]) -> side.Row:
 
 
 def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
-    """One table for each theorem, for the corollary and for the algorithm, with one row for each network."""
+    """One table for each theorem and lemma, for the corollary and for the algorithm, with one row for each
+    network."""
 
-    def table(title: str, columns: Sequence[str], space: str, values: Any) -> side.PaperTable:
+    def table(title: str, space: str, columns: Sequence[str], values: Any) -> side.PaperTable:
         some = [one for one in records if one["arch"]["space"] in space.split()]
         rows = {f"{one['arch']['name']} {one['arch']['str']}": values(one) for one in some}
         return side.PaperTable(title, {}, rows, columns, lambda _, value: side.rounded(value))
 
-    first, second = (partial(columns_of, theorem=theorem) for theorem in METRICS)
-    bounds = "bounds of the expected errors, and errors of algorithm 1"
-    return {
-        "theorem 1": table(f"Theorem 1, {bounds}", THEOREM_1, "fcnn", first),
-        "corollary 1": table(f"Corollary 1, {bounds}", THEOREM_1, "rescnn", first),
-        "theorem 2": table(
-            "Theorem 2, lower bounds of the smallest eigenvalue, and those of the kernels",
-            tuple(METRICS["theorem 2"]),
-            "fcnn",
-            second,
-        ),
-        "algorithm 1": table("Algorithm 1, its trainings", ALGORITHM_1, "fcnn rescnn", training),
-    }
+    made = {}
+    for number, (space, title) in TITLES.items():
+        columns = METRICS[number]
+        values = partial(columns_of, columns=columns)
+        made[number] = table(f"{number.capitalize()}, {title}", space, tuple(columns), values)
+    title = "Algorithm 1, its trainings"
+    return {**made, "algorithm 1": table(title, "fcnn rescnn", ALGORITHM_1, training)}
 
 
 def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:

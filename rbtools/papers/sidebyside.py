@@ -46,6 +46,7 @@ def comparison(name: str) -> ModuleType:
 
 # The fields of a record, besides its entries, that figures and tables show.
 _SHOWN = ("schema", "arch", "dataset", "checkpoint", "train", "search", "metrics")
+_TRACKED = {"wci", "test_robust_error", "output"}
 # Metrics whose entries are kept, because figures and tables show the intervals of these metrics.
 _WITH_INTERVALS = ("pr", "probacc", "ge")
 
@@ -67,11 +68,11 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
     """The fields of a record that figures and tables show; of a record with 90 entries, this is about a
-    tenth. The history of a training run is kept if metrics were measured during training. If `confidences` is
-    true, the confidences on clean images are kept."""
+    tenth. The history of a training run is kept if metrics were measured during training or if the output is
+    an iterate, as in algorithm 1. If `confidences` is true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
-    if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
+    if isinstance(train, dict) and _TRACKED.isdisjoint({*train.get("history", ()), *train}):
         kept["train"] = {name: value for name, value in train.items() if name != "history"}
     entries = [
         {name: value for name, value in entry.items() if name != "detail" or confidences}
@@ -179,12 +180,14 @@ class PaperTable(NamedTuple):
         return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """The table in Markdown; each cell contains all values and the difference."""
-        lines = [f"{self.title}: {' / '.join(self.sides())} / difference", ""]
+        """The table in Markdown; each cell contains all values and, if there are others than ours, the
+        difference."""
+        sides = [*self.sides(), "difference"] if len(self.sides()) > 1 else ["ours"]
+        lines = [f"{self.title}: {' / '.join(sides)}", ""]
         lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
         for row in self.rows():
             cells = [self.cell(row, column) for column in self.columns]
-            shown = ("-" if set(cell) == {"-"} else " / ".join(cell) for cell in cells)
+            shown = ("-" if set(cell) == {"-"} else " / ".join(cell[: len(sides)]) for cell in cells)
             lines.append(f"| {row} | {' | '.join(shown)} |")
         return "\n".join([*lines, ""])
 

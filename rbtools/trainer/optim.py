@@ -110,10 +110,11 @@ def step_size(
     without its factor nu / (sqrt(C) e^C).
 
     m is the width of the network. For rescnn, the result is the step size of corollary 1, min(...) / (sqrt(p
-    kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of pixels
-    and kappa is the side of the largest filter. The kernels are those of the initial network on N training
-    images, and each y' K^-1 y is a mean over the classes. The adversarial images are computed with the attack
-    of the training method. The theorem is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
+    kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of pixels of
+    an image and kappa that of the largest filter, k^2 for k x k: the weights of appendix E.1 have the size m
+    x kappa m. The kernels are those of the initial network on N training images, and each y' K^-1 y is a mean
+    over the classes. The adversarial images are computed with the attack of the training method. The theorem
+    is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError if the theorem does not apply to
     the network or if a kernel is singular.
@@ -139,7 +140,7 @@ def step_size(
     over = int(arch["width"]) * math.sqrt(len(labels))
     if arch["space"] == "fcnn":
         return math.sqrt(min(energies)) / over
-    kappa = max(map(int, re.findall("[0-9]+", str(arch["str"]))), default=1)
+    kappa = max(map(int, re.findall("[0-9]+", str(arch["str"]))), default=1) ** 2
     return float(min(energies)) / (math.sqrt(images[0, 0].numel() * kappa) * over)
 
 

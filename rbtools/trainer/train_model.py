@@ -121,6 +121,8 @@ def _key_fields(task: TrainingTask, init: dict[str, Any] | None, seed: int) -> d
         fields["order"] = ORDER  # determines which images are used and which are held out
     if init is not None:
         fields["init"] = init
+    if recipe.lr_rule == "theorem1" and task.arch.get("space") == "rescnn":
+        fields["kappa"] = "pixels"  # in results without this field, kappa was the side of the filter
     if recipe.stop_on is not None and task.track is not None:
         fields["stop"] = dataclasses.replace(task.track, names=(recipe.stop_on,), test=None).fields()
     if task.prepare and method.inner:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
+import rbtools
+from rbtools.attacks.pgd import PGD
 from rbtools.errors import RbError
 from rbtools.threats import ball
 from rbtools.training import METHODS
 from tests.networks import draws_for, images_for
 
 IMAGES = images_for(64, (2, 3, 3)) + 0.1
+W = torch.randn(18, generator=torch.Generator().manual_seed(2))
+W -= W.mean()  # so that a change of all pixels changes nothing
+
+
+class Linear(torch.nn.Module):
+    """The logits 0 and W.x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        f = x.flatten(1) @ W
+        return torch.stack([torch.zeros_like(f), f], dim=1)
 
 
 def norms(x: torch.Tensor) -> torch.Tensor:
@@ -59,19 +71,28 @@ def test_the_attack_reaches_the_worst_point_of_the_cap_for_a_linear_network() ->
     """Logits (0, w.x): the loss of class 0 grows with w.x, which is largest, among the points of norm |x| at
     most eps |x| away, in the plane of x and w: cos(t) u + sin(t) v, v the part of w across u."""
     images, eps = IMAGES[:5], 0.3
-    w = torch.randn(18, generator=torch.Generator().manual_seed(2))
-
-    class Linear(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            f = x.flatten(1) @ w
-            return torch.stack([torch.zeros_like(f), f], dim=1)
-
     method = METHODS.build("mixed", norm="sphere", eps=eps, step_size=0.05, attack_steps=60)
     found = method.perturb(Linear(), images, torch.zeros(5, dtype=torch.int64), draws_for(5))
     u = images.flatten(1) / norms(images)[:, None]
-    v = w - (u @ w)[:, None] * u
+    v = W - (u @ W)[:, None] * u
     v = v / v.norm(dim=1, keepdim=True)
     cosine = 1 - eps**2 / 2
     worst = norms(images)[:, None] * (cosine * u + (1 - cosine**2) ** 0.5 * v)
     torch.testing.assert_close(found.flatten(1), worst, rtol=1e-2, atol=2e-2)
     torch.testing.assert_close(norms(found), norms(images))
+
+
+def test_robust_accuracy_on_the_sphere_is_that_of_the_worst_point_of_the_cap() -> None:
+    images, eps = images_for(64, (2, 3, 3)), 0.1
+    output = images.flatten(1) @ W
+    labels = (output > 0).long()
+    accuracy = rbtools.evaluate(Linear(), (images, labels), PGD(norm="sphere", eps=eps, steps=40))
+    # Along the sphere, the output moves at most by |x| sin(t) |w across u| beside cos(t) W.x.
+    u, cosine = images.flatten(1) / norms(images)[:, None], 1 - eps**2 / 2
+    across = (W.square().sum() - (u @ W).square()).sqrt() * (1 - cosine**2) ** 0.5
+    worst = norms(images) * (cosine * (u @ W) - (2 * labels - 1) * across)
+    expected = (worst > 0) == labels.bool()
+    assert torch.equal(accuracy.correct, expected) and 0.2 < accuracy.value < 0.8
+    for wrong in ({"eps": 8.0}, {"eps": eps, "grid": "8bit"}):
+        with pytest.raises(RbError, match=r"0 to 2|8-bit"):
+            rbtools.evaluate(Linear(), (images, labels), PGD(norm="sphere", **wrong))

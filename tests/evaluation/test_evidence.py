@@ -83,6 +83,22 @@ def test_the_images_are_in_the_ball_and_are_believed(
     assert judge(record)["verdict"] == judge(alone(record))["verdict"] == "match"
 
 
+def test_images_on_the_sphere_may_leave_the_box_and_nothing_else(known: dict[str, Record]) -> None:
+    record = attack(known["erm"], 0.1, "sphere")
+    saved = np.load(file())
+    clean = datasets.load("digits", "test").images[saved["ids"]].numpy().astype(np.float64) / 255
+    sizes, moved = (np.linalg.norm(one.reshape(N, -1), axis=1) for one in (clean, saved["images"] - clean))
+    assert np.allclose(np.linalg.norm(saved["images"].reshape(N, -1), axis=1), sizes, rtol=1e-5)
+    assert (moved <= 0.1 * sizes * (1 + 1e-5)).all() and saved["images"].min() < 0
+    assert judge(record)["verdict"] == judge(alone(record))["verdict"] == "match"
+    for change in (lambda claim, _: claim.update(eps=0.05), lambda _, arrays: scale(arrays["images"], 1.01)):
+        assert judge(record, rewritten(change))["verdict"] == "differs"
+
+
+def scale(images: np.ndarray, factor: float) -> None:
+    images *= factor
+
+
 def rewritten(change: Any) -> str:
     """The file with another claim and other arrays."""
     arrays = dict(np.load(file()))

@@ -12,8 +12,10 @@ from torch import nn
 from rbtools import models
 from rbtools.measures import bounds
 from rbtools.measures.base import MeasureBatch, measured
-from rbtools.measures.bound import BoundMeasure, estimates
+from rbtools.measures.bound import BoundMeasure
 from rbtools.measures.bounds import Constants
+from rbtools.measures.hermite import hermite
+from rbtools.measures.model_constants import of_logits
 from rbtools.measures.wci import WCI
 from rbtools.rng.draws import Draws
 from tests.networks import gradient_rows
@@ -33,7 +35,26 @@ from tests.networks import gradient_rows
     ],
 )
 def test_hermite_coefficients(activation, order, expected):
-    assert bounds.hermite(bounds.ACTIVATIONS[activation], order) == pytest.approx(expected, abs=1e-10)
+    assert hermite(activation, order) == pytest.approx(expected, rel=1e-12, abs=1e-300)
+
+
+@pytest.mark.parametrize(
+    ("activation", "order", "expected"),
+    # The trapezoidal rule for E[s(z) h_r(z)] with 60 digits (mpmath), on [-32, 32] with steps of 1/64.
+    [
+        ("sigmoid", 1, 0.20662096414190704),
+        ("sigmoid", 75, -1.0693193172200454e-11),
+        ("sigmoid", 153, 8.3984872020366872e-17),
+        ("tanh", 75, -1.6288190763935851e-6),
+        ("tanh", 153, 4.105191705507383e-9),
+        ("swish", 2, 0.24808519283030007),
+        ("swish", 74, 4.0364858538871992e-11),
+        ("swish", 152, -2.999531469195044e-16),
+        ("relu", 74, 0.001661558832105812),
+    ],
+)
+def test_hermite_coefficients_below_the_rounding_of_a_quadrature(activation, order, expected):
+    assert hermite(activation, order) == pytest.approx(expected, rel=1e-12)
 
 
 def test_robbench_1():
@@ -64,8 +85,21 @@ def test_robbench_2():
     assert bounds.robbench2(images, 0.1, "relu").value == max(found.value, second.value)
     # The sign of the product is of no account, and a larger radius says nothing any more.
     assert bounds.robbench2(images * [[1], [-1]], 0.1, "relu", order=1) == found
+    assert bounds.robbench2(images, 0.4, "relu", order=1).value < 0
     far = bounds.robbench2(images, 0.4, "relu")
-    assert far.value < 0 and far.vacuous
+    assert far.value is None and far.vacuous and "is 1.46, so that no order" in str(far.reason)
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky", "sigmoid", "tanh", "swish"])
+@pytest.mark.parametrize("angle", [0.3, 1.2])
+def test_robbench_2_has_the_best_order_whatever_its_height(activation, angle):
+    images = np.array([[math.cos(angle * k), math.sin(angle * k)] for k in range(3)])
+    found = bounds.robbench2(images, 0.0, activation)
+    every = [bounds.robbench2(images, 0.0, activation, order=r).value for r in range(1, 400)]
+    assert found.value == max(every) > 0 and not found.vacuous
+    assert found.inputs["r"] >= bounds.separation(images, 0.0).inputs["order"]
+    near = bounds.robbench2(np.array([[1.0, 0.0], [1.0, 1e-3], [1.0, -1e-3]]), 0.0, activation)
+    assert near.value is None and "and 10000 are computed" in str(near.reason)
 
 
 def test_separation_is_what_theorem_2_needs():
@@ -75,9 +109,8 @@ def test_separation_is_what_theorem_2_needs():
     assert clean.value == pytest.approx(closest) and not clean.vacuous
     # 2 * closest^r < 1 from r = 5 on: .75^2.5 is .487, .75^2 is .5625.
     assert clean.inputs["order"] == 5
-    for order in (4, 5, 6):
-        bound = bounds.robbench2(images, 0.0, lambda z, r=order: z**r, order=order)
-        assert bound.vacuous == (order < 5), order
+    for order, activation in ((3, "tanh"), (4, "relu"), (5, "tanh"), (6, "relu")):
+        assert bounds.robbench2(images, 0.0, activation, order=order).vacuous == (order < 5), order
     wide = bounds.separation(images, 0.1)
     assert wide.value == pytest.approx(closest + 0.21) and wide.vacuous and "order" not in wide.inputs
     apart = bounds.separation(np.eye(3), 0.0)
@@ -204,42 +237,11 @@ def linear():
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 2, bias=False)).eval()
 
 
-def test_constants_of_a_linear_model(linear):
-    batch = batch_of()
-    found = estimates(linear, batch)
-    weight = linear[1].weight.detach()
-    local = found.pop("smooth_theta_local")
-    expected, each = dict.fromkeys(found, 0.0), []
-    for x, moved, y in zip(batch.images, batch.attacked, batch.labels, strict=True):
-        x, moved = x.flatten(), moved.flatten()
-        apart = (moved - x).norm()
-        errors, losses = [], []
-        for one in (x, moved):
-            p = (weight @ one).softmax(0)
-            errors.append(p - nn.functional.one_hot(y, 2))
-            losses.append(-p[y].log())
-        slopes = [(weight.T @ e).norm() for e in errors]
-        by_weights = [torch.outer(e, one) for e, one in zip(errors, (x, moved), strict=True)]
-        p = (weight @ moved).softmax(0)
-        values = {
-            "lipschitz": max(*slopes, (losses[1] - losses[0]).abs() / apart),
-            "lipschitz_theta": max(g.norm() for g in by_weights),
-            "smooth": (by_weights[1] - by_weights[0]).norm() / apart,
-            "smooth_theta": 2 * p[0] * p[1] * moved.square().sum(),  # of (diag p - pp') (x) xx'
-            "gamma": apart,
-            "softmax": (errors[1] - errors[0]).norm(),
-        }
-        each.append(float(values["smooth_theta"]))
-        for name, value in values.items():
-            expected[name] = max(expected[name], float(value))
-    assert found == pytest.approx(expected, rel=1e-4) and local == pytest.approx(each, rel=1e-4)
-
-
 def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
     batch = batch_of()
     bound = BoundMeasure(paper="prbench", examples=100, updates=7, weight=3.0, smooth=2.0, gamma=0.5)
     first, second, fourth, fifth = measured(bound, linear, [batch])
-    largest = estimates(linear, batch)
+    largest = of_logits(linear, batch)
     known = {name: largest[name] for name in ("lipschitz", "lipschitz_theta", "smooth_theta")}
     constants = bounds.Constants(smooth=2.0, **known)
     assert first.value == bounds.prbench1(constants, 0.5, 100, 7).value
@@ -327,6 +329,41 @@ def test_corollary_1_is_theorem_1_with_the_sizes_of_the_convolutions():
     plain = named(BoundMeasure(), model, batch)
     for name in ("robbench1.clean", "robbench1.robust"):
         assert found[name].value == plain[name].value
-        assert (found[name].more["inputs"]["kappa"], found[name].more["inputs"]["p"]) == (5, 6)
+        assert (found[name].more["inputs"]["kappa"], found[name].more["inputs"]["p"]) == (25, 6)
         assert found[name].more["note"].startswith("corollary 1")
         assert "kappa" not in plain[name].more["inputs"]
+
+
+def test_the_lemmas_are_about_the_singular_values_of_fresh_weights():
+    generator = np.random.default_rng(0)
+    hidden = [generator.normal(size=size) / math.sqrt(50) for size in ((50, 20), (50, 50))]
+    last = generator.normal(size=(1, 50)) / math.sqrt(50)
+    found = bounds.robbench_lemmas(hidden, last, 0)
+    norm = max(np.linalg.norm(one, 2) for one in (*hidden, last))
+    assert found["spectral"].value == pytest.approx(norm) and not found["spectral"].vacuous
+    assert found["spectral"].inputs == {"limit": 3, "m": 50, "n": 50} and "frobenius" not in found
+    # 2 exp(-zeta^2/2) is 5 % of the three matrices.
+    zeta = found["singular"].inputs["limit"]
+    assert 3 * 2 * math.exp(-(zeta**2) / 2) == pytest.approx(0.05) and found["singular"].value < zeta
+    # sqrt(m) W of 3 x 1 has one singular value, 7, and the roots of its sides are sqrt(3) and 1.
+    one = np.array([[2.0], [3.0], [6.0]]) / math.sqrt(3)
+    single = bounds.robbench_lemmas([one], np.zeros((1, 12)), 4)
+    assert single["singular"].value == pytest.approx(7 - math.sqrt(3) - 1) and single["singular"].vacuous
+    assert single["frobenius"].inputs == {"limit": 6, "p": 4} and single["frobenius"].value == 0
+
+
+@pytest.mark.parametrize(("space", "layers"), [("fcnn", "relu/tanh"), ("rescnn", "relu3/tanh5")])
+def test_a_networks_norms_are_measured_without_an_attack(space, layers):
+    arch = {"space": space, "str": layers, "width": 4, "inputs": "unit"}
+    torch.manual_seed(0)
+    model = models.build(arch, classes=2, shape=SHAPE).eval()
+    found = named(BoundMeasure().filled({"arch": arch}, 9), model, batch_of())
+    matrices = [layer.weight.detach().flatten(1).numpy() for layer in model.layers]
+    last = model.last.weight.detach().numpy()
+    matrices += [last] if space == "fcnn" else []
+    assert found["spectral"].value == pytest.approx(max(np.linalg.norm(one, 2) for one in matrices))
+    assert all(found[name].clean for name in ("singular", "spectral"))
+    assert ("frobenius" in found) == (space == "rescnn")
+    if space == "rescnn":
+        assert found["frobenius"].value == pytest.approx(np.linalg.norm(last))
+        assert found["frobenius"].more["inputs"] == {"limit": pytest.approx(3 * math.sqrt(6)), "p": 6}

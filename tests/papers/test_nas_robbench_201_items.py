@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rbtools.formats import naming
-from rbtools.papers import figures_of_papers, items, printed
+from rbtools.papers import figures_of_papers, items, printed, sidebyside
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
 from rbtools.papers import reproduce_theory as theory
 from rbtools.spaces import nasbench201
@@ -162,3 +162,24 @@ def test_printed_tables_agree_with_each_other_and_with_what_the_text_says() -> N
     for row in paper[6].values():
         for eps in (3, 8):
             assert row[f"FGSM {eps}"] == pytest.approx(row[f"PGD {eps}"], abs=0.005)
+
+
+def test_the_errors_of_the_theory_are_those_of_the_iterate_drawn_on_the_sphere() -> None:
+    values = {"bound.robbench1.clean.pgd.sphere.0.01": 0.5, "bound.robbench1.robust.pgd.sphere.0.01": 0.3}
+    limited = {"metric": "bound.spectral", "value": 4.0, "formula": "|W|", "vacuous": True}
+    record = {
+        "arch": {"space": "fcnn", "name": "two", "str": "relu"},
+        "train": {"output": {"of": 9, "step": 4}, "history": {"lr": [0.25], "test_robust_error": [0.01]}},
+        "metrics": {"acc": 0.9, "pgd20.sphere.0.01": 0.6, "bound.spectral": 4.0, **values},
+        "evals": [{**limited, "inputs": {"limit": 3.0}}],
+    }
+    text = theory.report([sidebyside.essential(record)], "mini")
+    assert "| two relu | 0.5 | 0.1 | 0.3 | 0.4 |" in text and "| two relu | 0.25 | 9 | 4 |" in text
+    assert "| two relu | 4 | 3 |" in text
+    told = {
+        claim.words: claim.holds for claim in theory.claims([record], "mini", theory.tables([record], "mini"))
+    }
+    assert told["the expected clean error is not above the bound of theorem 1"] is True
+    assert told["the expected robust error is not above the bound of theorem 1 (equation 6)"] is False
+    assert told["the spectral norms of fresh weights are at most 3 (lemma 2)"] is False
+    assert told["the spectral norms of fresh convolutions are at most 3 (lemma 9)"] is None

@@ -327,10 +327,10 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
         energies.append(float(y @ torch.linalg.solve(joint, y)))
     found = optim.step_size(arch, method, model, images, labels, 3)
     assert found == pytest.approx((min(energies) / 6) ** 0.5 / 5, rel=1e-3)
-    # Corollary 1 has no root, and divides by that of the 16 pixels times the filter's side too.
+    # Corollary 1 has no root, and divides by that of the 16 pixels times the 25 of the filter too.
     filters = {**arch, "space": "rescnn", "str": "tanh3/swish5+skip"}
     other = optim.step_size(filters, method, model, images, labels, 3)
-    assert other == pytest.approx(min(energies) / ((16 * 5) ** 0.5 * 5 * 6**0.5), rel=1e-3)
+    assert other == pytest.approx(min(energies) / ((16 * 25) ** 0.5 * 5 * 6**0.5), rel=1e-3)
     with pytest.raises(RbError, match="--lr-rule theorem1 divides by the width of a network of fcnn"):
         optim.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
     for parameter in model.parameters():
