@@ -18,6 +18,7 @@ from typing import IO, Any, Literal, NamedTuple
 import click
 import orjson
 
+from rbtools.papers import estimates
 from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
@@ -69,6 +70,8 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
     tenth. The history of a training run is kept if metrics were measured during training. If `confidences` is
     true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
+    if under_fgsm := dict(filter(None, map(_confidence, record.get("evals") or ()))):
+        kept["confidences"] = under_fgsm
     train = record.get("train")
     if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
         kept["train"] = {name: value for name, value in train.items() if name != "history"}
@@ -80,6 +83,15 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
         or (confidences and entry["metric"] == "acc")
     ]
     return kept | ({"evals": entries} if entries else {})
+
+
+def _confidence(entry: Mapping[str, Any]) -> tuple[str, list[float | None]] | None:
+    """The metric of clean accuracy or FGSM with its mean confidences, if it has any: of correct and of wrong
+    predictions, and of class 0 on images of class 0."""
+    means = (entry.get("detail") or {}).get("confidence")
+    if not means or entry["metric"].partition(".")[0] not in ("acc", "fgsm"):
+        return None
+    return entry["metric"], [*means["prediction"], means["label"][0][0]]
 
 
 def read(stream: Iterable[str | bytes]) -> Records:
@@ -244,7 +256,8 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     `{"AA": ["PGD,MART > ERM"]}` compares rows in the column AA, and `{"CVaR": ["PGD20 > CW20 by 0.1"]}`
     compares columns in the row CVaR. `>=` is also true for equal values. `<= 0.02` is true for a value of at
     most 0.02. Several names are separated by commas, and a name may be a pattern with wildcards that matches
-    rows. A number on the left or on the right stands for itself.
+    rows. A number on the left or on the right stands for itself. A claim whose comparisons are not false, but
+    are left open by the interval of a value (`Estimate`), is undecided.
     """
     pairs, lacking = [], 0
     for place, comparisons in tests.items():
@@ -262,22 +275,38 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     if not pairs:
         return Claim(words, None, "not measured here")
     if sign == "<=":
-        most = max(high for _, high, _ in pairs)
-        return Claim(words, most <= float(right), f"{most:.4g}, limit {float(right):g}")
+        most = max((high for _, high, _ in pairs), key=lambda value: estimates.ends(value)[1])
+        low, high = estimates.ends(most)
+        within = None if low <= float(right) < high else most <= float(right)
+        return Claim(words, within, f"{estimates.text(most)}, limit {float(right):g}")
     # Two equal measurements decide nothing, but a value that equals a limit does not exceed it.
     alike = [name for name, high, low in pairs if high == low and sign == ">" and not by]
     equal = [] if _NUMBER.fullmatch(right) else alike
+    least = float(by or 0) - 1e-12 * bool(by)  # .41 - .2 is below .21 by rounding
+    open_ = [name for name, high, low in pairs if estimates.is_open(high, low, least)]
     wrong = [
-        f"{name} ({high:.4g} and {low:.4g})"
+        f"{name} ({estimates.text(high)} and {estimates.text(low)})"
         for name, high, low in pairs
-        if high - low < float(by or 0) or (name in alike and not equal)
+        if name not in open_ and (high - low < least or (name in alike and not equal))
     ]
-    holds = False if wrong else None if equal else True
+    holds = False if wrong else None if equal or open_ else True
     if len(pairs) == 1:
-        return Claim(words, holds, "{:.4g} and {:.4g}".format(*pairs[0][1:]))
+        return Claim(words, holds, " and ".join(map(estimates.text, pairs[0][1:])))
     measured = f"all {len(pairs)}" + (f" of {len(pairs) + lacking} that are measured" if lacking else "")
-    found = f"equal for {', '.join(equal)}" if equal else measured
+    found = (
+        f"equal for {', '.join(equal)}" if equal else f"open for {', '.join(open_)}" if open_ else measured
+    )
     return Claim(words, holds, f"not so for {', '.join(wrong)}" if wrong else found)
+
+
+def tested_beside(words: str, tests: Mapping[str, Sequence[str]], ours: Rows, paper: Rows) -> Claim:
+    """The claim, tested on our values; `found` also says whether it agrees with the values that the paper
+    prints, as far as these have its rows and columns."""
+    claim, printed = tested(words, tests, ours), tested(words, tests, paper)
+    if printed.holds is None:
+        return claim
+    told = printed.verdict if printed.holds else f"{printed.verdict}, {printed.found}"
+    return claim._replace(found=f"{claim.found}; on the printed values it {told}")
 
 
 _COMPARISON = re.compile(r"(.+) (>|>=|<=) (.+?)(?: by ([\d.]+))?")

@@ -133,8 +133,8 @@ def test_claims_and_tables_are_of_networks() -> None:
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_table_has_the_columns_that_its_item_names(name: str) -> None:
     tables = (theory if name == "theory" else robbench).tables([], "full")
-    for number, table in tables.items():
-        assert ITEMS[name][number].axes.partition("columns: ")[2] == ", ".join(table.columns)
+    for number in tables.keys() & ITEMS[name].keys():
+        assert ITEMS[name][number].axes.partition("columns: ")[2] == ", ".join(tables[number].columns)
 
 
 def test_printed_tables_agree_with_each_other_and_with_what_the_text_says() -> None:
