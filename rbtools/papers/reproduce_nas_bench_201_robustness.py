@@ -204,8 +204,12 @@ def between_corruptions(records: side.Records) -> side.Row:
     ]
     if not pairs:
         return {}
-    sizes = [(abs(one), *sorted(map(abs, estimates.ends(one)))) for one in pairs]
-    return {"median |tau|": estimates.Estimate(*map(median, zip(*sizes, strict=True)))}
+    sizes = []
+    for one in pairs:
+        low, high = estimates.ends(one)
+        sizes.append((max(low, -high, 0.0), abs(one), max(high, -low)))
+    low, value, high = map(median, zip(*sizes, strict=True))
+    return {"median |tau|": estimates.Estimate(value, low, high)}
 
 
 def of_confidence(records: side.Records) -> side.Values:

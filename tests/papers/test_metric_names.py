@@ -7,6 +7,7 @@ run on two images, and trainings that are tracked run for one epoch.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ from rbtools.papers.recipes import Setting
 from rbtools.records import expr
 from rbtools.spaces import nasbench201
 from tests import runner
+from tests.papers import test_nas_robbench_201_items as of_robbench
+from tests.papers import test_robustness_dataset_items as of_jung
 
 Record = dict[str, Any]
 TRACKED = ("theory", "wci")  # their items show the history of trainings
@@ -97,18 +100,17 @@ def sources(name: str, scale: str, trained: Record) -> list[Record]:
     return [{**record, "arch": runner.one(one)["arch"]} for one in archs] if name == "theory" else [record]
 
 
+MADE: dict[tuple[str, str], list[Record]] = {}
+
+
 def made(name: str, scale: str, trained: Record) -> list[Record]:
-    """Records with all metrics that a recipe makes."""
-    asked = jobs(name, scale)
-    return [
-        {
-            **record,
-            "metrics": dict.fromkeys(
-                sorted({*record["metrics"]}.union(*(added(job, record) for job in asked))), 0.5
-            ),
-        }
-        for record in sources(name, scale, trained)
-    ]
+    """Records with all metrics that a recipe makes, which several tests need."""
+    if (name, scale) not in MADE:
+        asked, MADE[name, scale] = jobs(name, scale), []
+        for record in sources(name, scale, trained):
+            names = {*record["metrics"]}.union(*(added(job, record) for job in asked))
+            MADE[name, scale].append({**record, "metrics": dict.fromkeys(sorted(names), 0.5)})
+    return copy.deepcopy(MADE[name, scale])
 
 
 def lacking(text: str, records: Iterable[Record]) -> set[str]:
@@ -157,6 +159,16 @@ def test_every_metric_of_an_item_is_made(name: str, scale: str, trained: dict[st
     asked |= {f"column {column}": ("", [metric]) for column, metric in columns.items()}
     for place, (of, texts) in asked.items():
         assert not set[str]().union(*(lacking(text, shown[of]) for text in texts)), place
+
+
+@pytest.mark.parametrize(
+    ("name", "records"),
+    [("nas-bench-201-robustness", of_jung.RECORDS), ("nas-robbench-201", of_robbench.RECORDS)],
+)
+def test_the_records_of_other_tests_have_metrics_that_the_recipe_makes(
+    name: str, records: list[Record], trained: dict[str, Record]
+) -> None:
+    assert {*records[0]["metrics"]} <= {*made(name, "full", trained["pgd"])[0]["metrics"]}
 
 
 EIGHTEEN = [i for i in nasbench201.unique() if nasbench201.live_kernel_params(nasbench201.cells()[i]) == 18]
