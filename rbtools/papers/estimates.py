@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    import numpy as np
     from typing_extensions import Self
 
 RESAMPLES = 200
@@ -21,9 +22,6 @@ class Estimate(float):
         made = super().__new__(cls, value)
         made.low, made.high = low, high
         return made
-
-    def __reduce__(self) -> tuple[type[Self], tuple[float, float, float]]:
-        return type(self), (float(self), self.low, self.high)
 
 
 def ends(value: float) -> tuple[float, float]:
@@ -65,7 +63,7 @@ def correlations(
     return {name: Estimate(*map(float, ends)) for name, *ends in three if not np.isnan(ends).any()}
 
 
-def mean(values: Sequence[float]) -> Estimate | None:
+def mean(values: Sequence[float] | np.ndarray) -> Estimate | None:
     """The mean with Student's interval; None for fewer than three values."""
     import numpy as np
 

@@ -169,11 +169,9 @@ def around_best(rows: Mapping[int, side.Row]) -> side.Values:
     """Figure 30: #13714, its neighbours, and how many of these trade clean accuracy for robust accuracy."""
     index, cells = 13714, nasbench201.cells()
     found: side.Values = {}
-    for other in nasbench201.neighbours(index):
+    for place, other in enumerate(nasbench201.neighbours(index)):
+        edge = place // (len(nasbench201.OPS) - 1)
         if (row := rows.get(nasbench201.classes()[other])) is not None:
-            edge = next(
-                at for at, pair in enumerate(zip(cells[index], cells[other], strict=True)) if len({*pair}) > 1
-            )
             found[f"edge {edge + 1} to {nasbench201.OPS[cells[other][edge]]}"] = row
     best = rows.get(index)
     if best is None or not found:
@@ -214,28 +212,29 @@ def between_corruptions(records: side.Records) -> side.Row:
 
 def of_confidence(records: side.Records) -> side.Values:
     """Figures 14 and 15, means over networks: how confidences under FGSM follow its distance (Kendall's tau,
-    for class 0 from clean images on), and how much the confidence in wrong predictions rises to its highest
-    mean and falls from there."""
-    from scipy import stats
+    for class 0 from clean images on), and how much the confidence in wrong predictions rises to the distance
+    where it is highest and falls from there. Half of the networks choose this distance for the others."""
+    import numpy as np
 
     shown = [one["confidences"] for one in side.of_first_set(records) if "confidences" in one]
     names = sorted({*shown[0]} if shown else (), key=lambda name: float(name.partition(".")[2] or 0))
     known = [one for one in shown if one.keys() == {*names} and None not in itertools.chain(*one.values())]
-    if len(known) < 3 or len(names) < 4:
+    if len(known) < 6 or len(names) < 4:
         return {}
     steps: side.Row = {}
     for column, part, some in ("where correct", 0, names[1:]), ("of class 0 on its images", 2, names):
-        taus = [
-            stats.kendalltau(range(len(some)), [one[name][part] for name in some]).statistic for one in known
-        ]
-        steps[column] = estimates.mean([tau for tau in taus if tau == tau])
+        numbers = np.array([[one[name][part] for name in some] for one in known])
+        nearer, farther = np.triu_indices(len(some), 1)
+        signs = np.sign(numbers[:, farther] - numbers[:, nearer])
+        untied = np.abs(signs).sum(1)
+        steps[column] = estimates.mean(signs[untied > 0].sum(1) / np.sqrt(len(nearer) * untied[untied > 0]))
     wrong = [[one[name][1] for name in names[1:]] for one in known]
-    peak = max(range(len(names) - 1), key=lambda place: sum(one[place] for one in wrong))
+    peak = max(range(len(names) - 1), key=lambda place: sum(one[place] for one in wrong[::2]))
     gaps = {"rise": 0, "fall": -1}
     return {
         "confidence over the distance": steps,
         "confidence where wrong": {
-            name: estimates.mean([one[peak] - one[end] for one in wrong]) for name, end in gaps.items()
+            name: estimates.mean([one[peak] - one[end] for one in wrong[1::2]]) for name, end in gaps.items()
         },
     }
 

@@ -131,7 +131,7 @@ def test_the_best_and_worst_networks_and_medians_are_of_all_networks() -> None:
     ]
     found = robbench.best_means(RECORDS, others, "full")
     assert found["best here"]["best mean"] == pytest.approx(0.43 - 0.025)
-    assert found["best of the starred"]["best mean"] == pytest.approx(0.25)
+    assert found["best of the robustness dataset"]["best mean"] == pytest.approx(0.25)
     assert robbench.best_means([], [{"metrics": {}}], "full") == {}
 
 

@@ -201,7 +201,7 @@ def test_confidences_follow_the_distance() -> None:
                 for name, (right, wrong, own) in reversed(steps.items())
             ],
         }
-        for _ in range(4)
+        for _ in range(6)
     ]
     found = jung.of_confidence([sidebyside.essential(record) for record in records])
     assert found["confidence over the distance"] == {
@@ -209,5 +209,5 @@ def test_confidences_follow_the_distance() -> None:
         "of class 0 on its images": pytest.approx(-4 / 6),  # five of six pairs
     }
     assert found["confidence where wrong"] == pytest.approx({"rise": 0.2, "fall": 0.1})
-    assert jung.of_confidence([sidebyside.essential(record) for record in records[:2]]) == {}
+    assert jung.of_confidence([sidebyside.essential(record) for record in records[:5]]) == {}
     assert jung.of_confidence(records) == {}
