@@ -164,7 +164,8 @@ def medians(rows: Sequence[dict[str, Any]]) -> side.Values:
     found: side.Values = {}
     for name in printed.read(f"{PRINTED}-6"):
         for column, metric in ("severity 1", f"{name} at severity 1"), ("severity 5", name):
-            if value := estimates.median([one[metric] for one in rows if metric in one]):
+            value = estimates.median([one[metric] for one in rows if metric in one])
+            if value is not None:
                 found.setdefault(name, {})[column] = value
     return found
 
