@@ -63,11 +63,11 @@ ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
 }
 
 MEASURES: dict[str, CommandPreset] = {
-    # Jung et al. 2023: means over 10 batches of 256, train and test, fresh and trained networks; the largest
-    # eigenvalue by PyHessian's power iteration, of the Hessian of the weights.
+    # Jung et al. 2023: means over 10 batches of 256, train and test, fresh and trained networks. Their tool,
+    # GradVis, finds the largest eigenvalue of the Hessian of the weights by Lanczos (scipy's eigsh, "LA").
     "jung2023": CommandPreset(
         {"batches": 10, "batch_size": 256, "split": "train,test", "on": "both"},
-        {"projections": 1, "wrt": "weight", "solver": "power", "iterations": 100, "tolerance": 1e-3},
+        {"projections": 1, "wrt": "weight", "solver": "lanczos", "iterations": 100, "tolerance": 1e-3},
     ),
     # NAS-RobBench-201: 50 training images at initialisation, at 3/255 and 8/255 by FGSM and PGD.
     "nasrobbench201": CommandPreset(

@@ -12,11 +12,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from rbtools.formats import FORMATS, ConversionReport, Unit
-from rbtools.papers import items, printed, reproduce_search
+from rbtools.papers import estimates, items, printed, reproduce_search
 from rbtools.papers import sidebyside as side
 from rbtools.records import metric_name
 from rbtools.spaces import nasbench201
@@ -53,6 +54,12 @@ def under_attack(record: dict[str, Any]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def under_corruptions(record: dict[str, Any]) -> float | None:
+    """The mean accuracy over corruptions, which `networks` adds to a record."""
+    value: float | None = record["metrics"].get("corrupt.mean")
+    return value
+
+
 def spreads(records: side.Records) -> side.Values:
     """The worst and the best mean accuracy under attack of two groups: all networks with 18 kernel
     parameters, and the networks with that number of parameters for which worst and best differ most."""
@@ -81,11 +88,16 @@ def operations(best: Sequence[nasbench201.Ops]) -> side.Values:
     }
 
 
-def best_twenty(records: side.Records) -> side.Values:
-    """Figure 7: the operations of the twenty best networks under attack with 18 kernel parameters, and how
-    many of them stack convolutions; {} for twenty networks or fewer."""
+def best_twenty(
+    records: side.Records,
+    by: Callable[[dict[str, Any]], float | None] = under_attack,
+    ending: str = "",
+) -> side.Values:
+    """Figures 7 and 29: the operations of the twenty best networks (by default under attack) with 18 kernel
+    parameters, and how many of them stack convolutions; {} for twenty networks or fewer. The names of rows
+    end with `ending`."""
     some = [one for one in side.of_first_set(records) if one["arch"].get("live_kernel_params") == 18]
-    known = [(value, one["arch"]) for one in some if (value := under_attack(one)) is not None]
+    known = [(value, one["arch"]) for one in some if (value := by(one)) is not None]
     if len(known) <= 20:
         return {}
     known.sort(key=lambda pair: pair[0], reverse=True)
@@ -94,7 +106,8 @@ def best_twenty(records: side.Records) -> side.Values:
     stacked = sum(
         cell[0] in convolutions and not convolutions.isdisjoint((cell[2], cell[4])) for cell in cells
     )
-    return {**operations(cells), "twenty best": {"with stacked convolutions": float(stacked)}}
+    rows: side.Values = {**operations(cells), "twenty best": {"with stacked convolutions": float(stacked)}}
+    return {f"{name}{ending}": row for name, row in rows.items()}
 
 
 def changes(records: side.Records, scale: str) -> float | None:
@@ -138,6 +151,94 @@ def by_distance(records: side.Records, scale: str, measure: str) -> side.Row:
     return {column: None if value is None else abs(value) for column, value in found.items()}
 
 
+def of_classes(records: side.Records) -> dict[int, side.Row]:
+    """The kernel parameters of each cell, and its clean accuracy and means under attack and corruptions."""
+    return {
+        one["arch"]["class"]: {
+            "kernel parameters": one["arch"].get("live_kernel_params"),
+            "clean": one["metrics"].get("acc"),
+            "under attack": under_attack(one),
+            "under corruptions": under_corruptions(one),
+        }
+        for one in side.of_first_set(records)
+        if "class" in one["arch"]
+    }
+
+
+def around_best(rows: Mapping[int, side.Row]) -> side.Values:
+    """Figure 30: #13714, its neighbours, and how many of these trade clean accuracy for robust accuracy."""
+    index, cells = 13714, nasbench201.cells()
+    found: side.Values = {}
+    for place, other in enumerate(nasbench201.neighbours(index)):
+        edge = place // (len(nasbench201.OPS) - 1)
+        if (row := rows.get(nasbench201.classes()[other])) is not None:
+            found[f"edge {edge + 1} to {nasbench201.OPS[cells[other][edge]]}"] = row
+    best = rows.get(index)
+    if best is None or not found:
+        return {}
+    traded = [
+        row
+        for row in found.values()
+        if (_gap(row["under attack"], best["under attack"]) or 0.0) > 0.0
+        and (_gap(best["clean"], row["clean"]) or 0.0) > 0.0
+    ]
+    return {
+        f"#{index}": best,
+        **found,
+        "neighbours": {"with more under attack and less clean": float(len(traded))},
+    }
+
+
+def between_corruptions(records: side.Records) -> side.Row:
+    """Figure 5: the median of |tau|, Kendall's rank correlation of the accuracies under two corruptions of
+    severity 3, over all pairs of corruptions. Its interval is from the medians of the ends of all pairs."""
+    rows = [one["metrics"] for one in side.of_first_set(records)]
+    names = sorted({name for row in rows for name in row if re.fullmatch(r"corrupt\..*\.3", name)})
+    pairs = [
+        one
+        for place, name in enumerate(names)
+        # Few resamples are enough: the median of a hundred intervals hardly varies.
+        for one in estimates.correlations(rows, name, names[place + 1 :], resamples=16).values()
+    ]
+    if not pairs:
+        return {}
+    sizes = []
+    for one in pairs:
+        low, high = estimates.ends(one)
+        sizes.append((max(low, -high, 0.0), abs(one), max(high, -low)))
+    low, value, high = map(median, zip(*sizes, strict=True))
+    return {"median |tau|": estimates.Estimate(value, low, high)}
+
+
+def of_confidence(records: side.Records) -> side.Values:
+    """Figures 14 and 15, means over networks: how confidences under FGSM follow its distance (Kendall's tau,
+    for class 0 from clean images on), and how much the confidence in wrong predictions rises to the distance
+    where it is highest and falls from there. Half of the networks choose this distance for the others."""
+    import numpy as np
+
+    shown = [one["confidences"] for one in side.of_first_set(records) if "confidences" in one]
+    names = sorted({*shown[0]} if shown else (), key=lambda name: float(name.partition(".")[2] or 0))
+    known = [one for one in shown if one.keys() == {*names} and None not in itertools.chain(*one.values())]
+    if len(known) < 6 or len(names) < 4:
+        return {}
+    steps: side.Row = {}
+    for column, part, some in ("where correct", 0, names[1:]), ("of class 0 on its images", 2, names):
+        numbers = np.array([[one[name][part] for name in some] for one in known])
+        nearer, farther = np.triu_indices(len(some), 1)
+        signs = np.sign(numbers[:, farther] - numbers[:, nearer])
+        untied = np.abs(signs).sum(1)
+        steps[column] = estimates.mean(signs[untied > 0].sum(1) / np.sqrt(len(nearer) * untied[untied > 0]))
+    wrong = [[one[name][1] for name in names[1:]] for one in known]
+    peak = max(range(len(names) - 1), key=lambda place: sum(one[place] for one in wrong[::2]))
+    gaps = {"rise": 0, "fall": -1}
+    return {
+        "confidence over the distance": steps,
+        "confidence where wrong": {
+            name: estimates.mean([one[peak] - one[end] for one in wrong[1::2]]) for name, end in gaps.items()
+        },
+    }
+
+
 def chosen_by(rows: side.Rows, column: str) -> side.Row:
     """The row with the largest value in a column."""
     some = [row for row in rows.values() if row.get(column) is not None]
@@ -148,7 +249,7 @@ def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Cl
     rows = networks(records, scale)
     best = {column: chosen_by(rows, column).get(column) for column in COLUMNS}
     clean = chosen_by(rows, "clean")
-    listed = list(rows.values())
+    listed, of_all = list(rows.values()), of_classes(records)
     compared: side.Rows = {
         "best": best,
         "best on clean": clean,
@@ -159,9 +260,34 @@ def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Cl
         "best networks": {"changes of operations": changes(records, scale)},
         "between data sets": between_sets(records, scale),
         **{name: by_distance(records, scale, name) for name in ("Jacobian", "Hessian")},
+        **(made["table 1"].ours if "table 1" in made else {}),
+        **best_twenty(records, under_corruptions, " by corruptions"),
+        "kernel parameters": {
+            **estimates.correlations(
+                [*of_all.values()], "kernel parameters", ("under attack", "under corruptions")
+            )
+        },
+        **around_best(of_all),
+        "between corruptions": between_corruptions(records),
+        **of_confidence(records),
     }
     paper = items.paper("robustness-dataset", scale)
-    return [side.tested(words, tests, compared) for words, tests in paper.claims]
+    printed_rows = of_paper()
+    return [
+        side.beside(side.tested(words, tests, compared), side.tested(words, tests, printed_rows))
+        for words, tests in paper.claims
+    ]
+
+
+def of_paper() -> side.Values:
+    """The printed values that claims compare."""
+    rows = reproduce_search.printed_values(reproduce_search.JUNG)
+    best = {**rows["best there is"], "clean": rows["best there is"]["Clean"]}
+    return {**rows, "best": best, **ranges()}
+
+
+def ranges() -> side.Values:
+    return {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
 
 
 def _gap(high: float | None, low: float | None) -> float | None:
@@ -175,13 +301,12 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable | sid
     listed = list(rows.values())
     correlations = {pair: {"Spearman": side.correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
     printed = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
-    ranges = {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
     made: dict[str, side.PaperTable | side.Excerpt] = {
         "table 1": searches(records, scale),
         **excerpts(side.of_first_set(records)),
         "spreads": side.PaperTable(
             "Mean accuracy under attack (section 4.3, abstract)",
-            ranges,
+            ranges(),
             spreads(records),
             ("lowest", "highest", "networks"),
             lambda column, value: f"{value:.0f}" if column == "networks" else side.percent(value),

@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rbtools.papers import items, printed, reproduce_search
+from rbtools.papers import estimates, items, printed, reproduce_search
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import sidebyside as side
+from rbtools.records import expr
 from rbtools.scoring import merge
 from rbtools.spaces import nasbench201
 
@@ -37,6 +38,13 @@ DERIVED = {"nasi": "NASI", "advrush": "AdvRush", "darts": "DARTS"}
 # The cell that DARTS-V1 derived on CIFAR-10 in NAS-Bench-201's own three runs (D-X-Y/AutoDL-Projects,
 # exps/algos-v2/README.md): only skip connections.
 DARTS_CELL = "|skip_connect~0|+|skip_connect~0|skip_connect~1|+|skip_connect~0|skip_connect~1|skip_connect~2|"
+
+
+# The best mean accuracy under FGSM and PGD at 3 and 8, by the caption of figure 8.
+BEST_MEANS: side.Values = {
+    "best here": {"best mean": 0.6},
+    "best of the robustness dataset": {"best mean": 0.3},
+}
 
 
 def metrics(scale: str) -> Mapping[str, str]:
@@ -72,6 +80,7 @@ def networks(records: side.Records, scale: str) -> side.Records:
     some = side.of_first_set(sample(records))
     corruptions = printed.read(f"{PRINTED}-6")
     wanted = {**metrics(scale), **{name: f"corrupt.{name}.5" for name in corruptions}}
+    wanted |= {f"{name} at severity 1": f"corrupt.{name}.1" for name in corruptions}
     values = side.means(some, lambda record: record["arch"]["str"], wanted)
     archs = {record["arch"]["str"]: record["arch"] for record in some}
     return [
@@ -136,22 +145,92 @@ def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> side.V
     return {**found, "mean over kernels": means}
 
 
+def of_rank(rows: Sequence[dict[str, Any]]) -> side.Row:
+    """Figure 3b: Spearman's correlation of clean accuracy and PGD 8 in the tenth of the networks that is best
+    on clean images, and among all others."""
+    known = sorted(
+        (one for one in rows if "clean" in one and "PGD 8" in one), key=lambda one: one["clean"], reverse=True
+    )
+    tenth = len(known) // 10
+    parts = {"best tenth": known[:tenth], "others": known[tenth:]}
+    return {
+        name: estimates.correlations(some, "clean", ["PGD 8"], "spearman").get("PGD 8")
+        for name, some in parts.items()
+    }
+
+
+def medians(rows: Sequence[dict[str, Any]]) -> side.Values:
+    """Figure 7: for each corruption, the median accuracy at severity 1 and at severity 5."""
+    found: side.Values = {}
+    for name in printed.read(f"{PRINTED}-6"):
+        for column, metric in ("severity 1", f"{name} at severity 1"), ("severity 5", name):
+            value = estimates.median([one[metric] for one in rows if metric in one])
+            if value is not None:
+                found.setdefault(name, {})[column] = value
+    return found
+
+
+def extremes(rows: Sequence[Mapping[str, Any]]) -> side.Values:
+    """The lowest and the highest accuracy under FGSM at 3."""
+    values = [one["FGSM 3"] for one in rows if one.get("FGSM 3") is not None]
+    if not values:
+        return {}
+    return {"lowest": {"FGSM 3": min(values)}, "highest": {"FGSM 3": max(values)}}
+
+
+def best_means(records: side.Records, others: side.Records, scale: str) -> side.Values:
+    """Figure 8: the best mean accuracy under FGSM and PGD at 3 and 8, here and in the robustness dataset."""
+    theirs = expr.Expression(
+        items.paper("nas-robbench-201", scale).items["figure 8"].panels[""][0].options["by"]
+    )
+    found: side.Values = {}
+    here = [
+        sum(one[name] for name in COLUMNS_6) / len(COLUMNS_6)
+        for one in networks(records, scale)
+        if all(name in one for name in COLUMNS_6)
+    ]
+    there = [
+        float(theirs(one)) for one in side.of_first_set(others) if {*theirs.names} <= one["metrics"].keys()
+    ]
+    for name, values in zip(BEST_MEANS, (here, there), strict=True):
+        if values:
+            found[name] = {"best mean": max(values)}
+    return found
+
+
 def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     rows = networks(records, scale)
     paper = items.paper("nas-robbench-201", scale)
     kernels = [name for name in paper.columns if "kernel" in name]
-    pairs = itertools.combinations(COLUMNS_1[:3], 2)
+    pairs, shares = itertools.combinations(COLUMNS_1[:3], 2), medians(rows)
     compared = {
         **{f"network {place}": one for place, one in enumerate(rows)},
         **best_by_none(rows),
-        **with_corruptions(rows),
+        **{name: {**row, **shares.get(name, {})} for name, row in with_corruptions(rows).items()},
         **of_kernels(rows, kernels),
         **best_ten(rows),
         "mean robust accuracy": across_sets(records, scale),
         **made["table 2"].ours,
         "Spearman": {f"{one} and {other}": side.correlation(rows, one, other) for one, other in pairs},
+        "ranks by clean and by PGD 8": of_rank(rows),
+        **extremes(rows),
+        **made["best means"].ours,
     }
-    return [side.tested(words, tests, compared) for words, tests in paper.claims]
+    printed_rows = of_paper()
+    return [
+        side.beside(side.tested(words, tests, compared), side.tested(words, tests, printed_rows))
+        for words, tests in paper.claims
+    ]
+
+
+def of_paper() -> side.Values:
+    """The printed values that claims compare."""
+    tables = {number: printed.read(f"{PRINTED}-{number}") for number in (1, 2, 5, 6, 7)}
+    pairs = {
+        f"{one} and {other}": tables[1][one][other] for one, other in itertools.combinations(COLUMNS_1[:3], 2)
+    }
+    known = extremes([*tables[5].values(), *tables[7].values()])
+    return {**tables[2], **tables[5], **tables[6], "Spearman": pairs, **known, **BEST_MEANS}
 
 
 def with_corruptions(rows: Sequence[dict[str, Any]]) -> side.Values:
@@ -208,6 +287,12 @@ def tables(
             6, "rank correlations with attacks", with_corruptions(rows), COLUMNS_6, show=correlation
         ),
         "table 7": table(7, "found without training", without_training(records, scale), COLUMNS_7),
+        "best means": side.PaperTable(
+            "Best mean accuracy under FGSM and PGD (figure 8)",
+            BEST_MEANS,
+            best_means(records, others or [], scale),
+            ("best mean",),
+        ),
     }
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from rbtools.papers import items, packaged
 from rbtools.papers import sidebyside as side
+from rbtools.papers.estimates import Estimate
 from rbtools.papers.prbench_scores import WEIGHTINGS, composite, half_widths, medians
 from rbtools.papers.printed import fractions
 
@@ -171,19 +172,13 @@ def for_figures(records: side.Records) -> side.Records:
 
 def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Claim]:
     """The claims on tables 4, 5 and 12 use the first pair of data set and network, and the claims on figure 6
-    use medians over all pairs. Where the paper's own tables contradict a claim, the claim says so."""
+    use medians over all pairs."""
     rows = rows_of(records, scale)
     pairs = dict.fromkeys(map(pair, records))
     mine = claims_of(
         of_group(rows, first_pair(records)), [of_group(rows, one) for one in pairs], IMAGES[scale]
     )
-    contradicted = {claim.words: claim.found for claim in claims_of(printed_rows()) if not claim.holds}
-    return [
-        claim._replace(found=f"{claim.found}; in the paper's own tables: {contradicted[claim.words]}")
-        if claim.words in contradicted
-        else claim
-        for claim in mine
-    ]
+    return list(map(side.beside, mine, claims_of(printed_rows())))
 
 
 def claims_of(
@@ -206,15 +201,12 @@ def claims_of(
     # The paper's table 12 has another run of TRADES than table 4.
     if "TRADES" in rows:
         compared.setdefault(TRADES_12, compared["TRADES"])
-    errors: side.Values = {}
     if images is not None:
-        errors = {
-            name: {**half_widths(row, images, SHARES), **spread.get(name, {})}
-            for name, row in compared.items()
-        }
-    return [
-        side.tested(words, tests, compared, errors) for words, tests in items.paper("prbench", "full").claims
-    ]
+        for name, row in compared.items():
+            for column, half in {**half_widths(row, images, SHARES), **spread.get(name, {})}.items():
+                if half is not None and (value := row[column]) is not None:
+                    row[column] = Estimate(value, value - half, value + half)
+    return [side.tested(words, tests, compared) for words, tests in items.paper("prbench", "full").claims]
 
 
 def at(rows: side.Rows, name: str, column: str) -> float | None:

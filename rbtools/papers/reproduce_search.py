@@ -18,7 +18,7 @@ import click
 
 from rbtools.cli import python_calls
 from rbtools.cli.streams import MemoryStreams
-from rbtools.papers import printed
+from rbtools.papers import estimates, printed
 from rbtools.papers import sidebyside as side
 from rbtools.plain_files import streamed
 
@@ -89,7 +89,10 @@ def rows(
             (record,) = python_calls.call("search", [SEARCHES[name]], asked, MemoryStreams())
             section = record["search"]["looked_up"]["table"]
             found.setdefault("best there is", columns_of(paper, section["optima"]))
-            means = {metric: one["mean"] for metric, one in section["metrics"].items()}
+            means = {
+                metric: estimates.Estimate(one["mean"], *one.get("ci95", [one["mean"]] * 2))
+                for metric, one in section["metrics"].items()
+            }
             found[f"{name} on {label}"] = columns_of(paper, means)
             click.echo(f"{name} on {label}: {objective} {means[objective]:.4f}", err=True)
     return found

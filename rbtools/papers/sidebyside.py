@@ -19,6 +19,7 @@ from typing import IO, Any, Literal, NamedTuple
 import click
 import orjson
 
+from rbtools.papers import estimates
 from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
@@ -71,6 +72,8 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
     tenth. The history of a training run is kept if metrics were measured during training or if the output is
     an iterate, as in algorithm 1. If `confidences` is true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
+    if under_fgsm := dict(filter(None, map(_confidence, record.get("evals") or ()))):
+        kept["confidences"] = under_fgsm
     train = record.get("train")
     if isinstance(train, dict) and _TRACKED.isdisjoint({*train.get("history", ()), *train}):
         kept["train"] = {name: value for name, value in train.items() if name != "history"}
@@ -82,6 +85,15 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
         or (confidences and entry["metric"] == "acc")
     ]
     return kept | ({"evals": entries} if entries else {})
+
+
+def _confidence(entry: Mapping[str, Any]) -> tuple[str, list[float | None]] | None:
+    """The metric of clean accuracy or FGSM with its mean confidences, if it has any: of correct and of wrong
+    predictions, and of class 0 on images of class 0."""
+    means = (entry.get("detail") or {}).get("confidence")
+    if not means or entry["metric"].partition(".")[0] not in ("acc", "fgsm"):
+        return None
+    return entry["metric"], [*means["prediction"], means["label"][0][0]]
 
 
 def read(stream: Iterable[str | bytes]) -> Records:
@@ -242,15 +254,15 @@ class Excerpt(NamedTuple):
 Tables = Mapping[str, Any]  # a `PaperTable` or `Excerpt` for each number of the paper, such as `table 1`
 
 
-def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows, errors: Rows | None = None) -> Claim:
+def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     """The claim that all comparisons of values in a table are true.
 
     `{"AA": ["PGD,MART > ERM"]}` compares rows in the column AA, and `{"CVaR": ["PGD20 > CW20 by 0.1"]}`
     compares columns in the row CVaR. `by -0.1` tolerates that the first is lower by .1. `>=` is also true for
     equal values. `<= 0.02` is true for a value of at most 0.02. Several names are separated by commas, and a
     name may be a pattern with wildcards that matches rows. A number on the left or on the right stands for
-    itself. `errors` contains half of the 95 % interval of each value: a difference within the interval of the
-    difference decides nothing.
+    itself. A difference of values with intervals (`Estimate`) whose own interval contains the limit decides
+    nothing.
     """
     found: dict[str, list[str]] = {"right": [], "wrong": [], "equal": [], "near": []}
     most, lacking = (-math.inf, ""), 0
@@ -264,15 +276,23 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows, errors: R
                 lacking += 1
                 continue
             named = [one for one in both if not _NUMBER.fullmatch(one)]
-            error = math.hypot(*(_value(one, at, errors or {}) or 0.0 for one in named))
-            gap = low - high if sign == "<=" else high - low - float(by or 0)
-            told = f"{high:.4g}, limit {low:g}" if sign == "<=" else f"{high:.4g} and {low:.4g}"
-            most = max(most, (high, told)) if sign == "<=" else (high, told)
+            if sign == "<=":
+                told = f"{estimates.text(high)}, limit {low:g}"
+                most = max(most, (estimates.ends(high)[1], told))
+                start, end = estimates.of_difference(low, high)
+            else:
+                told = f"{estimates.text(high)} and {estimates.text(low)}"
+                most = (high, told)
+                least = float(by or 0) - 1e-12 * bool(by)  # .41 - .2 is below .21 by rounding
+                start, end = (one - least for one in estimates.of_difference(high, low))
             # Two equal measurements decide nothing, but a value that equals a limit does not exceed it.
             strict = sign == ">" and not by
-            state = "equal" if strict and high == low and len(named) == 2 else "near"
-            if state == "near" and (not error or abs(gap) > error):
-                state = "wrong" if gap < 0 or (strict and gap == 0) else "right"
+            if strict and high == low and len(named) == 2:
+                state = "equal"
+            elif start < 0 <= end:
+                state = "near"
+            else:
+                state = "wrong" if end < 0 or (strict and end == 0) else "right"
             of_many = at in rows or len(tests) > 1 or "," in place
             name = f"{at}: {' and '.join(named)}" if of_many else " and ".join(named)
             found[state].append(f"{name} ({told})" if state == "wrong" else name)
@@ -281,9 +301,9 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows, errors: R
         return Claim(words, None, "not measured here")
     holds = False if found["wrong"] else None if found["equal"] or found["near"] else True
     if count == 1 or sign == "<=":
-        return Claim(words, holds, most[1] + ", within the sampling error" * bool(found["near"]))
+        return Claim(words, holds, most[1])
     measured = f"all {count}" + (f" of {count + lacking} that are measured" if lacking else "")
-    reasons = {"wrong": "not so", "equal": "equal", "near": "within the sampling error"}
+    reasons = {"wrong": "not so", "equal": "equal", "near": "within the interval"}
     texts = [f"{reason} for {_listed(found[one])}" for one, reason in reasons.items() if found[one]]
     return Claim(words, holds, texts[0] if texts else measured)
 
@@ -292,6 +312,15 @@ def _listed(names: Sequence[str], most: int = 12) -> str:
     """At most `most` of the names, and the number of the others."""
     others = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + others
+
+
+def beside(claim: Claim, printed: Claim) -> Claim:
+    """The claim on our values; `found` also says whether it agrees with the values that the paper prints, as
+    far as these have its rows and columns."""
+    if printed.holds is None:
+        return claim
+    told = printed.verdict if printed.holds else f"{printed.verdict}, {printed.found}"
+    return claim._replace(found=f"{claim.found}; on the printed values it {told}")
 
 
 _COMPARISON = re.compile(r"(.+) (>|>=|<=) (.+?)(?: by (-?[\d.]+))?")

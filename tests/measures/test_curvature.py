@@ -130,6 +130,25 @@ def deep(activation: type[nn.Module]) -> nn.Sequential:
     return model.eval()
 
 
+@pytest.mark.parametrize(("activation", "same"), [(nn.ReLU, True), (nn.Tanh, False)])
+def test_wci_does_not_change_if_layers_are_rescaled_and_the_network_is_the_same(
+    activation: type[nn.Module], same: bool
+) -> None:
+    """Section 2.2 of the paper on the index. Behind Tanh the network, and so the index, is another one."""
+    before, after = deep(activation), deep(activation)
+    with torch.no_grad():
+        for number, factor in ((0, 8.0), (2, 0.25), (4, 0.5)):  # convolutions without biases
+            after[number].weight *= factor
+    batch = batch_of()
+    assert torch.allclose(before(batch.images), after(batch.images), rtol=1e-4) == same
+    (index, trace), (other, changed) = (named("wci", model, batch).values() for model in (before, after))
+    assert (other.value == pytest.approx(index.value, rel=1e-4)) == same
+    assert changed.value != pytest.approx(trace.value, rel=0.1)  # which is not scaled by the weights
+    layers = [found.more["layers"]["0"] for found in (index, other)]
+    assert layers[1]["norm2"] == pytest.approx(64 * layers[0]["norm2"])
+    assert (layers[1]["trace"] == pytest.approx(layers[0]["trace"] / 64, rel=1e-4)) == same
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 @pytest.mark.slow
 def test_wci_with_its_default_probes_is_that_of_the_exact_traces(activation: type[nn.Module]) -> None:

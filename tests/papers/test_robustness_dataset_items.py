@@ -10,6 +10,7 @@ import pytest
 
 from rbtools.papers import figures_of_papers, items, pipes, printed, recipes, reproduce_search, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
+from rbtools.papers.estimates import Estimate
 from rbtools.papers.recipes import Setting
 from rbtools.spaces import nasbench201
 from tests.runner import lines
@@ -21,7 +22,7 @@ SETS = ("cifar10", "cifar100", "imagenet16-120")
 
 def record(place: int, index: int, dataset: str = "cifar10") -> dict[str, Any]:
     """Clean accuracy rises with the place, accuracy under attacks falls, that under corruptions is highest
-    at the third."""
+    at the third. `test_metric_names` holds that the recipe makes these metrics."""
     metrics = {"acc": 0.5 + 0.03 * place}
     for attack, distances in DISTANCES.items():
         metrics |= {f"{attack}.{eps}": 0.45 - 0.02 * place - 0.001 * min(eps, 9) for eps in distances}
@@ -142,3 +143,71 @@ def test_the_best_twenty_have_their_operations_counted_by_edge() -> None:
     assert found["edge 2"]["nor_conv_3x3"] == found["edge 4"]["nor_conv_3x3"] == 0
     assert all(sum(found[f"edge {edge}"].values()) == 20 for edge in range(1, 7))
     assert jung.best_twenty(records[:20]) == {}
+    # Figure 29, bottom: the same by accuracy under corruptions, which is turned round here.
+    for record in records:
+        record["metrics"]["corrupt.mean"] = 1 - record["metrics"]["fgsm.1"]
+    turned = jung.best_twenty(records, jung.under_corruptions, " by corruptions")
+    assert turned["edge 2 by corruptions"]["nor_conv_3x3"] == 20
+    assert turned["edge 4 by corruptions"]["nor_conv_3x3"] == 18  # so many cells have both
+
+
+def test_the_best_network_is_compared_with_its_neighbours() -> None:
+    jung.networks(RECORDS, "full")
+    rows = jung.of_classes(RECORDS)
+    found = jung.around_best(rows)
+    assert found["#13714"]["clean"] == 0.5 + 0.03 * (len(INDICES) - 1)
+    assert found["edge 1 to skip_connect"] == rows[6697] and found["edge 1 to none"] == rows[42]
+    # All neighbours have less clean accuracy and more under attack; a third cell has more under corruptions.
+    assert found["neighbours"] == {"with more under attack and less clean": len({*NEIGHBOURS[:6]})}
+    traded = {**rows, 42: {**rows[42], "under attack": 0.0}}
+    assert jung.around_best(traded)["neighbours"] == {
+        "with more under attack and less clean": len({*NEIGHBOURS[:6]}) - 1
+    }
+    assert jung.around_best({13714: rows[13714]}) == jung.around_best({42: rows[42]}) == {}
+    told = {claim.words: claim for claim in jung.claims(RECORDS, "full", {})}
+    worse = "every change of one operation makes #13714 less accurate on clean images and under corruptions"
+    assert told[worse].holds is False and "edge 1 to none (0.18 and 0.42)" in told[worse].found
+
+
+def test_ranks_under_corruptions_are_compared_pair_by_pair() -> None:
+    orders = {"fog": (1, 2, 3, 4, 5), "snow": (1, 2, 3, 4, 5), "frost": (5, 4, 3, 2, 1)}
+    orders["contrast"] = (2, 1, 4, 5, 3)  # seven of ten pairs are in the order of fog, three in that of frost
+    records = [
+        {"arch": {}, "metrics": {f"corrupt.{name}.3": order[at] / 5 for name, order in orders.items()}}
+        for at in range(5)
+    ]
+    value = jung.between_corruptions(records)["median |tau|"]
+    # |tau| is 1 of three pairs and (7 - 3) / 10 of three pairs.
+    assert isinstance(value, Estimate) and value == pytest.approx(0.7) and value.low < 0.7 < value.high
+    assert jung.between_corruptions([{"metrics": {"corrupt.fog.3": 0.5}}] * 4) == {}
+
+
+def test_confidences_follow_the_distance() -> None:
+    """In wrong predictions the confidence rises by .2 and falls by .1; in others it falls or is uneven."""
+    steps = {
+        "acc": (0.9, 0.0, 0.9),
+        "fgsm.0.5": (0.8, 0.3, 0.7),
+        "fgsm.2": (0.7, 0.5, 0.8),
+        "fgsm.16": (0.6, 0.4, 0.6),
+    }
+    records = [
+        {
+            "dataset": "digits",
+            "evals": [
+                {
+                    "metric": name,
+                    "detail": {"confidence": {"prediction": [right, wrong], "label": [[own, 0.0]]}},
+                }
+                for name, (right, wrong, own) in reversed(steps.items())
+            ],
+        }
+        for _ in range(6)
+    ]
+    found = jung.of_confidence([sidebyside.essential(record) for record in records])
+    assert found["confidence over the distance"] == {
+        "where correct": -1.0,
+        "of class 0 on its images": pytest.approx(-4 / 6),  # five of six pairs
+    }
+    assert found["confidence where wrong"] == pytest.approx({"rise": 0.2, "fall": 0.1})
+    assert jung.of_confidence([sidebyside.essential(record) for record in records[:5]]) == {}
+    assert jung.of_confidence(records) == {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rbtools.papers import estimates
 from rbtools.papers import sidebyside as side
+from rbtools.papers.estimates import Estimate
 
 
 def test_a_site_is_a_side_of_its_own_between_the_printed_values_and_ours() -> None:
@@ -63,19 +65,61 @@ def test_a_claim_compares_rows_in_columns_and_columns_in_rows() -> None:
     assert tested("Acc", "pgd > erm by -0.05") == (False, "0.8 and 0.9")
 
 
-def test_a_difference_within_its_interval_decides_nothing() -> None:
-    rows = {"pgd": {"Acc": 0.8, "AA": 0.5}, "erm": {"Acc": 0.9, "AA": 0.01}}
-    wide = {"pgd": {"Acc": 0.08}, "erm": {"Acc": 0.07}}  # together .106
+def test_a_claim_that_an_interval_leaves_open_is_undecided() -> None:
+    rows: side.Rows = {
+        "tau": {
+            "a": Estimate(0.5, 0.4, 0.6),
+            "b": Estimate(0.3, 0.1, 0.45),
+            "c": Estimate(0.1, -0.1, 0.3),
+            "d": Estimate(0.4, 0.1, 0.5),
+        }
+    }
 
-    def tested(place: str, comparison: str, errors: side.Rows = wide) -> tuple[bool | None, str]:
-        claim = side.tested("words", {place: [comparison]}, rows, errors)
+    def tested(*comparisons: str) -> tuple[bool | None, str]:
+        claim = side.tested("words", {"tau": comparisons}, rows)
         return claim.holds, claim.found
 
-    assert tested("Acc", "erm > pgd") == (None, "0.9 and 0.8, within the sampling error")
-    assert tested("Acc", "erm > pgd", {**wide, "pgd": {"Acc": 0.07}}) == (True, "0.9 and 0.8")
-    assert tested("Acc", "pgd <= 0.75") == (None, "0.8, limit 0.75, within the sampling error")
-    assert tested("Acc,AA", "pgd > erm") == (None, "within the sampling error for Acc: pgd and erm")
-    assert tested("Acc,AA", "erm > pgd") == (False, "not so for AA: erm and pgd (0.01 and 0.5)")
+    assert tested("a > 0") == (True, "0.5 [0.4, 0.6] and 0")
+    assert tested("c > 0") == (None, "0.1 [-0.1, 0.3] and 0")
+    assert tested("0 > a") == (False, "0 and 0.5 [0.4, 0.6]")
+    assert tested("a > d,c") == (None, "within the interval for tau: a and d")
+    assert tested("a > c") == (True, "0.5 [0.4, 0.6] and 0.1 [-0.1, 0.3]")
+    assert tested("c > a", "a > b") == (False, "not so for tau: c and a (0.1 [-0.1, 0.3] and 0.5 [0.4, 0.6])")
+    assert tested("a > c by 0.05") == (True, "0.5 [0.4, 0.6] and 0.1 [-0.1, 0.3]")
+    assert tested("a > c by 0.2") == (None, "0.5 [0.4, 0.6] and 0.1 [-0.1, 0.3]")
+    assert tested("c <= 0.3") == (True, "0.1 [-0.1, 0.3], limit 0.3")
+    assert tested("b,c <= 0.3") == (None, "0.3 [0.1, 0.45], limit 0.3")
+    assert tested("a <= 0.3") == (False, "0.5 [0.4, 0.6], limit 0.3")
+
+
+def test_a_claim_is_judged_on_the_printed_values_too() -> None:
+    ours, paper = {"a": {"AA": 0.5}, "b": {"AA": 0.3}}, {"a": {"AA": 0.2}, "b": {"AA": 0.3}}
+    tests = {"AA": ["a > b"]}
+
+    def beside(mine: side.Rows, printed: side.Rows) -> side.Claim:
+        return side.beside(side.tested("words", tests, mine), side.tested("words", tests, printed))
+
+    told = beside(ours, paper)
+    assert told.holds and told.found == "0.5 and 0.3; on the printed values it FAILS, 0.2 and 0.3"
+    assert beside({}, ours).found == "not measured here; on the printed values it holds"
+    assert beside(ours, {}) == side.tested("words", tests, ours)
+    # .41 and .2 of the paper differ by .21, but not their floats.
+    assert side.tested("words", {"AA": ["a > b by 0.21"]}, {"a": {"AA": 0.41}, "b": {"AA": 0.2}}).holds
+
+
+def test_intervals_of_means_and_medians_are_those_of_textbooks() -> None:
+    mean, median = estimates.mean([1.0, 2.0, 3.0, 4.0]), estimates.median(range(1, 16))
+    assert mean is not None and median is not None
+    # Student's t of 3 degrees of freedom is 3.182; the median of 15 is between the 4th and the 12th.
+    half = 3.182446 * (5 / 3 / 4) ** 0.5
+    assert (mean, mean.low, mean.high) == pytest.approx((2.5, 2.5 - half, 2.5 + half))
+    assert (median, median.low, median.high) == (8, 4, 12)
+    assert estimates.mean([1.0, 2.0]) is None and estimates.median([1.0] * 5) is None
+    rows = [{"a": value, "b": -value, "c": 1.0} for value in (0.1, 0.4, 0.2, 0.3)]
+    assert estimates.correlations(rows, "a", ["b", "c"]).keys() == {"b"}
+    assert (
+        estimates.correlations(rows, "a", ["b"])["b"] == -1.0 and estimates.correlations([], "a", ["b"]) == {}
+    )
 
 
 def test_means_are_over_the_records_of_a_row() -> None:

@@ -1,0 +1,93 @@
+"""Values of samples of networks with 95 % intervals, for the claims of papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from typing_extensions import Self
+
+RESAMPLES = 200
+
+
+class Estimate(float):
+    """A value with its 95 % interval. A comparison that the interval leaves open decides nothing."""
+
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float, high: float) -> Self:
+        made = super().__new__(cls, value)
+        made.low, made.high = low, high
+        return made
+
+
+def ends(value: float) -> tuple[float, float]:
+    """The ends of the interval; a value without an interval is both."""
+    return (value.low, value.high) if isinstance(value, Estimate) else (value, value)
+
+
+def of_difference(first: float, second: float) -> tuple[float, float]:
+    """The interval of `first - second`, as of independent numbers."""
+    if not (isinstance(first, Estimate) or isinstance(second, Estimate)):
+        return first - second, first - second
+    from rbtools.probabilistic import intervals
+
+    return intervals.square_and_add(first, ends(first), second, ends(second))
+
+
+def text(value: float) -> str:
+    low, high = ends(value)
+    return f"{value:.4g}" + (f" [{low:.4g}, {high:.4g}]" if isinstance(value, Estimate) else "")
+
+
+def correlations(
+    rows: Sequence[Mapping[str, float | None]],
+    first: str,
+    others: Sequence[str],
+    kind: Literal["kendall", "spearman"] = "kendall",
+    resamples: int = RESAMPLES,
+) -> dict[str, Estimate]:
+    """Rank correlations of a column with other columns, with bootstrap intervals over the rows; without those
+    for which the rows are too few or too much alike."""
+    import numpy as np
+
+    from rbtools.scoring import correlate
+
+    names = [first, *others]
+    numbers = np.array([correlate.floats([row.get(name) for name in names]) for row in rows], float)
+    if not len(numbers) or not others:
+        return {}
+    found = correlate.matrix(kind, names, numbers, [first], others, bootstrap=resamples)
+    assert found.low is not None and found.high is not None
+    three = zip(others, found.value[0], found.low[0], found.high[0], strict=True)
+    return {name: Estimate(*map(float, ends)) for name, *ends in three if not np.isnan(ends).any()}
+
+
+def mean(values: Sequence[float] | np.ndarray) -> Estimate | None:
+    """The mean with Student's interval; None for fewer than three values."""
+    import numpy as np
+
+    from rbtools.probabilistic import intervals
+
+    if len(values) < 3:
+        return None
+    centre = float(np.mean(values))
+    half = (
+        intervals.student_quantile(0.95, len(values) - 1) * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    )
+    return Estimate(centre, centre - half, centre + half)
+
+
+def median(values: Sequence[float]) -> Estimate | None:
+    """The median with its exact binomial interval; None for fewer than six values, which have none."""
+    from scipy import stats
+
+    if len(values) < 6:
+        return None
+    ordered, place = sorted(values), int(stats.binom.ppf(0.025, len(values), 0.5))
+    return Estimate(
+        (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2, ordered[place - 1], ordered[-place]
+    )
