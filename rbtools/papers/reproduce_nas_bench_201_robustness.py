@@ -166,7 +166,8 @@ def of_classes(records: side.Records) -> dict[int, side.Row]:
 
 
 def around_best(rows: Mapping[int, side.Row]) -> side.Values:
-    """Figure 30: #13714, its neighbours, and how many of these trade clean accuracy for robust accuracy."""
+    """Figure 30: #13714, its neighbours, and how many of these trade clean accuracy for robust accuracy. A
+    count of 0 is left out if some neighbours are missing."""
     index, cells = 13714, nasbench201.cells()
     found: side.Values = {}
     for place, other in enumerate(nasbench201.neighbours(index)):
@@ -182,11 +183,10 @@ def around_best(rows: Mapping[int, side.Row]) -> side.Values:
         if (_gap(row["under attack"], best["under attack"]) or 0.0) > 0.0
         and (_gap(best["clean"], row["clean"]) or 0.0) > 0.0
     ]
-    return {
-        f"#{index}": best,
-        **found,
-        "neighbours": {"with more under attack and less clean": float(len(traded))},
-    }
+    result = {f"#{index}": best, **found}
+    if traded or len(found) == len(nasbench201.neighbours(index)):
+        result["neighbours"] = {"with more under attack and less clean": float(len(traded))}
+    return result
 
 
 def between_corruptions(records: side.Records) -> side.Row:

@@ -163,6 +163,10 @@ def test_the_best_network_is_compared_with_its_neighbours() -> None:
     assert jung.around_best(traded)["neighbours"] == {
         "with more under attack and less clean": len({*NEIGHBOURS[:6]}) - 1
     }
+    best = {**rows[13714], "clean": 0.0}
+    assert "neighbours" not in jung.around_best({**rows, 13714: best})  # 18 of 24 are missing
+    every = {nasbench201.classes()[index]: rows[42] for index in NEIGHBOURS} | {13714: best}
+    assert jung.around_best(every)["neighbours"] == {"with more under attack and less clean": 0}
     assert jung.around_best({13714: rows[13714]}) == jung.around_best({42: rows[42]}) == {}
     told = {claim.words: claim for claim in jung.claims(RECORDS, "full", {})}
     worse = "every change of one operation makes #13714 less accurate on clean images and under corruptions"
