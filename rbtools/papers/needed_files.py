@@ -22,6 +22,7 @@ class NeededFile(NamedTuple):
 
 def check(name: str, setting: Setting) -> None:
     """Raise RbError, which lists the missing files, if a reproduction at full scale lacks files."""
+    recipes.check_scale(name, setting)
     if setting.scale not in packaged.FULL:
         return
     lacking = [one for one in _needed(name, setting) if not Path(one.path).exists()]

@@ -73,7 +73,8 @@ class Setting:
         return {name: _Given(text) for name, text in words.items()}
 
 
-def pipe(name: str, setting: Setting) -> Pipe:
+def check_scale(name: str, setting: Setting) -> None:
+    """Raise RbError if the recipe lacks the scale, or the scale needs images of the user."""
     recipe = packaged.read(f"recipes/{name}.yaml")
     scales = recipe.get("scales", _SCALES)
     if setting.scale not in scales:
@@ -83,6 +84,11 @@ def pipe(name: str, setting: Setting) -> Pipe:
             "the scale small trains on your images. Name them: --dataset imagefolder:PATH (with make,"
             " DATASET=imagefolder:PATH), or cifar10 if --data contains it."
         )
+
+
+def pipe(name: str, setting: Setting) -> Pipe:
+    check_scale(name, setting)
+    recipe = packaged.read(f"recipes/{name}.yaml")
     return _Reader(setting.scale, recipe.get("pipes", {})).stages(recipe["pipe"], _words(recipe, setting))
 
 
