@@ -181,10 +181,12 @@ def _grouped(axes: Axes, points: Points, groups: Mapping[str, Sequence[int]], op
             f"--colour {option} has {len(groups)} different values, and {MOST_GROUPS} can be told apart."
             " Use a number, or fewer records (--where)."
         )
-    for text, look in style.look(sorted(groups)).items():
-        size = 22 if len(groups[text]) <= 200 else 8
-        own = {"color": look["color"], "marker": look["marker"], "s": size}
-        _dots(axes, points, groups[text], label=words.label(text), **own)
+    names = [*groups] if groups.keys() <= style.METHODS.keys() else sorted(groups)
+    for text, look in style.look(names).items():
+        # Outlines, because filled points would cover those of earlier groups.
+        own = {"facecolors": "none", "edgecolors": look["color"], "linewidths": 0.9, "marker": look["marker"]}
+        size = 22 if len(points.x) <= 60 else 12 if len(points.x) <= 600 else 6
+        _dots(axes, points, groups[text], label=words.label(text), s=size, **own)
 
 
 def _at_2_and_5(value: float, _: object = None) -> str:

@@ -33,10 +33,13 @@ _WORDS = {
     "cinic10": "CINIC-10",
     "svhn": "SVHN",
     "mnist": "MNIST",
+    "imagenet50": "ImageNet-50",
     "fashionmnist": "Fashion-MNIST",
     "imagenet16-120": "ImageNet16-120",
     "tinyimagenet": "Tiny ImageNet",
     "resnet18": "ResNet-18",
+    "preactresnet18": "PreActResNet-18",
+    "simplecnn": "SimpleCNN",
     "resnet34": "ResNet-34",
     "vgg19": "VGG-19",
     "wrn-28-10": "WRN-28-10",
@@ -44,7 +47,8 @@ _WORDS = {
 }
 # The parts of a measure's name. The Frobenius norm and the Hessian of the weights are usual and not named.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
-_OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
+_OF_MEASURES = {"fro": "", "weight": "", "lmax": "λmax", "labs": "|λ|max"}
+_PLACES = {"init": "untrained", "trained": "trained", "train": "train", "test": "test"}
 
 
 class _Labels(dict[str, str]):
@@ -103,7 +107,12 @@ def _words(text: str) -> str:
     measure, *rest = text.split(".")
     if heading == text and measure in _MEASURES:  # a kernel may be computed on attacked images
         of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
-        said = " ".join(filter(None, [_MEASURES[measure], *(_OF_MEASURES.get(part, part) for part in of)]))
+        parts = (_OF_MEASURES.get(part, part) for part in of if part not in _PLACES)
+        said = " ".join(filter(None, [_MEASURES[measure], *parts]))
+        places = [_PLACES[part] for part in of if part in _PLACES]
+        if measure == "hessian":  # its name lacks weights and split if they are the usual ones
+            places = places or ["trained", "train"]
+        said += f" ({', '.join(places)})" if places else ""
         return f"{said}, {_words(attack)}" if attack else said
     return heading
 
