@@ -93,12 +93,22 @@ def reason(error: RbError) -> str:
     return head + lacking
 
 
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Without the garbage collector, which would visit the objects of all records again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) -> Figure:
     """The figure of a panel, `width` inches wide. The first call reads the file `records`, if any. Raises
     RbError if a tool fails."""
     files = [] if records is None else [str(records)]
     memory = MemoryStreams()
-    with warnings.catch_warnings():
+    with without_collection(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # users see them when they run the command lines on the page
         for call in calls[:-1]:
             memory = MemoryStreams(python_calls.call(call.tool, [*call.words, *files], call.options, memory))
@@ -195,16 +205,6 @@ class FigureCall(Call):
 
     def __call__(self, run: Run) -> dict[str, str]:
         return draw(self.item, self.folder, self.width)
-
-
-@contextlib.contextmanager
-def without_collection() -> Iterator[None]:
-    """Without the garbage collector, which would visit all objects of the records again and again."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @cache

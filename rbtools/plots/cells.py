@@ -155,7 +155,7 @@ def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
     for place, cell in enumerate(ops):
         others = [(numbers[at], other) for at, other in enumerate(ops) if at != place]
         apart = [f"{nasbench201.edit_distance(cell, other)} to #{number}" for number, other in others]
-        below.append(f"edit distance {', '.join(apart)}")
+        below.append(f"edit distance {', '.join(dict.fromkeys(apart))}")
     return _graphs(cells, titles, below)
 
 

@@ -124,12 +124,12 @@ def _names(names: Sequence[str], width: float) -> list[str]:
         return [words.label(name) for name in names]
     families = []
     for name in names:
-        of_set, colon, metric = name.rpartition(":")
+        of_set, _, metric = name.rpartition(":")
         parts = words.with_number(metric)
         families.append(
             words.label(metric)
             if parts is None
-            else words.label(of_set) + colon + words.family(metric, parts.over)
+            else f"{words.label(of_set)} {words.family(metric, parts.over)}".strip()
         )
     return [name if name != before else "" for before, name in zip(["", *families], families, strict=False)]
 
@@ -137,4 +137,4 @@ def _names(names: Sequence[str], width: float) -> list[str]:
 def _written(value: float) -> str:
     if np.isnan(value):
         return ""
-    return f"{value:.2f}".replace("-", "−").replace("0.", ".").replace("1.00", "1")
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−").replace("0.", ".").replace("1.00", "1")

@@ -176,8 +176,8 @@ def level(figures: Sequence[Figure]) -> None:
     for figure, high, height in single:
         before, more = figure.get_figheight(), most - height
         figure.set_figheight(before + more)
-        for axes in figure.axes:
-            box = axes.get_position(original=True)
+        boxes = [axes.get_position(original=True) for axes in figure.axes]
+        for axes, box in zip(figure.axes, boxes, strict=True):
             ends = (at * before + (more if at > high - 1e-3 else 0.0) for at in box.intervaly)
             low, top = (end / (before + more) for end in ends)
             axes.set_position(Bbox([[box.x0, low], [box.x1, top]]))

@@ -51,6 +51,9 @@ _OF_MEASURES = {"fro": "", "weight": "", "lmax": "λmax", "labs": "|λ|max"}
 _PLACES = {"init": "untrained", "trained": "trained", "train": "train", "test": "test"}
 
 
+_SIGN = re.compile(r"(?<![=!<>])=(?!=)")  # between a name, which may be a condition, and its words
+
+
 class _Labels(dict[str, str]):
     """The labels of the user by name. `asked` contains all names that the figure has."""
 
@@ -74,8 +77,10 @@ def own(labels: Sequence[str]) -> Iterator[None]:
     if several := next((text for text in labels if re.search(";[^;=]+=", text)), None):
         forms = " ".join(f"--label '{one.strip()}'" for one in several.split(";") if one.strip())
         raise RbError(f"--label is '{several}'. Give the option once for each name: {forms}.")
-    pairs = [text.partition("=") for text in labels]
-    if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
+    pairs = [_SIGN.sub("\0", text, count=1).partition("\0") for text in labels]
+    if wrong := [
+        (name + "=" * len(sign)).strip() for name, sign, text in pairs if not (name.strip() and text.strip())
+    ]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
     mine = _Labels({name.strip(): tidy(text) for name, _, text in pairs})
     token = _OWN.set(mine)
