@@ -17,19 +17,21 @@ Record = dict[str, Any]
 Details = dict[str, list[dict[str, Any]]]  # maps a metric to the details of the records that have them
 
 
-def _are_shares(values: object, *shape: int) -> bool:
-    """Whether `values` are nested lists of this shape with numbers of at least 0. The numbers of thousands of
-    records are checked as arrays, because this takes a tenth of the time."""
-    try:
-        numbers = np.array(values)
-    except ValueError:  # the lists are not equally long
+def _are_shares(values: object, count: int) -> bool:
+    if not isinstance(values, list) or len(values) != count:
         return False
-    known = isinstance(values, list) and numbers.shape == shape and numbers.dtype.kind in "iuf"
-    return known and bool(((numbers >= 0) & (numbers < 2**53)).all())
+    return all(type(value) in (int, float) and 0 <= value < 2**53 for value in values)
 
 
 def _are_square(matrix: object) -> bool:
-    return isinstance(matrix, list) and matrix != [] and _are_shares(matrix, len(matrix), len(matrix))
+    """Whether this is a square matrix of shares. It is checked as an array, because thousands of records have
+    a dozen matrices each."""
+    try:
+        numbers = np.array(matrix)
+    except ValueError:  # the rows are not equally long
+        return False
+    square = numbers.ndim == 2 and len(set(numbers.shape)) == 1 and numbers.dtype.kind in "iuf"
+    return square and bool(((numbers >= 0) & (numbers < 2**53)).all())
 
 
 def _has_confidence(detail: dict[str, Any]) -> bool:
