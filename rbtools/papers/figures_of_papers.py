@@ -122,7 +122,7 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
     kind = " ".join([*last.words, last.options.get("view", "")]).strip()
     if kind in FEWEST and (count := int(str(drawn.get_label()))) < FEWEST[kind]:
         found = words.counted(count, "network")
-        raise RbError(f"There is only {found}, and this figure needs {FEWEST[kind]} to show anything.")
+        raise RbError(f"It would show {found}, and needs {FEWEST[kind]} to say anything.")
     return drawn
 
 
@@ -212,8 +212,25 @@ def _matches(metric: str, names: tuple[str, ...]) -> bool:
     return any(fnmatchcase(metric, one) for one in names)
 
 
+def metrics_of(item: Item) -> tuple[str, ...]:
+    """The metrics and patterns whose details a figure shows."""
+    return tuple(one for calls in item.panels.values() for one in calls[-1].options["metric"].split(","))
+
+
+# A metric and the details after it. There is no brace between them, so they are of the same entry.
+_DETAIL = re.compile(
+    rb'("metric":"([^"\\]*)"[^"{}]*(?:"[^"\\]*"[^"{}]*)*),"detail":\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}'
+)
+
+
+def without_details(line: bytes, names: tuple[str, ...]) -> bytes:
+    """The line of a record without the details of metrics that match none of the names: parsing them would
+    take most of the time."""
+    return _DETAIL.sub(lambda found: found[0] if _matches(found[2].decode(), names) else found[1], line)
+
+
 def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
-    names = tuple(one for calls in item.panels.values() for one in calls[-1].options["metric"].split(","))
+    names = metrics_of(item)
     shown = (item.detail, "images", "stored")
     entries = [
         {
@@ -254,7 +271,9 @@ class PaperRun:
                 for item in self.paper.items.values()
                 if item.detail and not of
             ]
-            for record in side.each(stream):
+            # An excerpt shows the confidences on clean images.
+            names = ("acc", *(name for item, _ in details for name in metrics_of(item)))
+            for record in side.each(without_details(line, names) for line in stream):
                 # An excerpt shows the layout of the first record's confidences.
                 found.append(side.essential(record, confidences=not found))
                 for item, file in details:

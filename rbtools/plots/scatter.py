@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 MOST_GROUPS = 16  # the number of distinguishable colours and shapes
+_OUTLINED = 60  # more points of groups are outlines, because filled points would cover earlier groups
 _NAMED = 20  # the most points with names beside them
 
 
@@ -182,11 +183,13 @@ def _grouped(axes: Axes, points: Points, groups: Mapping[str, Sequence[int]], op
             " Use a number, or fewer records (--where)."
         )
     names = [*groups] if groups.keys() <= style.METHODS.keys() else sorted(groups)
+    count = len(points.x)
     for text, look in style.look(names).items():
-        # Outlines, because filled points would cover those of earlier groups.
-        own = {"facecolors": "none", "edgecolors": look["color"], "linewidths": 0.9, "marker": look["marker"]}
-        size = 22 if len(points.x) <= 60 else 12 if len(points.x) <= 600 else 6
-        _dots(axes, points, groups[text], label=words.label(text), s=size, **own)
+        own = {"marker": look["marker"], "color": look["color"], "s": 22}
+        if count > _OUTLINED:
+            own = {"marker": look["marker"], "edgecolors": look["color"], "s": 12 if count <= 600 else 6}
+            own |= {"facecolors": "none", "linewidths": 0.9}
+        _dots(axes, points, groups[text], label=words.label(text), **own)
 
 
 def _at_2_and_5(value: float, _: object = None) -> str:

@@ -149,8 +149,8 @@ def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance()
     assert [tick.get_text() for tick in over.get_xticklabels()] == ["0", "1", "255"]
 
 
-def test_methods_are_outlines_that_hide_no_other_in_the_order_of_all_figures() -> None:
-    some = [trained(method, acc=0.5, aa=0.1) for method in ("trades", "erm", "pgd")]
+def test_many_points_of_methods_are_outlines_that_hide_no_other() -> None:
+    some = [trained(method, acc=0.5, aa=0.1) for method in ("trades", "erm", "pgd") for _ in range(21)]
     figure = drawn("scatter", some, y="aa", colour="train.method")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "PGD", "TRADES"]
     assert all(len(points.get_facecolors()) == 0 for points in figure.axes[0].collections)
