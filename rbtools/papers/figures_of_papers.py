@@ -59,7 +59,7 @@ class Made(NamedTuple):
 
 # The kinds of figures that show distributions, orders or correlations of networks, and the least number of
 # networks for which they show anything.
-FEWEST = dict.fromkeys(("box", "cells grid", "heatmap", "hist", "ranks", "scatter"), 6)
+FEWEST = {**dict.fromkeys(("box", "heatmap", "hist", "ranks", "scatter"), 6), "cells grid": 4}
 
 # Maps the beginning of a missing metric's name, or of the message about missing details, to the command that
 # makes it.
