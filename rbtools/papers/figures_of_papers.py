@@ -9,13 +9,15 @@ the same command, so an interrupted run resumes.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +33,7 @@ from rbtools.pages import templates
 from rbtools.papers import items
 from rbtools.papers import sidebyside as side
 from rbtools.papers.items import Item, PanelCall
-from rbtools.plots import base, renderer, style
+from rbtools.plots import base, renderer, style, words
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ class Made(NamedTuple):
         """Whether the item contains results of ours; a table may contain only the paper's values."""
         return self.done and (self.table is None or self.table.found)
 
+
+# The kinds of figures that show distributions, orders or correlations of networks, and the least number of
+# networks for which they show anything.
+FEWEST = {**dict.fromkeys(("box", "heatmap", "hist", "ranks", "scatter"), 6), "cells grid": 4}
 
 # Maps the beginning of a missing metric's name, or of the message about missing details, to the command that
 # makes it.
@@ -87,12 +93,22 @@ def reason(error: RbError) -> str:
     return head + lacking
 
 
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Without the garbage collector, which would visit the objects of all records again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) -> Figure:
     """The figure of a panel, `width` inches wide. The first call reads the file `records`, if any. Raises
     RbError if a tool fails."""
     files = [] if records is None else [str(records)]
     memory = MemoryStreams()
-    with warnings.catch_warnings():
+    with without_collection(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # users see them when they run the command lines on the page
         for call in calls[:-1]:
             memory = MemoryStreams(python_calls.call(call.tool, [*call.words, *files], call.options, memory))
@@ -103,6 +119,10 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
     if memory.result is None:
         raise RbError("There are no records to draw.")
     drawn: Figure = memory.result
+    kind = " ".join([*last.words, last.options.get("view", "")]).strip()
+    if kind in FEWEST and (count := int(str(drawn.get_label()))) < FEWEST[kind]:
+        found = words.counted(count, "network")
+        raise RbError(f"It would show {found}, and needs {FEWEST[kind]} to say anything.")
     return drawn
 
 
@@ -132,6 +152,8 @@ def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
         if x > 1.001 * width:
             rows, x = [*rows, []], panel[1].get_figwidth()
         rows[-1].append(panel)
+    for row in rows:
+        renderer.level([figure for _, figure in row])
     with style.applied():
         whole = renderer.blank(width)
         legend, sharing = renderer.share_legend(whole, [figure for _, figure in panels])
@@ -155,7 +177,7 @@ def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
 
 def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
     """Write the files of a figure, `width` inches wide. Returns the reason for each panel that cannot be
-    drawn. `folder` is the folder of the paper's figures."""
+    drawn, which takes the place of the panel. `folder` is the folder of the paper's figures."""
     records = folder / item.records if item.from_records else None
     missing: dict[str, str] = {}
     drawn = []
@@ -164,7 +186,9 @@ def draw(item: Item, folder: Path, width: float) -> dict[str, str]:
             drawn.append((letter, figure_of(item.panels[letter], records, each)))
         except RbError as error:
             missing[letter] = reason(error)
-    if drawn:
+            with style.applied():
+                drawn.append((letter, renderer.note(f"not drawn: {missing[letter]}", each)))
+    if len(missing) < len(drawn):
         whole = drawn[0][1] if len(item.panels) == 1 else joined(drawn, width)
         for ending in ENDINGS:
             (folder / f"{item.stem}.{ending}").write_bytes(base.encode(whole, ending))
@@ -183,8 +207,30 @@ class FigureCall(Call):
         return draw(self.item, self.folder, self.width)
 
 
+@cache
+def _matches(metric: str, names: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(metric, one) for one in names)
+
+
+def metrics_of(item: Item) -> tuple[str, ...]:
+    """The metrics and patterns whose details a figure shows."""
+    return tuple(one for calls in item.panels.values() for one in calls[-1].options["metric"].split(","))
+
+
+# A metric and the details after it. There is no brace between them, so they are of the same entry.
+_DETAIL = re.compile(
+    rb'("metric":"([^"\\]*)"[^"{}]*(?:"[^"\\]*"[^"{}]*)*),"detail":\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}'
+)
+
+
+def without_details(line: bytes, names: tuple[str, ...]) -> bytes:
+    """The line of a record without the details of metrics that match none of the names: parsing them would
+    take most of the time."""
+    return _DETAIL.sub(lambda found: found[0] if _matches(found[2].decode(), names) else found[1], line)
+
+
 def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
-    names = [one for calls in item.panels.values() for one in calls[-1].options["metric"].split(",")]
+    names = metrics_of(item)
     shown = (item.detail, "images", "stored")
     entries = [
         {
@@ -193,7 +239,7 @@ def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
             "detail": {key: value for key, value in entry["detail"].items() if key in shown},
         }
         for entry in record.get("evals") or ()
-        if isinstance(entry.get("detail"), dict) and any(fnmatchcase(entry["metric"], one) for one in names)
+        if isinstance(entry.get("detail"), dict) and _matches(entry["metric"], names)
     ]
     kept = {key: record[key] for key in ("schema", "arch", "dataset", "checkpoint") if key in record}
     return {**kept, "metrics": {one["metric"]: one["value"] for one in entries}, "evals": entries}
@@ -219,13 +265,15 @@ class PaperRun:
         if not self.whole(of).exists():
             return []
         found: list[dict[str, Any]] = []
-        with self.whole(of).open("rb") as stream, contextlib.ExitStack() as files:
+        with without_collection(), self.whole(of).open("rb") as stream, contextlib.ExitStack() as files:
             details = [
                 (item, files.enter_context(side.replacing(self.folder / item.records)))
                 for item in self.paper.items.values()
                 if item.detail and not of
             ]
-            for record in side.each(stream):
+            # An excerpt shows the confidences on clean images.
+            names = ("acc", *(name for item, _ in details for name in metrics_of(item)))
+            for record in side.each(without_details(line, names) for line in stream):
                 # An excerpt shows the layout of the first record's confidences.
                 found.append(side.essential(record, confidences=not found))
                 for item, file in details:
@@ -234,35 +282,28 @@ class PaperRun:
         return found
 
     def load(self) -> None:
-        """Read the records, write the parts that figures draw, and make the tables and claims."""
-        module = side.comparison(self.paper.records)
+        """Read the records, and write the parts that figures draw."""
+        self.module = side.comparison(self.paper.records)
         for item in self.paper.items.values():  # remove records of another scale
             if item.detail and not self.whole().exists():
                 (self.folder / item.records).unlink(missing_ok=True)
-        records = self.read()
-        others = {item.of: self.read(item.of) for item in self.paper.items.values() if item.of}
-        shown = {"": module.for_figures(records) if hasattr(module, "for_figures") else records, **others}
-        for of, some in shown.items():
+        self.records = self.read()
+        self.others = {item.of: self.read(item.of) for item in self.paper.items.values() if item.of}
+        for_figures = getattr(self.module, "for_figures", list)
+        for of, some in {"": for_figures(self.records), **self.others}.items():
             file = self.folder / items.records_file(of)
             if some:
                 with side.replacing(file) as stream:
                     stream.writelines(dumps(record) + b"\n" for record in some)
             else:
                 file.unlink(missing_ok=True)
-        self.theory = side.theory(records)
-        self.tables: dict[str, side.PaperTable | side.Excerpt] = {}
-        self.claims: list[side.Claim] = []
-        if records:
-            self.tables = {**module.tables(records, self.scale, *others.values())}
-            self.claims = module.claims(records, self.scale, self.tables)
-            for item in self.paper.items.values():
-                if item.bound:
-                    self.tables[item.number] = side.bound_table(records, item.number, item.bound)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
-        """Maps the numbers of all items to their results. At most `jobs` figures are drawn at once."""
-        made = {number: self.ready(item) for number, item in self.paper.items.items()}
-        missing = [self.paper.items[number] for number, one in made.items() if one is None]
+        """Maps the numbers of all items but tables to their results. At most `jobs` figures are drawn at
+        once."""
+        shown = {number: item for number, item in self.paper.items.items() if item.panels or item.reason}
+        made = {number: self.ready(item) for number, item in shown.items()}
+        missing = [shown[number] for number, one in made.items() if one is None]
         run = Run.of(jobs=jobs, warn=lambda text: click.echo(text, err=True))
         with engine_for([], run, len(missing)) as engine:
             calls = [FigureCall(item, self.folder, self.width) for item in missing]
@@ -271,12 +312,24 @@ class PaperRun:
                 made[item.number] = self.drawn(item, failed or report.result)
         return {number: one for number, one in made.items() if one is not None}
 
+    def compare(self) -> dict[str, Made]:
+        """Make the claims and the tables. The searches in a table may take hours, so figures come first."""
+        self.theory = side.theory(self.records)
+        self.tables: dict[str, side.PaperTable | side.Excerpt] = {}
+        self.claims: list[side.Claim] = []
+        if self.records:
+            self.tables = {**self.module.tables(self.records, self.scale, *self.others.values())}
+            self.claims = self.module.claims(self.records, self.scale, self.tables)
+            for item in self.paper.items.values():
+                if item.bound:
+                    self.tables[item.number] = side.bound_table(self.records, item.number, item.bound)
+        shown = {number: item for number, item in self.paper.items.items() if not item.panels}
+        return {number: self.table(item) for number, item in shown.items() if not item.reason}
+
     def ready(self, item: Item) -> Made | None:
         """The result of an item that needs no drawing; None for a figure that has to be drawn."""
         if item.reason:
             return Made(False, {"": item.reason})
-        if not item.panels:
-            return self.table(item)
         records = self.folder / item.records
         if item.from_records and not records.exists():
             return Made(False, {"": f"There is no {self.whole(item.of)}. {self._maker(item)}"})
@@ -330,7 +383,8 @@ def draw_all(name: str, scale: str, reproduced: Path, width: float, jobs: int) -
     """Draw a paper's items, at most `jobs` at the same time, and write the page of the paper."""
     run = PaperRun(name, scale, reproduced, width)
     run.load()
-    made = run.make(jobs)
+    done = run.make(jobs) | run.compare()
+    made = {number: done[number] for number in run.paper.items}
     index = run.folder / "index.html"
     index.write_text(page(run, made))
     for number, one in made.items():

@@ -23,6 +23,7 @@ from rbtools.papers import estimates
 from rbtools.scoring import render
 from rbtools.scoring.table import Heading, Table, TableCell
 
+MOST_COLUMNS = 12  # of a table in LaTeX that is legible when it is as wide as a line
 Records = list[dict[str, Any]]
 Row = dict[str, float | None]  # column -> value
 Values = dict[str, Row]  # row -> column -> value
@@ -215,7 +216,11 @@ class PaperTable(NamedTuple):
             if not name
             or any(cells[row, column][at] not in ("-", *cells[row, column][:at]) for row in self.rows())
         ]
-        names = [Heading(f"{column}{named[at]}", True) for column, at in shown]
+        sides, grouped = [*self.sides()], len(named) > 1
+        names = [
+            Heading(f"{column}{named[at]}", True, group=column if grouped else "", short=sides[at])
+            for column, at in shown
+        ]
         rows = [
             [TableCell(row), *(TableCell(cells[row, column][at]) for column, at in shown)]
             for row in self.rows()
@@ -223,11 +228,17 @@ class PaperTable(NamedTuple):
         return Table([Heading("", False), *names], rows)
 
     def files(self) -> dict[str, str]:
-        """Maps each file extension to the contents of the table's file."""
+        """Maps each file extension to the contents of the table's file. In LaTeX, a wide table is in parts,
+        which are not wider than a line."""
         table = self.beside()
+        parts = (
+            f"\\begin{{adjustbox}}{{max width=\\linewidth}}\n{render.to_latex(part)}\\end{{adjustbox}}\n"
+            for part in table.parts(MOST_COLUMNS)
+        )
+        packages = "% \\usepackage{adjustbox}"
         return {
             "md": f"{render.heading(self.title, 'md')}\n{render.to_markdown(table)}",
-            "tex": f"{render.heading(self.title, 'latex')}\n{render.to_latex(table)}",
+            "tex": "\n".join([render.heading(self.title, "latex"), packages, *parts]),
         }
 
 

@@ -51,13 +51,15 @@ class Drawing:
             )
 
     def draw(self, records: Iterable[Record]) -> Figure:
-        """A matplotlib Figure of these records, on the Agg canvas. Raises RbError if there are no records, or
-        if the records lack the data to draw."""
+        """A matplotlib Figure of these records, on the Agg canvas. Its label, which is not drawn, is the
+        number of records. Raises RbError if there are no records, or if they lack the data to draw."""
         held = list(records)
         if not held:
             raise RbError("There are no records to draw.")
         with style.applied(), words.own(self.label):
-            return renderer.render(self.spec(held), self.width, self.title)
+            drawn = renderer.render(self.spec(held), self.width, self.title)
+        drawn.set_label(str(len(held)))
+        return drawn
 
     def spec(self, records: Sequence[Record]) -> renderer.FigureSpec:
         raise NotImplementedError

@@ -155,7 +155,7 @@ def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
     for place, cell in enumerate(ops):
         others = [(numbers[at], other) for at, other in enumerate(ops) if at != place]
         apart = [f"{nasbench201.edit_distance(cell, other)} to #{number}" for number, other in others]
-        below.append(f"edit distance {', '.join(apart)}")
+        below.append(f"edit distance {', '.join(dict.fromkeys(apart))}")
     return _graphs(cells, titles, below)
 
 
@@ -230,13 +230,14 @@ def _network(record: Record, width: float) -> FigureSpec:
         before: Any = None
         for number, (text, colour) in enumerate(blocks):
             row, column = divmod(number, across)
+            column = across - 1 - column if row % 2 else column  # the next row runs back
             box = {"boxstyle": "round,pad=0.5", "facecolor": colour + "40", "edgecolor": colour}
             how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.SMALL - 0.5}
             shown = axes.text(column, row, text, bbox=box, zorder=3, **how)
-            if column:
+            if before is not None:
                 ends = {"patchA": before.get_bbox_patch(), "patchB": shown.get_bbox_patch()}
                 arrow = {"arrowstyle": "-|>", "linewidth": 0.8, **ends}
-                axes.annotate("", (column, row), (column - 1, row), arrowprops=arrow)
+                axes.annotate("", (column, row), before.get_position(), arrowprops=arrow)
             before = shown
 
     return FigureSpec([Panel(draw)], lambda _: 0.62 * rows)

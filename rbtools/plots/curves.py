@@ -150,7 +150,9 @@ class CurvesPlot(Drawing):
         if not self.same_scale:
             right.grid(visible=False)
             right.spines["right"].set_visible(True)
-            title = ", ".join(group.title for group in groups) + " (dashed)"
+            # The legend has the names, of which more than two would be too long for the axis.
+            named = ", ".join(group.title for group in groups) if len(groups) <= 2 else "values"
+            title = f"{named} (dashed)"
             right.set_ylabel(layout.wrapped(title, 1.5, style.SMALL), size=style.SMALL)
 
     def _label(self, records: Sequence[Record]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
+from rbtools.lazy import np
 from rbtools.plots import record_values
 from rbtools.records import expr, results
 
@@ -23,7 +24,14 @@ def _are_shares(values: object, count: int) -> bool:
 
 
 def _are_square(matrix: object) -> bool:
-    return isinstance(matrix, list) and all(_are_shares(row, len(matrix)) for row in matrix) and matrix != []
+    """Whether this is a square matrix of shares. It is checked as an array, because thousands of records have
+    a dozen matrices each."""
+    try:
+        numbers = np.array(matrix)
+    except ValueError:  # the rows are not equally long
+        return False
+    square = numbers.ndim == 2 and len(set(numbers.shape)) == 1 and numbers.dtype.kind in "iuf"
+    return square and bool(((numbers >= 0) & (numbers < 2**53)).all())
 
 
 def _has_confidence(detail: dict[str, Any]) -> bool:

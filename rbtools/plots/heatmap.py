@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -14,6 +15,9 @@ from rbtools.plots.base import Drawing, Record
 from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.registry import param
 from rbtools.scoring import correlate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # The largest height of a cell in inches, and of all rows in widths of the figure.
 _HIGHEST, _TALLEST = 0.6, 1.2
@@ -25,7 +29,8 @@ Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, value
 class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr.
 
-    A cell is grey if one of the metrics has the same value in all records, so there is no correlation.
+    A cell is grey if one of the metrics has the same value in all records, so there is no correlation. What
+    the names along an axis have in common is written below all of them.
 
     Needs at least two metrics in at least three records, or the output of rb-corr.
     """
@@ -60,16 +65,16 @@ class Heatmap(Drawing):
                 "There is no correlation to draw: the metrics have the same value in all records, or too few"
                 f" records have both ({correlate.FEWEST} are needed)."
             )
-        columns, names = (_names(some, self.width) for some in (cols, rows))
+        (columns, x), (names, y) = (_without_end(_names(some, self.width)) for some in (cols, rows))
         beside = min(layout.widest(names, style.SMALL), 0.36 * self.width, 1.8)
         look: dict[str, Any] = {"cmap": "PuOr", "vmin": -1, "vmax": 1, "written": _written}
         look |= {"is_dark": lambda value: abs(value) > 0.55, "room": self.width - 0.55 - beside}
-        draw = partial(marks.matrix, table=table, **look)
+        draw = partial(_draw, table=table, **look)
 
         def height(wide: float) -> float:
             return min(len(rows) * min(_HIGHEST, wide / len(cols)), _TALLEST * self.width)
 
-        panel = Panel(draw, columns=columns, rows=names)
+        panel = Panel(draw, x=x, y=y, columns=columns, rows=names)
         return FigureSpec([panel], height, bar=_NAMES.get(kind, kind), bar_at="top")
 
     def _of_pairs(self, pairs: Sequence[Record], kind: str) -> Correlations:
@@ -96,6 +101,22 @@ class Heatmap(Drawing):
         return rows, cols, correlate.matrix(kind, names, np.array(numbers).T, rows, cols).value
 
 
+def _draw(axes: Axes, table: np.ndarray, **look: Any) -> None:
+    marks.matrix(axes, table, **look)
+    if np.isnan(table).any():
+        how: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 7, "color": marks.NOTHING}
+        axes.plot([], [], label="no correlation: all values are equal, or too few known", **how)
+
+
+def _without_end(names: list[str]) -> tuple[list[str], str]:
+    """The names without the end after a comma that they share, such as `severity 3`, and this end. Names
+    without a comma do not count."""
+    ends = [found[0] for name in names if (found := re.search(r", [^()]*$", name))]
+    if len(ends) < 3 or len(set(ends)) > 1:
+        return names, ""
+    return [name.removesuffix(ends[0]) for name in names], ends[0].removeprefix(", ")
+
+
 def _names(names: Sequence[str], width: float) -> list[str]:
     """The labels of metrics along an axis. If they would be illegible, only families of metrics are named,
     each at its first metric. The label of SET:NAME from rb-corr contains the set."""
@@ -103,12 +124,12 @@ def _names(names: Sequence[str], width: float) -> list[str]:
         return [words.label(name) for name in names]
     families = []
     for name in names:
-        of_set, colon, metric = name.rpartition(":")
+        of_set, _, metric = name.rpartition(":")
         parts = words.with_number(metric)
         families.append(
             words.label(metric)
             if parts is None
-            else words.label(of_set) + colon + words.family(metric, parts.over)
+            else f"{words.label(of_set)} {words.family(metric, parts.over)}".strip()
         )
     return [name if name != before else "" for before, name in zip(["", *families], families, strict=False)]
 
@@ -116,4 +137,4 @@ def _names(names: Sequence[str], width: float) -> list[str]:
 def _written(value: float) -> str:
     if np.isnan(value):
         return ""
-    return f"{value:.2f}".replace("-", "−").replace("0.", ".").replace("1.00", "1")
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−").replace("0.", ".").replace("1.00", "1")

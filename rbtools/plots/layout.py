@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 
+# Texts that are not broken into lines: a range in brackets, a short remark in parentheses, and a value.
+_WHOLE = re.compile(r"\[[^][]*\]|\([^()]{,14}\)| = ")
+_BOUND = "\u00a0"  # a space between words that stay on one line
 _INCH = 72.0  # points
 _SPACING = 1.35  # distance between two lines, in font sizes
 SMALLEST = 5.0  # points; a smaller name cannot be read
@@ -38,12 +42,12 @@ def line_height(size: float) -> float:  # in inches
 
 def wrapped(text: str, width: float, size: float) -> str:
     """Breaks the text into lines that fit a width in inches; lines are broken between words if possible."""
-    text = words.tidy(text)
+    text = _WHOLE.sub(lambda found: found[0].replace(" ", _BOUND), words.tidy(text))
     letters = int(1.3 * width * len(text) / (text_width(text, size) or 1)) + 1
     while True:
         lines = textwrap.wrap(text, letters, break_on_hyphens=False)
         if letters == 1 or widest(lines, size) <= width:
-            return "\n".join(lines)
+            return "\n".join(lines).replace(_BOUND, " ")
         letters -= 1
 
 

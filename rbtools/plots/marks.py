@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 MARKED = 12  # a line with more points has no markers
+NOTHING = "#BDBDBD"  # the colour of a cell without a number
 _WRITTEN = 0.2  # the least inches for each column of a matrix with numbers
 
 
@@ -46,7 +47,7 @@ def matrix(
 ) -> None:
     """A matrix (rows, columns) as coloured cells; cells with NaN are grey. The cells contain numbers if there
     is space for them when all columns together are `room` inches wide."""
-    axes.set(facecolor="#BDBDBD", frame_on=bool(np.isnan(table).any()))
+    axes.set(facecolor=NOTHING, frame_on=bool(np.isnan(table).any()))
     axes.imshow(table, aspect="auto", interpolation="nearest", **colours)
     axes.grid(visible=False)
     axes.tick_params(length=0)

@@ -88,7 +88,7 @@ class Ranks(Drawing):
         whose = f"in the order of {words.axis([by])}" if order else "each metric in its own order"
         smooth = [name for name in names if order and name != by]
         draw = partial(_curves, lines=lines, smooth=smooth)
-        return FigureSpec([Panel(draw, x=f"records, best first, {whose}", y=words.axis(names))])
+        return FigureSpec([Panel(draw, x=f"networks, best first, {whose}", y=words.axis(names))])
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -179,8 +179,8 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
                 *zip(*known, strict=True),
                 linestyle="",
                 marker=".",
-                markersize=2 if len(known) < 1000 else 1,
-                alpha=0.35,
+                markersize=3 if len(known) < 1000 else 1.8,
+                alpha=0.5,
                 markeredgewidth=0,
                 color=look["color"],
                 rasterized=True,
@@ -189,6 +189,7 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
             width = max(5, len(known) // 50)
             windows = np.lib.stride_tricks.sliding_window_view(np.array(known), width, axis=0)
             known = [tuple(point) for point in np.median(windows[:: max(1, width // 10)], axis=-1)]
+            look = {**look, "linewidth": 0.7}  # thin, because the points show how much the order differs
         marks.line(axes, known, look, words.label(name), marked=_MARKED)
     layout.whole_numbers(axes.xaxis)
 

@@ -46,8 +46,8 @@ class FigureSpec(NamedTuple):
     """A figure that consists of panels.
 
     `height` maps the width of a panel's axes to their height, in inches. `least` is the smallest width of a
-    panel. `alike` is true if all vertical axes have the same scale. `bar` is the label of a colour bar for
-    the image or the points in the last panel, and `bar_at` is the side of the colour bar.
+    panel. `alike` is true if all vertical axes have the same scale, unless this would squeeze a panel. `bar`
+    is the label of a colour bar for the image or the points in the last panel, and `bar_at` is its side.
     """
 
     panels: Sequence[Panel]
@@ -82,6 +82,8 @@ def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
         of = {"sharey": drawn[0]} if drawn and spec.alike else {}
         drawn.append(figure.add_subplot(grid[divmod(place, columns)], **of))
         panel.draw(drawn[-1])
+    if spec.alike and _squeezed(drawn):
+        return render(spec._replace(alike=False), width, title)
     for place, (axes, panel) in enumerate(zip(drawn, spec.panels, strict=True)):
         axes.set(xlabel=panel.x, ylabel=panel.y)
         left, below = place - 1, place + columns
@@ -100,6 +102,16 @@ def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
     _fit(figure, drawn, spec, rows, columns)
     _settle(figure, drawn, columns)
     return figure
+
+
+def _squeezed(drawn: Sequence[Axes]) -> bool:
+    """Whether what a panel shows takes less than a quarter of the height that all panels need together."""
+    spans = [axes.dataLim.intervaly for axes in drawn if axes.get_autoscaley_on()]
+    spans = [span for span in spans if math.isfinite(span[0]) and span[1] > span[0]]
+    if not spans:
+        return False
+    lows, highs = zip(*spans, strict=True)
+    return bool(min(high - low for low, high in spans) < (max(highs) - min(lows)) / 4)
 
 
 def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
@@ -137,6 +149,40 @@ def _add_legend(
     return legend
 
 
+def note(text: str, width: float) -> Figure:
+    """A figure that contains only a text. Call this only inside `style.applied`."""
+    figure = blank(width)
+    lines = wrapped(text, width - 0.5, style.SMALL)
+    figure.set_figheight(0.4 + line_height(style.SMALL) * len(lines.splitlines()))
+    figure.text(0.5, 0.5, lines, ha="center", va="center", size=style.SMALL, color=style.GREY)
+    return figure
+
+
+def level(figures: Sequence[Figure]) -> None:
+    """Make the axes of the figures equally high. Figures with several rows of axes are left out."""
+    from matplotlib.transforms import Bbox
+
+    single = []
+    for figure in figures:
+        spans = {
+            tuple(axes.get_position(original=True).intervaly)
+            for axes in figure.axes
+            if axes.get_subplotspec() is not None  # colour bars have none
+        }
+        if len(spans) == 1:
+            low, high = spans.pop()
+            single.append((figure, high, (high - low) * figure.get_figheight()))
+    most = max((height for *_, height in single), default=0.0)
+    for figure, high, height in single:
+        before, more = figure.get_figheight(), most - height
+        figure.set_figheight(before + more)
+        boxes = [axes.get_position(original=True) for axes in figure.axes]
+        for axes, box in zip(figure.axes, boxes, strict=True):
+            ends = (at * before + (more if at > high - 1e-3 else 0.0) for at in box.intervaly)
+            low, top = (end / (before + more) for end in ends)
+            axes.set_position(Bbox([[box.x0, low], [box.x1, top]]))
+
+
 def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None, list[Figure]]:
     """A common legend for those parts of a figure that explain a colour in the same way as another part, and
     the list of these parts. The parts lose their own legends, and their content moves to the lower edge of
@@ -159,8 +205,10 @@ def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
     entries = {}
     handles: list[Any] = legend.legend_handles
     for text, handle in zip(legend.get_texts(), handles, strict=True):
-        colour = handle.get_color() if hasattr(handle, "get_color") else handle.get_facecolor()
-        entries[text.get_text(), tuple(to_rgba_array(colour)[0, :3])] = handle
+        named = ("color", "facecolor", "edgecolor")  # an outline has no colour inside
+        colours = [to_rgba_array(getattr(handle, f"get_{name}", list)()) for name in named]
+        colour = next(found[0, :3] for found in colours if len(found))
+        entries[text.get_text(), tuple(colour)] = handle
     return entries
 
 

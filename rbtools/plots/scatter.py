@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 MOST_GROUPS = 16  # the number of distinguishable colours and shapes
+_OUTLINED = 60  # more points of groups are outlines, because filled points would cover earlier groups
 _NAMED = 20  # the most points with names beside them
 
 
@@ -181,9 +182,13 @@ def _grouped(axes: Axes, points: Points, groups: Mapping[str, Sequence[int]], op
             f"--colour {option} has {len(groups)} different values, and {MOST_GROUPS} can be told apart."
             " Use a number, or fewer records (--where)."
         )
-    for text, look in style.look(sorted(groups)).items():
-        size = 22 if len(groups[text]) <= 200 else 8
-        own = {"color": look["color"], "marker": look["marker"], "s": size}
+    names = [*groups] if groups.keys() <= style.METHODS.keys() else sorted(groups)
+    count = len(points.x)
+    for text, look in style.look(names).items():
+        own = {"marker": look["marker"], "color": look["color"], "s": 22}
+        if count > _OUTLINED:
+            own = {"marker": look["marker"], "edgecolors": look["color"], "s": 12 if count <= 600 else 6}
+            own |= {"facecolors": "none", "linewidths": 0.9}
         _dots(axes, points, groups[text], label=words.label(text), **own)
 
 

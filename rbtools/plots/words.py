@@ -33,10 +33,13 @@ _WORDS = {
     "cinic10": "CINIC-10",
     "svhn": "SVHN",
     "mnist": "MNIST",
+    "imagenet50": "ImageNet-50",
     "fashionmnist": "Fashion-MNIST",
     "imagenet16-120": "ImageNet16-120",
     "tinyimagenet": "Tiny ImageNet",
     "resnet18": "ResNet-18",
+    "preactresnet18": "PreActResNet-18",
+    "simplecnn": "SimpleCNN",
     "resnet34": "ResNet-34",
     "vgg19": "VGG-19",
     "wrn-28-10": "WRN-28-10",
@@ -44,7 +47,11 @@ _WORDS = {
 }
 # The parts of a measure's name. The Frobenius norm and the Hessian of the weights are usual and not named.
 _MEASURES = {"ntk": "NTK", "jacobian": "Jacobian", "hessian": "Hessian"}
-_OF_MEASURES = {"init": "untrained", "fro": "", "weight": "", "lmax": "λmax"}
+_OF_MEASURES = {"fro": "", "weight": "", "lmax": "λmax", "labs": "|λ|max"}
+_PLACES = {"init": "untrained", "trained": "trained", "train": "train", "test": "test"}
+
+
+_SIGN = re.compile(r"(?<![=!<>])=(?!=)")  # between a name, which may be a condition, and its words
 
 
 class _Labels(dict[str, str]):
@@ -70,8 +77,10 @@ def own(labels: Sequence[str]) -> Iterator[None]:
     if several := next((text for text in labels if re.search(";[^;=]+=", text)), None):
         forms = " ".join(f"--label '{one.strip()}'" for one in several.split(";") if one.strip())
         raise RbError(f"--label is '{several}'. Give the option once for each name: {forms}.")
-    pairs = [text.partition("=") for text in labels]
-    if wrong := [(name + sign).strip() for name, sign, text in pairs if not (name.strip() and text.strip())]:
+    pairs = [_SIGN.sub("\0", text, count=1).partition("\0") for text in labels]
+    if wrong := [
+        (name + "=" * len(sign)).strip() for name, sign, text in pairs if not (name.strip() and text.strip())
+    ]:
         raise RbError(f"--label is '{wrong[0]}'. Expected NAME=WORDS, such as pgd20.8=PGD.")
     mine = _Labels({name.strip(): tidy(text) for name, _, text in pairs})
     token = _OWN.set(mine)
@@ -103,7 +112,12 @@ def _words(text: str) -> str:
     measure, *rest = text.split(".")
     if heading == text and measure in _MEASURES:  # a kernel may be computed on attacked images
         of, attack = (rest[:2], ".".join(rest[2:])) if measure == "ntk" else (rest, "")
-        said = " ".join(filter(None, [_MEASURES[measure], *(_OF_MEASURES.get(part, part) for part in of)]))
+        parts = (_OF_MEASURES.get(part, part) for part in of if part not in _PLACES)
+        said = " ".join(filter(None, [_MEASURES[measure], *parts]))
+        places = [_PLACES[part] for part in of if part in _PLACES]
+        if measure == "hessian":  # its name lacks weights and split if they are the usual ones
+            places = places or ["trained", "train"]
+        said += f" ({', '.join(places)})" if places else ""
         return f"{said}, {_words(attack)}" if attack else said
     return heading
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -77,7 +78,16 @@ def to_latex(table: Table) -> str:
         return " & ".join(cells) + r" \\" + "\n"
 
     layout = "".join("r" if heading.numeric else "l" for heading in table.headings)
-    head = line(latex(heading.text) for heading in table.headings)
+    head = line(latex(heading.short if heading.group else heading.text) for heading in table.headings)
+    if any(heading.group for heading in table.headings):
+        groups = [
+            (name, len([*some])) for name, some in itertools.groupby(one.group for one in table.headings)
+        ]
+        spans = (
+            rf"\multicolumn{{{count}}}{{c}}{{{latex(name)}}}" if name else "&" * (count - 1)
+            for name, count in groups
+        )
+        head = line(spans) + head
     body = "".join(line(map(cell_text, row)) for row in table.rows)
     return "% \\usepackage{booktabs}\n" + (
         f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
@@ -36,13 +37,15 @@ class TableCell(NamedTuple):
 class Heading(NamedTuple):
     """A column for the metric or field `title`. `missing` is the text for cells without a value at a
     terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be in
-    percent."""
+    percent. In LaTeX, neighbouring columns of a `group` are under its name, with the titles `short`."""
 
     title: str
     numeric: bool
     missing: str = ""
     words: str = ""
     share: bool = False
+    group: str = ""
+    short: str = ""
 
     @property
     def text(self) -> str:
@@ -66,6 +69,25 @@ class Table:
             if counts:
                 columns[heading.text] = sorted(counts, key=lambda n: n if isinstance(n, tuple) else (n, n))
         return columns
+
+    def parts(self, most: int) -> list[Table]:
+        """Tables of at most `most` columns, each with the first column of this table. Columns of a group are
+        in one part."""
+        columns = range(1, len(self.headings))
+        kept: list[list[int]] = []
+        for _, group in itertools.groupby(columns, lambda at: self.headings[at].group or at):
+            some = [*group]
+            if not kept or len(kept[-1]) + len(some) >= most:
+                kept.append([])
+            kept[-1] += some
+        return [
+            replace(
+                self,
+                headings=[self.headings[at] for at in (0, *part)],
+                rows=[[row[at] for at in (0, *part)] for row in self.rows],
+            )
+            for part in kept or [[]]
+        ]
 
     @property
     def texts(self) -> set[str]:

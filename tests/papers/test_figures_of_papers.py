@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
@@ -123,6 +124,49 @@ def test_records_of_a_reproduction_become_figures_tables_and_a_page() -> None:
     assert "| bound.wci4.pgd.32 | 0.25 | 0.25 | 0 | 1 |" in Path("reproduced/wci/theorem4.md").read_text()
     page = Path("reproduced/wci/index.html").read_text()
     assert page.count("<div") == page.count("</div") and "cannot be told (rho 1.00 [-1.00, 1.00])" in page
+
+
+def test_figures_exist_when_searches_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tables(records: Any, scale: str) -> Any:
+        assert [file.name for file in Path("made/wci").glob("*.pdf")] == ["fig1.pdf"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wci, "tables", tables)
+    paper = items.paper("wci", "mini")
+    shown = items.Item("figure 1", "Shown.", "x: y", "as in the paper", {"": [HISTOGRAM]})
+    monkeypatch.setattr(items, "paper", lambda *_: paper._replace(items={"figure 1": shown}))
+    monkeypatch.setattr(wci, "for_figures", list)
+    Path("made").mkdir()
+    Path("made/wci-mini.jsonl").write_text(lines(*NINE))
+    with pytest.raises(KeyboardInterrupt):
+        figures_of_papers.draw_all("wci", "mini", Path("made"), 3.3, 1)
+
+
+def test_details_that_no_figure_shows_are_not_parsed() -> None:
+    detail = {"confidence": {"label": [[0.5]]}, "images": {"label": [1]}, "confusion": [[1]]}
+    entries = [
+        {"metric": name, "n": 1, "ci95": [0, 1], "detail": detail} for name in ("acc", "fgsm.8", "a.1")
+    ]
+    entries += [{"metric": "none"}, {"metric": "apart", "cost": {"passes": 1}, "detail": detail}]
+    line = lines({"evals": entries, "detail": detail}).encode()
+    record = json.loads(figures_of_papers.without_details(line, ("acc", "fgsm.*")))
+    del entries[2]["detail"]
+    assert record == {"evals": entries, "detail": detail}
+
+
+def test_a_panel_without_content_keeps_its_place_and_axes_of_a_row_are_equally_high() -> None:
+    few = items.PanelCall("plot", ["hist"], {"metric": "acc", "where": "acc > 0.5"})
+    scatter = items.PanelCall("plot", ["scatter"], {"x": "acc", "y": "acc"})
+    item = items.Item("figure 1", "", "", "", {"a": [HISTOGRAM], "b": [few], "c": [scatter]}, columns=3)
+    Path("records.jsonl").write_text(lines(*NINE))
+    missing = figures_of_papers.draw(item, Path(), 6.5)
+    assert missing == {"b": "It would show 4 networks, and needs 6 to say anything."}
+    drawn = [figures_of_papers.figure_of([call], Path("records.jsonl"), 2.2) for call in (HISTOGRAM, scatter)]
+    figures_of_papers.joined([*zip("ac", drawn, strict=True)], 6.5)
+    heights = [axes.get_position().height * one.get_figheight() for one in drawn for axes in one.axes]
+    assert heights[0] == pytest.approx(heights[1], abs=0.01)
+    assert figures_of_papers.draw(item._replace(panels={"b": [few]}), Path("nowhere"), 6.5)
+    assert not Path("nowhere").exists()
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rbtools.papers import estimates
@@ -26,6 +28,19 @@ def test_a_site_is_a_side_of_its_own_between_the_printed_values_and_ours() -> No
     alone = table._replace(printed={})
     assert list(alone.sides()) == ["site", "ours"]
     assert list(table._replace(site={}).sides()) == ["printed", "ours"]
+
+
+def test_a_wide_table_is_in_latex_parts_that_keep_the_sides_of_a_column_together() -> None:
+    columns = [f"PR {number}" for number in range(8)]
+    row = dict.fromkeys(columns, 0.5)
+    text = side.PaperTable("Table 4", {"pgd": row}, {"pgd": row}, columns).files()["tex"]
+    assert re.findall(r"begin\{tabular\}\{(\w+)\}", text) == ["l" + 10 * "r", "l" + 6 * "r"]
+    assert text.count(r"\begin{adjustbox}{max width=\linewidth}") == 2
+    second = text.split(r"\toprule")[2].splitlines()[1:3]
+    spans = " & ".join(rf"\multicolumn{{2}}{{c}}{{PR {number}}}" for number in (5, 6, 7))
+    assert second == [rf" & {spans} \\", r" & printed & ours & printed & ours & printed & ours \\"]
+    alone = side.PaperTable("Theorem 1", {}, {"pgd": row}, columns).files()["tex"]
+    assert "multicolumn" not in alone and " & PR 0 & PR 1" in alone
 
 
 def test_claims_that_fail_are_shown_and_counted() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
 
 from rbtools.errors import RbError
-from rbtools.plots import PLOTS, style, weightings
+from rbtools.plots import PLOTS, style, weightings, words
 from rbtools.scoring import terms
 from rbtools.spaces import nasbench201
 from tests.runner import model
@@ -146,3 +147,57 @@ def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance()
     over = drawn("confidence", [record], view="label").axes[0]
     assert over.lines[0].get_xdata().tolist() == [0, 1, 2]
     assert [tick.get_text() for tick in over.get_xticklabels()] == ["0", "1", "255"]
+
+
+def test_many_points_of_methods_are_outlines_that_hide_no_other() -> None:
+    some = [trained(method, acc=0.5, aa=0.1) for method in ("trades", "erm", "pgd") for _ in range(21)]
+    figure = drawn("scatter", some, y="aa", colour="train.method")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "PGD", "TRADES"]
+    assert all(len(points.get_facecolors()) == 0 for points in figure.axes[0].collections)
+
+
+def test_what_names_share_stands_once_and_cells_without_correlation_are_explained() -> None:
+    names = [f"corrupt.{name}.3" for name in ("fog", "snow", "frost")]
+    some = [trained("erm", **dict.fromkeys(names, 0.1 * n), acc=0.1 * n) for n in range(3)]
+    for one in some:
+        one["metrics"][names[0]] = 0.5
+    figure = drawn("heatmap", some, rows="acc", cols=",".join(names))
+    axes = figure.axes[0]
+    assert (ticks(axes), axes.get_xlabel(), axes.get_ylabel()) == (["fog", "snow", "frost"], "severity 3", "")
+    assert "no correlation" in figure.legends[0].get_texts()[0].get_text()
+    some = [trained("erm", acc=0.1 * n, a=n, b=-n) for n in range(3)]
+    figure = drawn("heatmap", some, metric="acc,a,b")
+    assert (figure.axes[0].get_xlabel(), figure.legends) == ("", [])
+
+
+def test_measures_say_on_which_weights_and_images() -> None:
+    labels = {
+        "jacobian.init.test": "Jacobian (untrained, test)",
+        "hessian.weight.labs": "Hessian |λ|max (trained, train)",
+        "hessian.init.train.weight.lmax": "Hessian λmax (untrained, train)",
+        "ntk.robust.fro.pgd.8": "NTK robust, PGD, ε = 8/255",
+    }
+    assert {name: words.label(name) for name in labels} == labels
+
+
+def test_a_panel_that_a_common_axis_would_squeeze_has_its_own() -> None:
+    def some(low: float) -> Records:
+        sets = {"svhn": (0.99, 0.98), "cifar10": (0.99, low)}
+        return [
+            {**trained("erm", **{"pr.uniform.0.1": a, "pr.uniform.0.2": b}), "dataset": name}
+            for name, (a, b) in sets.items()
+        ]
+
+    heights = {}
+    for low in (0.1, 0.96):
+        figure = drawn("curves", some(low), facet="dataset")
+        heights[low] = {axes.get_ylim() for axes in figure.axes}
+    assert (len(heights[0.1]), len(heights[0.96])) == (2, 1)
+
+
+def test_the_blocks_of_a_network_are_joined_from_row_to_row() -> None:
+    axes = drawn("cells", [{"arch": nasbench201.arch(9)}], view="network", width=3.3).axes[0]
+    blocks = [text.get_position() for text in axes.texts if text.get_text()]
+    assert len(blocks) == 9 and len(axes.texts) == 9 + 8
+    steps = [abs(a - c) + abs(b - d) for (a, b), (c, d) in itertools.pairwise(blocks)]
+    assert steps == [1] * 8

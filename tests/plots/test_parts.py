@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.plots import PLOTS, box, weightings, words
+from rbtools.plots import PLOTS, box, layout, weightings, words
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.rank_order import Directions
 from rbtools.scoring.terms import asked
@@ -38,6 +38,14 @@ def test_own_words_stand_in_place_of_names() -> None:
         drawn("scatter", some, y="pgd20.8", label=("pgd20.9=PGD",))
     with pytest.raises(RbError, match=r"once for each name: --label 'acc=a' --label 'pgd20.8=b'"):
         drawn("scatter", some, y="pgd20.8", label=("acc=a; pgd20.8=b",))
+
+
+def test_a_condition_has_words_and_a_range_stays_on_its_line() -> None:
+    some = [model("a", metrics={"acc": n / 9, "pgd20.8": n / 18}) for n in range(3)]
+    figure = drawn("scatter", some, y="pgd20.8", highlight="acc == 0", label=("acc == 0=worst",))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["worst (1)", "others (2)"]
+    assert layout.wrapped("noise radius γ, on pixels in [0, 1]", 1.5, 8).splitlines()[-1].endswith("[0, 1]")
+    assert layout.wrapped("ProbAcc uniform, γ = 0.03", 1.2, 8).splitlines()[-1] == "γ = 0.03"
 
 
 @pytest.mark.parametrize(
