@@ -11,7 +11,7 @@ import torch
 from rbtools import models
 from rbtools.evaluation.base import CHUNK
 from rbtools.evaluation.fast_model import make_fast_model
-from rbtools.execution import dry_run, precision
+from rbtools.execution import dry_run, precision, resources
 from rbtools.execution.device import choose, environment
 from rbtools.execution.run import Run
 from rbtools.papers import packaged, pipes
@@ -126,6 +126,7 @@ class _ThisDevice:
 
     def __init__(self) -> None:
         self.device = choose(Run.of(device="auto"))
+        torch.set_num_threads(resources.threads_asked() or resources.cores())
         self.measured: dict[tuple[str, int, bool], tuple[str, float]] = {}
 
     @property
