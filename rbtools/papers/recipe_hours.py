@@ -26,7 +26,10 @@ def plan(pipe: Pipe) -> str:
     """What a recipe does, and how long this takes on a device that was measured before and on this one."""
     found, left_out = work(pipe)
     table = packaged.read("device_speeds.yaml")
-    devices: list[PlanDevice] = [*(_OfTable(name, fields) for name, fields in table.items()), _ThisDevice()]
+    devices: list[PlanDevice] = [
+        *(MeasuredBefore(name, fields) for name, fields in table.items()),
+        MeasuredHere(),
+    ]
     titles = dict.fromkeys(one.title for one in found)
     groups = {title: [one for one in found if one.title == title] for title in titles} | {"in all": found}
     heads = ["command", "runs", "images", "passes", *(f"hours on {one.name}" for one in devices)]
@@ -84,14 +87,14 @@ def _row(title: str, some: Sequence[Work], devices: Sequence[PlanDevice]) -> str
 
 
 def _short(number: float) -> str:
-    """Two digits of a number: 0.031, 3.1, 310, 31,000, 3.1e9."""
-    text = f"{number:.2g}"
-    if number >= 1e6:
-        return text.replace("e+0", "e").replace("e+", "e")
-    return f"{float(text):,.0f}" if number >= 10 else text
+    """Two digits of a number: 0.031, 3.1, 310, 31,000, 3.1e9; a dash for 0."""
+    text = f"{number:.2g}" if number else "-"
+    if 10 <= number < 1e6:
+        return f"{float(text):,.0f}"
+    return text.replace("e+0", "e").replace("e+", "e")
 
 
-class _OfTable:
+class MeasuredBefore:
     """A device of device_speeds.yaml. The multiply-adds decide how long a batch takes or, for a small
     network, the number of kernels, which the GPU starts one after another."""
 
@@ -119,7 +122,7 @@ class _OfTable:
         return float(max(work.networks.multiply_adds * passes / speed, launches * self.launch) / 3600)
 
 
-class _ThisDevice:
+class MeasuredHere:
     """The device of this process, on which a batch of one network of each space is measured."""
 
     name = "this device"

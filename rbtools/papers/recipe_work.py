@@ -267,7 +267,12 @@ def _count(size: int, n: int | None, run: Run) -> int:
 
 def _passes(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
     """The passes of an image, at most and usually."""
-    specs = [specs[0] for one in evaluations for specs in by_column(one.specs)]
+    columns = {}
+    for one in evaluations:
+        for spec, *_ in by_column(one.specs):
+            # PR over all images and over the correct ones are of the same copies.
+            columns[repr({**spec.column(), "counted": "all"})] = spec
+    specs = list(columns.values())
     usual = sum(spec.most_passes * (USUAL_SHARE if spec.under_attack else 1) for spec in specs)
     return sum(spec.most_passes for spec in specs), usual
 
