@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -26,10 +26,7 @@ def plan(pipe: Pipe) -> str:
     """What a recipe does, and how long this takes on a device that was measured before and on this one."""
     found, left_out = work(pipe)
     table = packaged.read("device_speeds.yaml")
-    devices: list[PlanDevice] = [
-        *(MeasuredBefore(name, fields) for name, fields in table.items()),
-        MeasuredHere(),
-    ]
+    devices: list[Any] = [*(MeasuredBefore(name, fields) for name, fields in table.items()), MeasuredHere()]
     titles = dict.fromkeys(one.title for one in found)
     groups = {title: [one for one in found if one.title == title] for title in titles} | {"in all": found}
     heads = ["command", "runs", "images", "passes", *(f"hours on {one.name}" for one in devices)]
@@ -55,25 +52,11 @@ def plan(pipe: Pipe) -> str:
     )
 
 
-class PlanDevice(Protocol):
-    """A device. `basis` says from which measurement the hours follow."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def basis(self) -> str: ...
-
-    def hours(self, work: Work, passes: float) -> float:
-        """The hours of work that has so many passes for each network."""
-        ...
-
-
 def _records(some: Sequence[Work]) -> int:
     return sum(one.networks.records for one in some)
 
 
-def _row(title: str, some: Sequence[Work], devices: Sequence[PlanDevice]) -> str:
+def _row(title: str, some: Sequence[Work], devices: Sequence[Any]) -> str:
     cells = ["" if title == "in all" else f"{_records(some):,}"]
     cells.append(_short(sum(one.networks.records * one.images for one in some)))
     cells.append(_short(sum(one.networks.records * one.passes for one in some)))
@@ -95,7 +78,8 @@ def _short(number: float) -> str:
 
 
 class MeasuredBefore:
-    """A device of device_speeds.yaml. The multiply-adds decide how long a batch takes or, for a small
+    """A device of device_speeds.yaml, with `basis`, which says from what its hours follow, and `hours` of
+    work with so many passes for each network. The multiply-adds decide how long a batch takes or, for a small
     network, the number of kernels, which the GPU starts one after another."""
 
     def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
@@ -129,13 +113,16 @@ class MeasuredHere:
 
     def __init__(self) -> None:
         self.device = choose(Run.of(device="auto"))
-        torch.set_num_threads(resources.threads_asked() or resources.cores())
+        on_cpu = self.device.type == "cpu"
+        self.cores = resources.cores() if on_cpu else 1
+        self.clock = time.process_time if on_cpu else time.perf_counter  # other processes may use the cores
+        torch.set_num_threads(1)
         self.measured: dict[tuple[str, int, bool], tuple[str, float]] = {}
 
     @property
     def basis(self) -> str:
-        cores = "" if self.device.type != "cpu" else f", threads: {torch.get_num_threads()}"
-        batches = "; ".join(text for text, _ in self.measured.values())
+        cores = f"; processor time, divided by {self.cores} cores" if self.device.type == "cpu" else ""
+        batches = "; ".join(dict.fromkeys(text for text, _ in self.measured.values()))
         return f"{environment(self.device)}{cores}. Measured now: {batches}. Others by their multiply-adds."
 
     def hours(self, work: Work, passes: float) -> float:
@@ -147,10 +134,10 @@ class MeasuredHere:
             alike = [one for known, one in self.measured.items() if known[2] == key[2]]
             large = arch["macs"] > _LARGE and alike
             self.measured[key] = alike[0] if large else self._measure(work.networks, batch, key[2])
-        return work.networks.multiply_adds * passes * self.measured[key][1] / 3600
+        return work.networks.multiply_adds * passes * self.measured[key][1] / self.cores / 3600
 
     def _measure(self, networks: Networks, batch: int, training: bool) -> tuple[str, float]:
-        """The seconds of a multiply-add, from the second of two passes of a batch, and a text."""
+        """A text, and the seconds of a multiply-add, from the fastest of four passes of a batch."""
         arch, about = networks.typical, networks.about
         images = torch.rand(max(1, min(batch, int(_MOST / arch["macs"]))), *about.shape)
         model = models.build(arch, classes=about.classes, shape=about.shape).eval()
@@ -164,7 +151,7 @@ class MeasuredHere:
         return text, seconds / len(images) / arch["macs"]
 
     def _pass(self, model: Any, images: torch.Tensor) -> float:
-        start = time.perf_counter()
+        start = self.clock()
         with torch.no_grad():
             model(images).sum().item()
-        return time.perf_counter() - start
+        return self.clock() - start
