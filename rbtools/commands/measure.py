@@ -122,9 +122,8 @@ def preset(
     of this network, on stderr.
 
     \b
-    Examples:
-      rb-measure --preset wci --batch-size 50 trained.jsonl
-      rb-measure --preset wci --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
+    Example:
+      rb-measure --preset wci --batch-size 8 trained.jsonl
     """
     assert options.preset is not None
     names = registry.preset("measure-presets", options.preset).methods
