@@ -188,10 +188,11 @@ def _named_by_packages() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class CommandPreset:
-    """The settings of a paper: options as a user types them, and parameters of the methods."""
+    """The settings of a paper: options as a user types them, parameters of the methods, and the methods."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    methods: tuple[str, ...] = ()
 
 
 def imported(target: str) -> Any:

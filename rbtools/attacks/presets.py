@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from rbtools import units
+from rbtools import registry, units
 from rbtools.attacks import ATTACKS
-from rbtools.errors import unknown
-from rbtools.registry import gathered
 from rbtools.threats.ball import Ball
 
 
@@ -29,13 +27,11 @@ def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttac
 
     For a distance in `eps` that all steps of the published step size cannot reach, the default is used.
     """
-    presets: dict[str, tuple[PresetAttack, ...]] = gathered("attack-presets")
-    if name not in presets:
-        raise unknown("preset", name, presets)
+    published: tuple[PresetAttack, ...] = registry.preset("attack-presets", name)
     if eps is None:
-        return presets[name]
+        return published
     parts = []
-    for part in presets[name]:
+    for part in published:
         params = part.params
         if ATTACKS.load(part.attack).within is not Ball or "norm" in params:
             parts.append(part)

@@ -142,7 +142,8 @@ class Chooser(Group):
         return self.tool.listed
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for name in self.commands:
+        chosen = bool(args) and args[0].split(",")[0] in self.registry  # its --preset is an option
+        for name in () if chosen else self.commands:
             for place, word in enumerate(args[: args.index("--") if "--" in args else None]):
                 if word == f"--{name}":
                     return super().parse_args(ctx, [name, *args[place + 1 :], *args[:place]])

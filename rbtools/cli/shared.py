@@ -110,6 +110,15 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
     return filter_records(source, [job], work, lambda run: checkpoints.record_of(path, hints, run))
 
 
+def beside_paper(source: RecordSource, job: JobFunction, preset: str) -> JobFunction:
+    """The job, which for one checkpoint also shows the rows that the paper of the preset prints."""
+    if source.checkpoint is None:
+        return job
+    from rbtools.jobs.beside_paper import BesidePaper
+
+    return BesidePaper(job, registry.gathered("preset-aliases").get(preset, preset))
+
+
 def checked(hints: CheckpointHints, run: Run) -> None:
     """Raise UsageError if the options that describe a file are invalid; the file itself is not read."""
     try:

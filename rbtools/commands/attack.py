@@ -193,9 +193,12 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
     in L1 at 12; spatial up to 30 degrees and 3 pixels; a patch on 5 % of the image; color with all quantities
     up to 0.1; and 10 pixels. The tool adds robust-all, the share of images that withstand all of them.
 
+    With --checkpoint, the rows that the paper prints are shown beside the results of this network, on stderr.
+
     \b
     Examples:
       rb-attack --preset rice2020 --n 100 trained.jsonl
+      rb-attack --preset rice2020 --checkpoint model.pt --normalize cifar10 --dataset imagefolder:photos
     """
     from rbtools.attacks import presets
     from rbtools.evaluation.accuracy import attacked
@@ -211,8 +214,8 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
         raise UsageError(str(wrong)) from None
     questions = tuple(attacked(method, part.eps) for method, part in zip(methods, parts, strict=True))
     several = len({(method.within, method.norm) for method in methods}) > 1
-    job = UnionJob(questions, typed.preset) if several else EvaluateJob(questions)
-    return shared.filter_models(source, work, job)
+    job: Any = UnionJob(questions, typed.preset) if several else EvaluateJob(questions)
+    return shared.filter_models(source, work, shared.beside_paper(source, job, typed.preset))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rbtools import registry
 from rbtools.cli import options, parse_units, shared
 from rbtools.measures import MEASURES
-from rbtools.registry import gathered, param, rare_param
+from rbtools.registry import REQUIRED, gathered, param, rare_param
 
 if TYPE_CHECKING:
     from rbtools.jobs.measurement import MeasureJob
@@ -61,10 +62,7 @@ class MeasureOptions:
     )
 
 
-@shared.command(choose=MEASURES, many=True)
-@shared.takes("options", MeasureOptions)
-@options.checkpoint_options
-@options.takes_run(
+_takes_run = options.takes_run(
     without=(
         "defend",
         "backward",
@@ -76,6 +74,12 @@ class MeasureOptions:
         *options.NO_GRADIENTS,
     )
 )
+
+
+@shared.command(choose=MEASURES, many=True)
+@shared.takes("options", MeasureOptions)
+@options.checkpoint_options
+@_takes_run
 def main(
     measures: list[str],
     params: dict[str, Any],
@@ -104,6 +108,29 @@ def main(
     return shared.filter_models(source, work, _request(measures, params, options, work.screen.warn))
 
 
+@shared.command()
+@shared.takes("options", MeasureOptions, preset=param(REQUIRED, "", metavar="NAME", positional=True))
+@options.checkpoint_options
+@_takes_run
+def preset(
+    options: MeasureOptions, source: shared.RecordSource, work: shared.CommandContext
+) -> shared.Status:
+    """Compute the measures of a paper with its settings.
+
+    jung2023: jacobian and hessian. nasrobbench201: ntk. rice2020 or wci: wci. Options that are typed replace
+    the settings of the paper. With --checkpoint, the rows that the paper prints are shown beside the results
+    of this network, on stderr.
+
+    \b
+    Example:
+      rb-measure --preset wci --batch-size 8 trained.jsonl
+    """
+    assert options.preset is not None
+    names = registry.preset("measure-presets", options.preset).methods
+    job = _request(list(names), {}, options, work.screen.warn)
+    return shared.filter_models(source, work, shared.beside_paper(source, job, options.preset))
+
+
 def _request(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
 ) -> MeasureJob:
@@ -125,6 +152,8 @@ def _request(
         batchnorm=options.batchnorm,
     )
 
+
+main.commands = {"preset": preset}
 
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,7 @@ from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import resources
 from rbtools.papers import item_listing, items, needed_files, pipes, recipes, sidebyside
-from rbtools.papers.packaged import SCALES
+from rbtools.papers.packaged import FULL, SCALES
 from rbtools.papers.recipes import Setting
 
 # Maps the name of a paper's figures to the reproductions whose records they show. At full scale, the
@@ -83,6 +84,25 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
     report(name, setting.scale, whole)
 
 
+def plan(name: str, sources: Sequence[str], setting: Setting, folder: Path) -> None:
+    """Print what recipes would compute. At full scale this does not need the data; what is missing is listed.
+    Each stage says what the store lacks, if there are all data."""
+    lacking = [text for source in sources if (text := needed_files.missing(source, setting))]
+    if setting.scale in FULL:
+        from rbtools.papers import recipe_hours
+
+        for source in sources:
+            click.echo(recipe_hours.plan(recipes.pipe(source, setting)))
+    if lacking:  # otherwise each record would report it
+        click.echo("\n".join(["", *lacking]))
+        return
+    with tempfile.TemporaryDirectory() as aside:
+        log = Path(aside, "log.jsonl")
+        for source in sources:
+            run(source, setting, folder, None, dry=log)
+        click.echo(f"{name}: {pipes.planned(log)}")
+
+
 def report(name: str, scale: str, records: Path) -> None:
     """Print the values of the paper beside ours, and whether each claim of the paper holds."""
     module = sidebyside.comparison(name)
@@ -137,7 +157,8 @@ def _checked_jobs(context: click.Context, option: click.Parameter, text: str) ->
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only print what each stage would compute, how long this would take, and the total.",
+    help="Only print what each stage would compute, and how long this would take; at full scale also without"
+    " the data, which are then listed.",
 )
 @click.option(
     "--records", default=None, type=click.Path(exists=True), help="Compare this record file with the paper."
@@ -157,7 +178,7 @@ def main(
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")
     # At full scale the records of another paper are only drawn if they exist.
-    sources = (of,) if kind == "reproduce" else FIGURES.get(of, ())[: 1 if setting.scale == "full" else None]
+    sources = (of,) if kind == "reproduce" else FIGURES.get(of, ())[: 1 if setting.scale in FULL else None]
     try:
         if part is not None:
             if kind != "reproduce" or of == "search":
@@ -182,12 +203,7 @@ def main(
                 raise click.UsageError("--records are compared by reproduce-NAME. --only-draw draws.")
             report(of, setting.scale, Path(options["records"]))
         elif dry_run:
-            with tempfile.TemporaryDirectory() as aside:
-                log = Path(aside, "log.jsonl")
-                for source in sources:
-                    needed_files.check(source, setting)  # otherwise each record would report it
-                    run(source, setting, Path(folder), None, dry=log)
-                click.echo(f"{name}: {pipes.planned(log)}")
+            plan(name, sources, setting, Path(folder))
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))
         else:

@@ -68,15 +68,25 @@ MEASURES: dict[str, CommandPreset] = {
     "jung2023": CommandPreset(
         {"batches": 10, "batch_size": 256, "split": "train,test", "on": "both"},
         {"projections": 1, "wrt": "weight", "solver": "lanczos", "iterations": 100, "tolerance": 1e-3},
+        ("jacobian", "hessian"),
     ),
     # NAS-RobBench-201: 50 training images at initialisation, at 3/255 and 8/255 by FGSM and PGD.
     "nasrobbench201": CommandPreset(
         {"batches": 1, "batch_size": 50, "split": "train", "on": "init", "eps": "3,8", "attack": "fgsm,pgd"},
         {"kernel": "twice", "logits": "sum"},
+        ("ntk",),
     ),
     # The Weight-Curvature Index attacks as Rice et al. 2020: PGD-10 with steps of 2/255 at 8/255.
     "rice2020": CommandPreset(
-        {"split": "train", "on": "trained", "eps": "8", "attack": "pgd", "attack_steps": 10, "step_size": "2"}
+        {
+            "split": "train",
+            "on": "trained",
+            "eps": "8",
+            "attack": "pgd",
+            "attack_steps": 10,
+            "step_size": "2",
+        },
+        methods=("wci",),
     ),
 }
 

@@ -22,13 +22,18 @@ class NeededFile(NamedTuple):
 
 def check(name: str, setting: Setting) -> None:
     """Raise RbError, which lists the missing files, if a reproduction at full scale lacks files."""
+    if text := missing(name, setting):
+        raise RbError(text)
+
+
+def missing(name: str, setting: Setting) -> str:
+    """The list of the files that a reproduction at full scale lacks; "" if it lacks none."""
     recipes.check_scale(name, setting)
     if setting.scale not in packaged.FULL:
-        return
+        return ""
     lacking = [one for one in _needed(name, setting) if not Path(one.path).exists()]
     lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
-    if lines:
-        raise RbError("\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]))
+    return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""
 
 
 def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:

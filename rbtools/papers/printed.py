@@ -32,6 +32,11 @@ def read(name: str) -> dict[str, dict[str, float | None]]:
     }
 
 
+def title(name: str) -> str:
+    """The name of the table and the unit, from the first line of a file."""
+    return (FOLDER / f"{name}.tsv").read_text().partition("\n")[0].removeprefix("# ")
+
+
 def fractions(name: str) -> dict[str, dict[str, float | None]]:
     """The values of a file of percentages as fractions; times (s/epoch) are unchanged."""
     return {
