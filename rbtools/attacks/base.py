@@ -245,7 +245,8 @@ class Attack(AttackSearch, Registered):
             )
         if self.norm == "sphere" and self.eps > 2:
             raise RbError(
-                f"eps is {self.eps:g} on the sphere. Expected a share of the image's norm from 0 to 2."
+                f"eps is {self.eps:g} on the sphere. Expected a share of the image's norm, from 0 to 2,"
+                " such as --eps 0.1 (in Python, eps=0.1)."
             )
         lattice.check_distance(self)
 

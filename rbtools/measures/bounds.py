@@ -138,8 +138,9 @@ def robbench_lemmas(hidden: Sequence[Array], last: Array, pixels: int) -> dict[s
     times its input channels. `last` is (K, m) or, with convolutions, (K, m p) for p `pixels`, which are 0
     without convolutions. All entries are samples from N(0, 1/m). Lemma 1 is about the singular values of
     sqrt(m) W_l: `singular` is the least zeta with which its inequality holds for all layers, and it exceeds
-    the limit with a probability of at most 5 %. Lemmas 2 and 9 are `spectral` and, for the last layer of a
-    convolutional network, `frobenius`. `vacuous` is true if the limit is exceeded.
+    the limit with a probability of at most 5 %. Lemma 2, without layers that have more columns than rows, and
+    lemma 9 are `spectral` and, for the last layer of a convolutional network, `frobenius`. `vacuous` is true
+    if the limit is exceeded.
     """
     width = len(hidden[0])
     matrices = [*hidden, *([] if pixels else [last.T])]
@@ -149,7 +150,9 @@ def robbench_lemmas(hidden: Sequence[Array], last: Array, pixels: int) -> dict[s
         long, short = sorted(map(math.sqrt, matrix.shape), reverse=True)
         scaled = each * math.sqrt(width)
         zetas.append(max(scaled[0] - long - short, long - short - scaled[-1]))
-    worst = max(range(len(matrices)), key=lambda layer: float(values[layer][0]))
+    # Lemma 2 is about matrices with no more columns than rows, such as the last, lemma 9 about all.
+    layers = [layer for layer, one in enumerate(matrices) if pixels or one.shape[0] >= one.shape[1]]
+    worst = max(layers, key=lambda layer: float(values[layer][0]))
     rows, columns = matrices[worst].shape
     zeta = math.sqrt(2 * math.log(2 * len(matrices) / (1 - _SURE)))
     formula = "max_l max(s_max - sqrt(m1) - sqrt(m2), sqrt(m1) - sqrt(m2) - s_min) <= zeta"

@@ -7,7 +7,9 @@ from collections.abc import Container, Mapping, Sequence
 from statistics import median, stdev
 
 from rbtools.papers import sidebyside as side
+from rbtools.papers.estimates import Estimate
 from rbtools.plots import weightings
+from rbtools.probabilistic import intervals
 
 # Figure 6: the parts of the composite, and whether more is better.
 COMPOSITE = {
@@ -19,6 +21,7 @@ COMPOSITE = {
     "GE PR .08": False,
     "s/epoch": False,
 }
+ANY_AA = "AA of any pair"
 # The columns of scores with the weights of figure 6, in the order of `COMPOSITE`; `score` has equal weights.
 WEIGHTINGS = {
     "score" if name == "equal" else f"score {name.replace(',', '')}": weights
@@ -45,21 +48,22 @@ def composite(rows: side.Rows) -> side.Values:
     }
 
 
-def half_widths(
+def with_intervals(
     row: Mapping[str, float | None], images: tuple[int, int, int], columns: Container[str]
-) -> side.Row:
-    """Half of the 95 % interval of each of `columns`, which are shares of images and generalisation errors.
-    `images` are the numbers of test images: all, those under AutoAttack, and those of the generalisation
-    error of PR. For PR, whose shares of copies vary less, the interval is an upper limit. Methods are tested
-    on the same images, so that differences vary less, too. How much other seeds vary is not known."""
+) -> dict[str, Estimate]:
+    """The values of `columns`, which are shares of images and generalisation errors, with Clopper and
+    Pearson's intervals. `images` are the numbers of test images: all, those under AutoAttack, and those of
+    the generalisation error of PR. For PR, whose shares of copies vary less, the interval is too long.
+    Methods are tested on the same images, so that differences vary less, too. How much other seeds vary is
+    not known."""
     test, under_aa, of_gap = images
     correct = row.get("Acc") or 1.0
 
-    def half(share: float, count: float) -> float:
-        share = min(max(share, 0.0), 1.0)
-        return 1.96 * math.sqrt(share * (1 - share) / max(count, 1.0))
+    def of_share(share: float, count: float) -> intervals.Interval:
+        trials = max(round(count), 1)
+        return intervals.clopper_pearson(min(max(share, 0.0), 1.0) * trials, trials)
 
-    found: side.Row = {}
+    found: dict[str, Estimate] = {}
     for column, value in row.items():
         of = column.replace("GE ", "")
         level = row.get(of)
@@ -67,10 +71,13 @@ def half_widths(
             continue
         noisy = "PR " in of or "ProbAcc" in of
         if of == column:
-            found[column] = half(level, under_aa if of == "AA" else test * correct if noisy else test)
+            count = under_aa if of in ("AA", ANY_AA) else test * correct if noisy else test
+            found[column] = Estimate(value, *of_share(value, count))
         else:  # PR is over correct images, its generalisation error over all
             level, count = (level * correct, of_gap) if noisy else (level, test)
-            found[column] = math.hypot(half(level, count), half(level + value, count))
+            train = level + value
+            ends = intervals.square_and_add(train, of_share(train, count), level, of_share(level, count))
+            found[column] = Estimate(value, *ends)
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from rbtools.papers import items, packaged
 from rbtools.papers import sidebyside as side
 from rbtools.papers.estimates import Estimate
-from rbtools.papers.prbench_scores import WEIGHTINGS, composite, half_widths, medians
+from rbtools.papers.prbench_scores import ANY_AA, WEIGHTINGS, composite, medians, with_intervals
 from rbtools.papers.printed import fractions
 
 PAPER = {"erm": "ERM", "corruption": "Corr_U", "cvar": "CVaR", "at-pr": "AT-PR", "pgd": "PGD"}
@@ -39,7 +39,7 @@ NOISE_COLUMNS = (
     *(f"{noise} {name}" for noise in NOISES for name in RADII),
     *(f"{noise} {NOISE_GE}" for noise in NOISES),
 )
-SHARES = {*COLUMNS, *NOISE_COLUMNS} - {"s/epoch"}  # of images, and differences of shares
+SHARES = {*COLUMNS, *NOISE_COLUMNS, ANY_AA} - {"s/epoch"}  # of images, and differences of shares
 # The data set and network of tables 4, 5 and 12, and those of the other half of table 12.
 FIRST, HALF_12 = "cifar10, resnet18, ", "cifar100, resnet18, "
 TRADES_12 = "TRADES k=10"  # table 12's TRADES without the filter
@@ -53,7 +53,7 @@ OF_TIMM = {
     "deit_tiny_patch16_224": "DeiT-T",
     "deit_small_patch16_224": "DeiT-S",
 }
-# The numbers of test images for `half_widths`, of CIFAR-10 and of digits.
+# The numbers of test images for `with_intervals`, of CIFAR-10 and of digits.
 IMAGES = {"mini": (355, 50, 355), "tiny": (5, 2, 5)}
 IMAGES |= dict.fromkeys(packaged.FULL, (10_000, 10_000, 1_000))
 
@@ -178,7 +178,7 @@ def claims(records: side.Records, scale: str, made: side.Tables) -> list[side.Cl
     mine = claims_of(
         of_group(rows, first_pair(records)), [of_group(rows, one) for one in pairs], IMAGES[scale]
     )
-    return list(map(side.beside, mine, claims_of(printed_rows())))
+    return list(map(side.beside, mine, printed_claims()))
 
 
 def claims_of(
@@ -196,17 +196,25 @@ def claims_of(
     compared: side.Values = {}
     for name in dict.fromkeys([*rows, *scores]):
         under = [value for one in pairs if (value := at(one, name, "AA")) is not None]
-        more = {"cost": at(rows, name, by), "AA of any pair": max(under, default=None)}
+        more = {"cost": at(rows, name, by), ANY_AA: max(under, default=None)}
         compared[name] = {**rows.get(name, {}), **scores.get(name, {}), **more}
     # The paper's table 12 has another run of TRADES than table 4.
     if "TRADES" in rows:
         compared.setdefault(TRADES_12, compared["TRADES"])
     if images is not None:
         for name, row in compared.items():
-            for column, half in {**half_widths(row, images, SHARES), **spread.get(name, {})}.items():
+            for column, half in spread.get(name, {}).items():
                 if half is not None and (value := row[column]) is not None:
                     row[column] = Estimate(value, value - half, value + half)
+            row.update(with_intervals(row, images, SHARES))
     return [side.tested(words, tests, compared) for words, tests in items.paper("prbench", "full").claims]
+
+
+def printed_claims(images: tuple[int, int, int] | None = None) -> list[side.Claim]:
+    """The claims, tested on the printed tables, and those over all pairs on the rows of the site."""
+    board = fractions("site-prbench-leaderboard")
+    pairs = dict.fromkeys(f"{name.rpartition(', ')[0]}, " for name in board)
+    return claims_of(printed_rows(), [of_group(board, one) for one in pairs], images)
 
 
 def at(rows: side.Rows, name: str, column: str) -> float | None:
@@ -333,9 +341,9 @@ def report(records: side.Records, scale: str) -> str:
             " timm's weights (PR_VITS, PR_VIT_S) and the pairs of tables 9 to 11 (PR_PAIRS).\n"
         )
     texts += [side.theory_text(records), side.told(claims(records, scale, made))]
-    judged = claims_of(printed_rows())
+    judged = printed_claims()
     failed = [f"{claim.words} ({claim.found})" for claim in judged if not claim.holds]
-    sure = sum(claim.holds is not None for claim in claims_of(printed_rows(), images=IMAGES["full"]))
+    sure = sum(claim.holds is not None for claim in printed_claims(IMAGES["full"]))
     said = (
         f"Of the printed tables {len(judged) - len(failed)} of {len(judged)} hold; beyond the sampling error,"
         f" {sure} of them are decided."

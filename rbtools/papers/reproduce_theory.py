@@ -82,6 +82,9 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
     def table(title: str, space: str, columns: Sequence[str], values: Any) -> side.PaperTable:
         some = [one for one in records if one["arch"]["space"] in space.split()]
         rows = {f"{one['arch']['name']} {one['arch']['str']}": values(one) for one in some}
+        if title.startswith("Lemma"):  # networks that differ in activations alone have the same fresh weights
+            firsts = {tuple(row.values()): name for name, row in reversed(rows.items())}
+            rows = {name: row for name, row in rows.items() if name in firsts.values()}
         return side.PaperTable(title, {}, rows, columns, lambda _, value: side.rounded(value))
 
     made = {}

@@ -31,11 +31,12 @@ Rows = Mapping[str, Mapping[str, float | None]]  # values that are only read
 
 
 class Claim(NamedTuple):
-    """A claim of a paper, whether the claim is true (None if undecided), and the values that were found."""
+    """A claim of a paper, whether it is true (None if undecided), and the values that were found."""
 
     words: str
     holds: bool | None
     found: str
+    lacking: int = 0  # comparisons of values that are not there
 
     @property
     def verdict(self) -> str:
@@ -309,14 +310,14 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
             found[state].append(f"{name} ({told})" if state == "wrong" else name)
     count = sum(map(len, found.values()))
     if not count:
-        return Claim(words, None, "not measured here")
+        return Claim(words, None, "not measured here", lacking)
     holds = False if found["wrong"] else None if found["equal"] or found["near"] else True
     if count == 1 or sign == "<=":
-        return Claim(words, holds, most[1])
+        return Claim(words, holds, most[1], lacking)
     measured = f"all {count}" + (f" of {count + lacking} that are measured" if lacking else "")
     reasons = {"wrong": "not so", "equal": "equal", "near": "within the interval"}
     texts = [f"{reason} for {_listed(found[one])}" for one, reason in reasons.items() if found[one]]
-    return Claim(words, holds, texts[0] if texts else measured)
+    return Claim(words, holds, texts[0] if texts else measured, lacking)
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

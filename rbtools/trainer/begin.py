@@ -54,12 +54,13 @@ class TrainExamples:
     def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
         """The examples of a split. Raises RbError if all belong to one class."""
         dataset = data.load()
-        if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
-            raise RbError(
-                f"All {len(dataset.labels)} training images of {data.name} are of one class, so there is"
-                " nothing to learn. Expected images of two classes or more."
-            )
         ids, held = validation.split(dataset.labels, recipe)
+        labels = dataset.labels[ids]
+        if len(labels) and bool((labels == labels[0]).all()):
+            raise RbError(
+                f"All {len(labels)} training images of {data.name} are of one class, so there is nothing to"
+                " learn. Expected images of two classes or more."
+            )
         images = dataset.images
         in_bytes = images.dtype == torch.uint8  # float images are the user's own tensors, in memory
         images = streaming.placed(images, device) if in_bytes else images.to(device)

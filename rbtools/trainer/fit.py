@@ -18,7 +18,7 @@ from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
 from rbtools.trainer import begin, distributed, loop, presets
 from rbtools.trainer.augment import pixels
-from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method, held_out
+from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method, held_out, used
 from rbtools.trainer.state import weights_of
 from rbtools.trainer.train_model import TrainingTask, settled
 from rbtools.training import METHODS
@@ -245,7 +245,9 @@ def _with_batches_of(data: Any, recipe: Recipe, images: int) -> Recipe:
     size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
     if size is None:
         return recipe
-    return dataclasses.replace(recipe, batch_size=max(min(size, images - held_out(recipe, images)), 1))
+    return dataclasses.replace(
+        recipe, batch_size=max(min(size, used(recipe, images) - held_out(recipe, images)), 1)
+    )
 
 
 def read_data(data: Any, **options: Any) -> FitData:

@@ -340,6 +340,10 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         )
     _check_together(recipe)
     if training_images is not None:
+        if training_images < (recipe.train_n or 0):
+            raise RbError(
+                f"--train-n is {recipe.train_n}, but there are only {training_images} training images."
+            )
         training_images = used(recipe, training_images)
         left = training_images - held_out(recipe, training_images)
         if recipe.batch_size > left:

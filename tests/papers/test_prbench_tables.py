@@ -121,7 +121,7 @@ def test_the_claims_hold_of_the_printed_tables_but_seven() -> None:
     assert "AT-PR has the most PR .08" in failed and "s/epoch: AT-PR above CVaR" in failed
     said = prbench.report([record("cifar10", "resnet18", "erm")], "full")
     assert (
-        "Of the printed tables 77 of 84 hold; beyond the sampling error, 57 of them are decided.\n- not:"
+        "Of the printed tables 77 of 84 hold; beyond the sampling error, 56 of them are decided.\n- not:"
         in said
     )
 
@@ -144,14 +144,20 @@ def test_the_sampling_error_of_a_value_is_that_of_its_images() -> None:
         "GE PR .08": 0.1,
         "s/epoch": 3.0,
     }
-    found = prbench.half_widths(row, (10_000, 100, 1_000), prbench.SHARES)
-    # Binomial: 1.96 sqrt(p (1 - p) / n); a difference has those of p on test and p + GE on training images.
+    found = prbench.with_intervals(row, (10_000, 100, 1_000), prbench.SHARES)
+    # About 1.96 sqrt(p (1 - p) / n); a gap has the error of p on test and of p + GE on training images.
     expected = {"Acc": 0.00784, "AA": 0.098, "PR .08": 0.00948862, "PGD20": 0.0098}
     expected |= {
         "GE PGD20": 1.96 * (0.25 / 1e4 + 0.21 / 1e4) ** 0.5,
         "GE PR .08": 1.96 * (0.24 + 0.21) ** 0.5 / 1e3**0.5,
     }
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert {name: (one.high - one.low) / 2 for name, one in found.items()} == pytest.approx(
+        expected, rel=0.05
+    )
+    # Shares of 0 and of 1 have intervals, too: 1 - .025^(1/50) for 0 of 50 (Clopper and Pearson).
+    ends = prbench.with_intervals({"AA": 0.0, "PGD20": 1.0}, (100, 50, 100), prbench.SHARES)
+    assert (ends["AA"].low, ends["AA"].high) == (0, pytest.approx(0.0711, abs=1e-4))
+    assert (ends["PGD20"].low, ends["PGD20"].high) == (pytest.approx(0.9638, abs=1e-4), 1)
 
 
 def test_weighted_scores_are_those_of_rb_plot() -> None:

@@ -173,6 +173,10 @@ def test_a_number_of_training_images_is_taken_in_proportion_to_the_classes(batch
     assert "train_n" not in go(changed())["train"]["config"]
     with pytest.raises(RbError, match="only 90 training images"):
         go(changed(train_n=100, val=0.1, batch_size=91))
+    with pytest.raises(RbError, match="--train-n is 1443, but there are only 1442 training images"):
+        go(changed(train_n=1443))
+    with pytest.raises(RbError, match="All 1 training images of digits are of one class"):
+        go(changed(train_n=1, batch_size=1))
 
 
 def checked(monkeypatch: pytest.MonkeyPatch, *found: tuple[float, float]) -> list[dict[str, Tensor]]:
