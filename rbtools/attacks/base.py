@@ -371,8 +371,8 @@ class SequentialAttack(Attack):
                 if hasattr(stage, "joined"):
                     room = 1 if oracle.randomised else batch.room
                     stage, shared = stage.joined(stages[number + 1 : number + room])
-                name, some_left = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} left"
-                oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {some_left} · "
+                name, unbroken = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} unbroken"
+                oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {unbroken} · "
                 more = number + 1 + shared < len(stages)
                 some = oracle.take(left)
                 alone = batch.schedule.unconfirmed(some)

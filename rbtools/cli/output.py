@@ -129,6 +129,11 @@ class RecordWriter:
         return False
 
 
+def may_be_bold() -> bool:
+    """False if TERM is dumb or NO_COLOR is set: a terminal then gets no codes."""
+    return os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
 def _is_descriptor(stream: IO[str] | None, number: int) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return stream is not None and stream.fileno() == number and _open(number)
