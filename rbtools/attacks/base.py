@@ -174,7 +174,7 @@ class Attack(AttackSearch, Registered):
 
     @property
     def draws_each(self) -> int:
-        """The number of samples of a randomised model over which each gradient or score is averaged."""
+        """For a randomised model, each gradient or score is the mean over this number of samples."""
         return self.eot or 1
 
     @property
@@ -231,10 +231,12 @@ class Attack(AttackSearch, Registered):
             )
 
     def check_distance(self) -> None:
-        """Raise RbError for a norm that cannot be checked, for means that the attack cannot follow, and for a
-        ball that contains no image of the attack's grid except the clean image."""
+        """Raise RbError for a norm that cannot be checked, for `eot` if the attack cannot average over draws,
+        and for a ball in which the clean image is the only image of the grid."""
         if self.eot is not None and not self.over_draws:
-            raise RbError(f"The attack {self.name} cannot follow means over samples. Leave out eot.")
+            raise RbError(
+                f"The attack {self.name} cannot average gradients over random draws. Leave out eot."
+            )
         if not self.in_ball:
             self._check_threat()
             return

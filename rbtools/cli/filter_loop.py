@@ -112,7 +112,10 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
             " Leave out --store none and --force."
         )
     if source.places:
-        raise UsageError("--placeholders is for records; here shards divide the images of one model.")
+        raise UsageError(
+            "--placeholders marks records of other shards, but here shards divide the images of one"
+            " model. Leave it out."
+        )
     return run.changed(shard=source.place)
 
 

@@ -96,8 +96,8 @@ class RecordWriter:
             raise ReaderGone from None
         except OSError as error:
             raise Stop(
-                f"Cannot write to standard output: {error.strerror}. Fix this and run the same command"
-                " again: results in the store are not computed again."
+                f"Cannot write to standard output: {error.strerror}. Make room, or write elsewhere, and"
+                " run the same command again: results in the store are not computed again."
             ) from None
 
     def poll(self) -> None:

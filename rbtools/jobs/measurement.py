@@ -300,7 +300,7 @@ def _finite(value: object) -> Any:
 
 
 def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]:
-    """The settings of the number named `value`, which does not depend on the attack if `clean` is true."""
+    """The settings of the number called `value`. If `clean` is true, it does not depend on the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}
