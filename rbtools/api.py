@@ -397,6 +397,6 @@ def _check_record(given: object) -> None:
     elif isinstance(given, (list, tuple)):
         what += " with several items: call the function once for each record"
     raise RbError(
-        'A record was expected: a dict that describes one model, with its "arch" and, once it is trained,'
-        f' its "checkpoint", such as rbtools.arch(13714)[0] or a line of rb-train. Found {what}.'
+        f'Found {what}. Expected a record: a dict that describes one model, with its "arch" and, once it is'
+        ' trained, its "checkpoint", such as rbtools.arch(13714)[0] or a line of rb-train.'
     )

@@ -2,8 +2,9 @@
 
 A path may come from an untrusted source, because records name data sets and checkpoints, and shared folders
 contain links. Reading a device may never end, and a pipe may have no writer. Therefore only plain files are
-read, and files that contain lists are read only up to a limit. A file that only the command line names and
-that is read once from beginning to end (records, settings) may also be a pipe, such as the shell's `<(...)`.
+read, and files that contain lists are read only up to a limit. Some files are named only on the command line
+and are read once from beginning to end (records, settings). These may also be pipes, such as the shell's
+`<(...)`.
 """
 
 from __future__ import annotations

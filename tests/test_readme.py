@@ -159,8 +159,8 @@ def commands(block: str) -> list[str]:
 EXPECTED = (
     " s of the limit are left.",  # rb-card --time leaves out a part on a slow machine
     " s ended before its first result.",
-    "one record has nothing to be compared with",
-    "min-max of two records is 1 for the better",
+    "there is only one record, so it scores .5",
+    "with two records, min-max gives 1 to the better",
     "all records have the same",
     "merged with an earlier one of the same model",
 )

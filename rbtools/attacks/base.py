@@ -174,7 +174,7 @@ class Attack(AttackSearch, Registered):
 
     @property
     def draws_each(self) -> int:
-        """The number of samples of a randomised model over which each gradient or score is averaged."""
+        """For a randomised model, each gradient or score is the mean over this number of samples."""
         return self.eot or 1
 
     @property
@@ -231,10 +231,12 @@ class Attack(AttackSearch, Registered):
             )
 
     def check_distance(self) -> None:
-        """Raise RbError for a norm that cannot be checked, for means that the attack cannot follow, and for a
-        ball that contains no image of the attack's grid except the clean image."""
+        """Raise RbError for a norm that cannot be checked, for `eot` if the attack cannot average over draws,
+        and for a ball in which the clean image is the only image of the grid."""
         if self.eot is not None and not self.over_draws:
-            raise RbError(f"The attack {self.name} cannot follow means over samples. Leave out eot.")
+            raise RbError(
+                f"The attack {self.name} cannot average gradients over random draws. Leave out eot."
+            )
         if not self.in_ball:
             self._check_threat()
             return
@@ -372,8 +374,8 @@ class SequentialAttack(Attack):
                 if hasattr(stage, "joined"):
                     room = 1 if oracle.randomised else batch.room
                     stage, shared = stage.joined(stages[number + 1 : number + room])
-                name, some_left = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} left"
-                oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {some_left} · "
+                name, unbroken = self.stage_names(classes)[number], f"{len(batch)} of {len(images)} unbroken"
+                oracle.passes.stage = f"{name}, {number + 1} of {len(stages)} · {unbroken} · "
                 more = number + 1 + shared < len(stages)
                 some = oracle.take(left)
                 alone = batch.schedule.unconfirmed(some)

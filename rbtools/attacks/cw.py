@@ -30,7 +30,10 @@ class CW(PGD):
     version: ClassVar[int] = 1
 
     kappa: float = param(
-        50.0, "Margin to stop at: 50 (not in PRBench's text), 2 (PRBench's code).", check="non-negative"
+        50.0,
+        "Margin at which an image stops. PRBench's code uses 2; its text does not give it, and here"
+        " it is 50.",
+        check="non-negative",
     )
 
     @property

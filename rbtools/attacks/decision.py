@@ -1,8 +1,8 @@
 """What attacks on labels share: the start, bisection, the count of queries and the nearest point so far.
 
 A search consists of phases, in each of which all images ask about points of the same kind. An image that has
-reached the aim of a phase waits for the others, or has used its queries, asks nothing. So the queries of an
-image do not depend on the other images, nor on the number of queries that are left.
+reached the aim of a phase waits for the others, or has used its queries, asks nothing. The queries of an
+image therefore depend neither on the other images, nor on how many queries are left.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class DecisionAttack(SteppedAttack):
     `queries` queries for each image. `run` also returns the distances as "distance" (N,), which are infinite
     without a misclassified image, and the number of queries as "asked" (N,).
 
-    An attack defines `propose` and `learn` for the phase SEARCH and later ones, `follow`, and, if needed, the
-    other methods.
+    An attack defines `follow`, and `propose` and `learn` for the phase SEARCH and the phases after it. It may
+    also define the other methods.
     """
 
     minimal: ClassVar[bool] = True
@@ -225,7 +225,8 @@ class Decision(Iterate):
         return torch.zeros_like(chosen).masked_scatter(chosen, wrong).view_as(self.asking)
 
     def note(self, points: Tensor, wrong: Tensor, marks: tuple[int, ...]) -> None:
-        """Keep the points (N, C, H, W) that are misclassified (N,) and nearer than the nearest so far."""
+        """Keep those of the points (N, C, H, W) that are misclassified (`misclassified`, (N,)) and nearer
+        than the nearest point so far."""
         if not may_be_true(wrong):
             return
         points = self.model.seen(points)

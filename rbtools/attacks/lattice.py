@@ -44,7 +44,9 @@ def grid_param() -> Any:
 
 def check_distance(attack: Attack) -> None:
     if attack.grid != "none" and attack.norm == "sphere":
-        raise RbError("Points of norm sphere leave [0, 1], so that they are no 8-bit images. Leave out grid.")
+        raise RbError(
+            "With norm sphere, pixels may be outside [0, 1], which no 8-bit image has. Leave out grid."
+        )
     if attack.grid != "none" and attack.in_ball and attack.eps and _in_levels(attack.eps) < 1:
         raise RbError(
             f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"

@@ -58,12 +58,14 @@ class MIFGSM(SteppedAttack):
     steps: int = param(10, "Number of gradient steps.", check="positive")
     step_size: float | None = step_size_param("eps/steps")
     relative_step: float | None = relative_step_param()
-    momentum: float = param(1.0, "Factor of the sum of earlier gradients in each step.", check="non-negative")
+    momentum: float = param(
+        1.0, "Weight of the earlier gradients in each step; 0 uses only the newest one.", check="non-negative"
+    )
     diversity: float = param(
         0.0, "Probability to compute a gradient on a reduced copy at a random place.", check="fraction"
     )
     kernel: int = param(
-        0, "Side in pixels of the Gaussian that smooths gradients; 0 is no smoothing.", check="non-negative"
+        0, "Side in pixels of the Gaussian that smooths gradients. 0 does not smooth.", check="non-negative"
     )
 
     def __post_init__(self) -> None:

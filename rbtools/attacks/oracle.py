@@ -82,7 +82,8 @@ class PassCounts:
         self.forwards += forwards
         self.backwards += backwards
         if self.watch is not None:
-            self.watch(f"{self.stage}{self.forwards:,} passes", self.forwards + self.backwards)
+            some = f"{self.forwards:,} pass{'es' * (self.forwards != 1)}"
+            self.watch(f"{self.stage}{some}", self.forwards + self.backwards)
 
     def gradient(self, gradient: Tensor) -> None:
         """The hook of every backward pass."""

@@ -27,8 +27,8 @@ _GREY = 0.5  # of the patch that searches the place
 class Patch(Threat):
     """A square with any content, anywhere in the image. A point is an image.
 
-    The square covers about the share `area` of the image: its side is the nearest whole number of pixels, at
-    least one unless `area` is 0, and at most the shorter side of the image.
+    The square covers about the share `area` of the image. Its side is the nearest whole number of pixels. It
+    is at most the shorter side of the image, and at least one pixel unless `area` is 0.
     """
 
     name: ClassVar[str] = "patch"

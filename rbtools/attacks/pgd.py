@@ -59,7 +59,9 @@ class PGD(SteppedAttack):
         flags=("--step-decay",),
     )
     start: str = param(
-        "uniform", "Start at a random point in the ball or at the image (zero).", choices=("uniform", "zero")
+        "uniform",
+        "Where to start: at a random point in the ball (uniform), or at the image (zero).",
+        choices=("uniform", "zero"),
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
     iterate: str = param(

@@ -39,7 +39,7 @@ def run(method: ReferenceBackend, model: Oracle, images: Tensor, labels: Tensor,
     """
     if method.eot is not None and method.name in ("square", "fab", "fab-t"):
         raise RbError(
-            f"AutoAttack's own code of {method.name} has no means over samples: leave out --eot or"
+            f"AutoAttack's own code of {method.name} cannot average over random draws. Leave out --eot or"
             " --backend pyautoattack."
         )
     if len(images) == 0 or method.eps == 0:
@@ -92,7 +92,7 @@ class TameModel:
 
 def mend_ties(square: Any) -> None:
     """Let the start of AutoAttack's Square treat a margin of 0 as a success, as its search does. Otherwise
-    its search fails on an empty batch after a margin of 0."""
+    the search could get a batch without images, and fail."""
     original = square.margin_and_loss
 
     def margin_and_loss(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

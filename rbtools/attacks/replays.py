@@ -41,10 +41,10 @@ class Replays:
             with once:
                 ...
 
-    On a GPU, the third step with the same shapes is captured as a CUDA graph, for which its code runs twice,
-    and later steps replay the graph, for which its code does not run. After the capture, a step must not
-    depend on any other changing value and must not wait for the GPU. If the first replay differs from the
-    step's own result, or if the capture fails, or without `wanted`, the code of each step runs once.
+    On a GPU, the third step with the same shapes is captured as a CUDA graph; its code runs twice for this.
+    Later steps replay the graph, and their code does not run. After the capture, a step must not depend on
+    any other changing value and must not wait for the GPU. If the first replay differs from the step's own
+    result, or if the capture fails, or without `wanted`, the code of each step runs once.
     """
 
     def __init__(self, state: Any, active: ActiveExamples, wanted: bool) -> None:

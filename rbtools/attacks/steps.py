@@ -31,7 +31,7 @@ def cross_entropy(labels: Tensor) -> Objective:
 
 
 def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of the objective with respect to `images`, and the detached logits of `images`.
+    """Returns the gradient of the objective with respect to `images`, and their logits, which are detached.
 
     Gradients of the model's parameters are neither computed nor stored. If the logits do not depend on the
     images (an architecture without a connected path), the gradient is zero.

@@ -47,7 +47,7 @@ class SurFree(DecisionAttack):
     eps: float | None = 0.5  # type: ignore[assignment]  # None: any distance
     queries: int = queries_param()
     frequencies: float = param(
-        0.5, "Share of the frequencies along each side that random directions have.", check="fraction"
+        0.5, "Random directions consist of this share of the frequencies along each side.", check="fraction"
     )
     kept: int = param(100, "Number of earlier directions to which a new one is orthogonal.", check="positive")
 
@@ -90,10 +90,11 @@ class SurFree(DecisionAttack):
 
 @dataclass
 class _Turning(Decision):
-    """`side` (N, C, H, W) is the direction in use, number `directions` (N,), and `earlier` (N, K, C, H, W)
-    are the last ones. `turn` (N,) is the number of the next angle in it, up to `widest` (N,); afterwards
-    `low` (N,) is the largest misclassified angle, with the sign `sign` (N,), and `high` (N,) the smallest
-    other one above it, or 0 if none is known. `waves` are the numbers of frequencies of a direction."""
+    """`side` (N, C, H, W) is the direction in use, `directions` (N,) is its number, and `earlier` (N, K, C,
+    H, W) are the directions before it. `turn` (N,) is the number of the next angle in it, up to `widest`
+    (N,); afterwards `low` (N,) is the largest misclassified angle, with the sign `sign` (N,), and `high` (N,)
+    the smallest other one above it, or 0 if none is known. `waves` are the numbers of frequencies of a
+    direction."""
 
     waves: list[int] = field(init=False)
     earlier: Tensor = field(init=False)

@@ -84,7 +84,7 @@ class Smooth(Registered):
         """
         check_input.check_model(model)
         if not len(images):
-            raise RbError("There are no images. Expected 1 or more.")
+            raise RbError("No images were given. Expected 1 or more.")
         if batch is not None and batch < 1:
             raise RbError(f"batch is {batch}. Expected 1 or more.")
         model, images, labels = check_input.checked(model, images, labels)

@@ -25,7 +25,7 @@ from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL, resources
 from rbtools.execution.engine import Call, Engine, Job, JobFunction, JobReport, engine_for, run_job
-from rbtools.execution.report import clock_time
+from rbtools.execution.report import in_words, short_time, without_time
 from rbtools.inputs.data import check_here
 from rbtools.records import Line, dumps, parse_again
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 WINDOW_PER_JOB = 4
+MANY, LONG = 100, 3600  # results, and seconds, from which on a line suggests a sample
+SAMPLE = "For a first look, take a sample: rb-arch --sample 20, or head -n 20 of the records."
 ELSEWHERE = "Another shard writes this record."
 
 
@@ -110,7 +112,10 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
             " Leave out --store none and --force."
         )
     if source.places:
-        raise UsageError("--placeholders is for records; here shards divide the images of one model.")
+        raise UsageError(
+            "--placeholders marks records of other shards, but here shards divide the images of one"
+            " model. Leave it out."
+        )
     return run.changed(shard=source.place)
 
 
@@ -127,6 +132,7 @@ class Loop:
         self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
         self.helped = self.elsewhere = 0
+        self.told = False
         self.counted, self.counted_at = 0, 0.0
         self.stages: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()  # of failed records
@@ -217,22 +223,37 @@ class Loop:
             window.finish_ready()
 
     def _status(self, text: str, call: Call | None, window: Window, reading: bool) -> str:
-        """The line `[5/24] NAME TEXT · 4:00 left in all`; NAME TEXT if the number of results is unknown."""
+        """The line `[5/24, 4 minutes left] NAME TEXT`; NAME TEXT if the number of results is unknown. The
+        time is that of all results; until one is computed, and for the last one, it is the time in TEXT."""
         name = f"{name_of(call.record)} " if isinstance(call, Job) else ""
         total = self.ahead.count if self.ahead is not None and self.ahead.ended else None
         if total is None and not reading:
             total = window.given
         if total is None or total < 2:
             return name + text
-        done, text = self.done + self.failed + self.passed + len(window.held), name + text
+        done = self.done + self.failed + self.passed + len(window.held)
+        worked = self.computed + len(window.held)  # those that failed or were found took no time
         if done > self.counted:
             self.counted, self.counted_at = done, time.perf_counter()
-        if done:
+        left = ""
+        if worked and done < total - 1:
             # The record that runs has taken part of its time; if it takes longer, the others count alone.
-            each, running = (self.counted_at - self.start) / done, time.perf_counter() - self.counted_at
-            left = max(each * (total - done) - running, each * (total - done - 1))
-            text += f" · {clock_time(left)} left in all"
-        return f"[{min(done + 1, total)}/{total}] {text}"
+            each, running = (self.counted_at - self.start) / worked, time.perf_counter() - self.counted_at
+            seconds = max(each * (total - done) - running, each * (total - done - 1))
+            left, text = f", {short_time(seconds)} left", without_time(text)
+            self._say_how_long(total, seconds)
+        elif not done and total >= MANY:
+            self.screen.once(
+                f"{total:,} results are to be computed or found in the store. After the first, a line tells"
+                f" how long they take in all. {SAMPLE}"
+            )
+        return f"[{min(done + 1, total)}/{total}{left}] {name}{text}"
+
+    def _say_how_long(self, total: int, seconds: float) -> None:
+        """Print once that the run takes long, also without a terminal, where a status line is rare."""
+        if seconds > LONG and not self.told:
+            self.told = True
+            self.screen.say(f"All {total:,} results take about {in_words(seconds)} here. {SAMPLE}")
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
         """The record to process; None if the line is written unchanged."""

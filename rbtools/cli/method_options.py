@@ -125,6 +125,24 @@ def _normalizations(tool: str) -> list[str]:
     return [*NORMALIZATIONS, "none", "per-image"]
 
 
+def _attacks(tool: str) -> list[str]:
+    from rbtools.attacks import ATTACKS
+
+    return [*ATTACKS, *ATTACKS.plugins]
+
+
+def _defences(tool: str) -> list[str]:
+    from rbtools.defences import DEFENCES
+
+    return [*DEFENCES, *DEFENCES.plugins]
+
+
+def _tracked(tool: str) -> list[str]:
+    from rbtools.measures import MEASURES
+
+    return ["robust", *MEASURES, *MEASURES.plugins]
+
+
 def _presets(tool: str) -> list[str]:
     groups = {"rb-train": "training", "rb-ge": "pr"}
     return [*registry.gathered(f"{groups.get(tool, tool.removeprefix('rb-'))}-presets")]
@@ -135,7 +153,7 @@ def _metrics(tool: str) -> list[str]:
     from rbtools.attacks import ATTACKS
     from rbtools.evaluation.accuracy import Attacked
 
-    every = (ATTACKS.load(name) for name in (*ATTACKS, *ATTACKS.plugins))
+    every = (ATTACKS.load(name) for name in _attacks(tool))
     return [
         "acc",
         "score",
@@ -146,13 +164,18 @@ def _metrics(tool: str) -> list[str]:
     ]
 
 
-# By the name of an option: the names that complete its values, given the tool.
+# By the flag of an option: the names that complete its values, given the tool.
 _VALUES: dict[str, Callable[[str], list[str]]] = {
+    "attack": _attacks,
+    "attacks": _attacks,
+    "defend": _defences,
+    "track": _tracked,
     "dataset": _datasets,
     "normalize": _normalizations,
     "preset": _presets,
     "by": _metrics,
     "metric": _metrics,
+    "pareto": _metrics,
     "objective": _metrics,
     "lower": _metrics,
     "higher": _metrics,
@@ -161,8 +184,10 @@ _VALUES: dict[str, Callable[[str], list[str]]] = {
 
 def _completion(option: Option) -> Callable[..., list[CompletionItem]] | None:
     """What completes the values of an option: names in a registry, or files. None if nothing does."""
-    if option.flags and (names := _VALUES.get(option.name)) is not None:
+    if option.flags and (names := _VALUES.get(option.flags[0][2:])) is not None:
         return lambda ctx, param, typed: completed(typed, names(str(ctx.find_root().info_name)))
+    if choices := option.field.metadata["choices"]:  # of a list, which click does not complete
+        return lambda ctx, param, typed: completed(typed, choices)
     metavar = option.field.metadata["metavar"] or ""
     return _FILES.shell_complete if "FILE" in metavar or "DIR" in metavar else None
 

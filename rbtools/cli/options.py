@@ -262,7 +262,8 @@ _OF_TRAINING = {
     ),
     "prepare": param(
         "fold",
-        "With fold, attack a copy of the network with folded BatchNorm, channels last, in --precision.",
+        "With fold, the attack runs on a faster copy of the network, in --precision, whose BatchNorm is"
+        " folded.",
         choices=("none", "fold"),
     ),
 }

@@ -96,8 +96,8 @@ class RecordWriter:
             raise ReaderGone from None
         except OSError as error:
             raise Stop(
-                f"Cannot write to standard output: {error.strerror}. Fix this and run the same command"
-                " again: results in the store are not computed again."
+                f"Cannot write to standard output: {error.strerror}. Make room, or write elsewhere, and"
+                " run the same command again: results in the store are not computed again."
             ) from None
 
     def poll(self) -> None:
@@ -127,6 +127,11 @@ class RecordWriter:
             ours, theirs = os.fstat(self._handle), os.stat(path)
             return stat.S_ISREG(ours.st_mode) and os.path.samestat(ours, theirs)
         return False
+
+
+def may_be_bold() -> bool:
+    """False if TERM is dumb or NO_COLOR is set: a terminal then gets no codes."""
+    return os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def _is_descriptor(stream: IO[str] | None, number: int) -> bool:

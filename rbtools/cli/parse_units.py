@@ -149,7 +149,9 @@ def tolerances(text: str) -> tuple[float, ...]:
     numbers = units.number_list(text, "--rho")
     for value in numbers:
         if not 0 <= value < 1:
-            raise UsageError(f"--rho {value:g} is not in [0, 1): it is the tolerated failure rate.")
+            raise UsageError(
+                f"--rho is {value:g}. Expected a tolerated failure rate in [0, 1), such as 0.05."
+            )
     return tuple(dict.fromkeys(numbers))
 
 
@@ -157,5 +159,5 @@ def confidence(value: float) -> float:
     """Check that `--confidence` is in [0.5, 1), and return it. Raises UsageError."""
     if not 0.5 <= value < 1:
         hint = f" Did you mean {value / 100:g}?" if 50 <= value < 100 else ""
-        raise UsageError(f"--confidence {value:g} is not in [0.5, 1): 0.95 is 95 %.{hint}")
+        raise UsageError(f"--confidence is {value:g}. Expected a number in [0.5, 1), such as 0.95.{hint}")
     return value

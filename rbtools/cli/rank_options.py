@@ -79,7 +79,7 @@ class RankOptions(Directions):
     )
     plus_minus: bool = param(
         False,
-        "Show each interval by half of its length: 0.53 ± 0.01. An interval whose middle is far from the"
+        "Show half of the length of each interval: 0.53 ± 0.01. An interval whose middle is far from the"
         " value stays in brackets.",
         flags=("--plus-minus",),
     )

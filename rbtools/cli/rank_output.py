@@ -141,7 +141,10 @@ def _write_pivot(
     every_metric = metric_name.names(every)
     wanted = every_metric if options.shown is None else chosen(options.shown, every)
     if not wanted:
-        raise UsageError("No record has a metric to show. Evaluate the models first.")
+        raise UsageError(
+            "No record has a metric to show. Evaluate the models first, for example with rb-attack pgd"
+            " --eps 8."
+        )
     _warn_of_n(wanted, every, screen)
     if form in ("csv", "csv-raw"):
         built = table.pivot(every, [*options.within, *options.pivot], wanted)

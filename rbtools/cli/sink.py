@@ -167,7 +167,7 @@ class Sink(RecordReader):
         if not self.came:
             self.screen.say("no records came in.")
         elif self.where is not None and not self.good:
-            self.screen.say(f"--where '{self.where.text}' holds for no record.")
+            self.screen.say(f"No record meets --where '{self.where.text}'.")
         if self.lacking:
             self.screen.say(f"{counted(self.lacking, 'record')} left out: a name in --where is missing.")
         self.say_left_out()

@@ -175,8 +175,10 @@ class RecordSource:
             with streamed(name) as stream:
                 yield from lines(stream, name)
         except OSError as error:
+            weights = self.takes_checkpoint and name.endswith((".pt", ".pth", ".ckpt", ".safetensors"))
             raise UsageError(
                 f"Cannot read {name}: {error.strerror}. Expected a file of records, one JSON object per line."
+                + " Give a file of weights with --checkpoint." * weights
             ) from None
 
     def _what_to_give(self) -> str:

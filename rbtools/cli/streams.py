@@ -141,7 +141,10 @@ def _replacing(path: str, output: RecordWriter) -> Iterator[None]:
     try:
         handle, aside = tempfile.mkstemp(prefix=".rb-", dir=os.path.dirname(path))
     except OSError as error:
-        raise UsageError(f"Cannot write beside {path}: {error.strerror}. --in-place needs that.") from None
+        raise UsageError(
+            f"Cannot write into the folder of {path}: {error.strerror}. --in-place first writes a file"
+            " there. Write elsewhere, without --in-place."
+        ) from None
     output.divert(handle)
     try:
         yield

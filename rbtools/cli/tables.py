@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
-from rbtools.cli.output import RecordWriter
+from rbtools.cli.output import RecordWriter, may_be_bold
 from rbtools.records.metric_name import heading_pieces
 from rbtools.records.results import is_number
 from rbtools.scoring import remeasured, render, table
@@ -43,7 +43,8 @@ def write(
 ) -> None:
     """Write a table in one of the formats of `render`, and below the table the text `below`."""
     if form == "table":
-        text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
+        bold = output.is_terminal() and may_be_bold()
+        text = draw(built, key, output.width(), bold=bold, fixed=fixed)
         below = below and "\n" + textwrap.fill(below.strip(), output.width(), break_on_hyphens=False)
     else:
         text = render.RENDERERS[form](built)
@@ -51,16 +52,17 @@ def write(
 
 
 def draw(
-    built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2, hint: str = _HINT
+    built: table.Table, key: str, width: int, *, bold: bool = False, fixed: int = 2, hint: str = _HINT
 ) -> str:
     """The table of records ranked by `key`, at most `width` characters wide.
 
-    The key and the first `fixed` columns (rank and name) are always shown, even if they do not fit. On a
-    `terminal`, headings are bold. `hint` tells the user how to see columns that do not fit.
+    The key and the first `fixed` columns (rank and name) are always shown, even if they do not fit. With
+    `bold`, headings and the best values are bold; without, stars mark the best values. `hint` tells the user
+    how to see columns that do not fit.
     """
     columns, hidden = _fitting(built, key, width, fixed)
-    columns = [column if terminal else _starred(column) for column in columns]
-    text = _drawn(columns, terminal)
+    columns = [column if bold else _starred(column) for column in columns]
+    text = _drawn(columns, bold)
     return f"{text}\n\n{_note(hidden, width, hint)}" if hidden else text
 
 
@@ -117,14 +119,14 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
     return [chosen[place] for place in sorted(chosen)], hidden
 
 
-def _drawn(columns: Sequence[_DrawnColumn], terminal: bool) -> str:
+def _drawn(columns: Sequence[_DrawnColumn], bold: bool) -> str:
     headings = [column.heading.split("\n") for column in columns]
     lines = max(map(len, headings))
     head = [
-        _aligned([""] * (lines - len(words)) + words, column, [terminal] * lines)
+        _aligned([""] * (lines - len(words)) + words, column, [bold] * lines)
         for words, column in zip(headings, columns, strict=True)
     ]
-    body = [_aligned(column.cells, column, [terminal and best for best in column.best]) for column in columns]
+    body = [_aligned(column.cells, column, [bold and best for best in column.best]) for column in columns]
     gap = " " * _GAP
     rule = "─" * (sum(column.width + _GAP for column in columns) - _GAP)
     above, below = ([gap.join(row).rstrip() for row in zip(*part, strict=True)] for part in (head, body))
@@ -135,7 +137,7 @@ def _aligned(cells: Sequence[str], column: _DrawnColumn, bold: Sequence[bool]) -
     aligned = []
     for text, is_bold in zip(cells, bold, strict=True):
         blanks = " " * (column.width - cell_len(text))
-        shown = f"\x1b[1m{text}\x1b[0m" if is_bold else text
+        shown = f"\x1b[1m{text}\x1b[0m" if is_bold and text else text
         aligned.append(blanks + shown if column.numeric else shown + blanks)
     return aligned
 
@@ -231,7 +233,7 @@ def _of_record(
         table.printable(", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part))
     ]
     if built.rows:
-        parts.append(draw(built, key, width, terminal=True, fixed=1, hint=hint))
+        parts.append(draw(built, key, width, bold=may_be_bold(), fixed=1, hint=hint))
     parts += map(table.printable, lines)
     if "error" in record:
         parts.append(f"error: {table.printable(str(record['error'].get('message', '')))}")

@@ -263,8 +263,9 @@ class CurveOptions:
     norm: str = param("linf", "Norm of the distances.", choices=("linf", "l2", "l1"))
     queries: str = rare_param(
         "2000",
-        "Number of forward and backward passes of each search, per image. Checks in float32 are not counted."
-        " With several numbers, such as 500,2000, there are metrics for each, whose names say it.",
+        "Number of forward and backward passes of each search, per image. Checks in float32 are not"
+        " counted. With several numbers, such as 500,2000, each has its own metrics, whose names contain"
+        " the number.",
         metavar="LIST",
     )
     attacks: str = param(
@@ -351,7 +352,8 @@ def _curve_of(
         raise UsageError(f"--norm and --queries do not apply to {cls.name}. Leave them out.")
     if len(names) > 1:
         raise UsageError(
-            f"--attacks is {typed.attacks}. {names[0]} can only be alone: its threat is another."
+            f"--attacks is {typed.attacks}. {names[0]} attacks in a threat of its own, so it can only be"
+            " given alone."
         )
     if not cls.minimal:
         raise UsageError(

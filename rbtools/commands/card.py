@@ -42,8 +42,8 @@ def _seconds(text: str) -> float | None:
 class CardOptions:
     limit: str = param(
         "10m",
-        "Time limit for each model: 90s, 10m, 2h, or none. A part whose first images do not fit is left out;"
-        " the cheapest part always evaluates them.",
+        "Time limit for each model: 90s, 10m, 2h, or none. A part is left out if its first images do not"
+        " fit; the first images of the cheapest part are always evaluated.",
         metavar="LENGTH",
         flags=("--time",),
     )

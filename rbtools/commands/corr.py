@@ -120,7 +120,7 @@ def _read(
     if without and not sets:
         raise UsageError(f"--by: {without[0]}")
     if without:
-        sink.screen.warn(f"{counted(len(without), 'record')} without {by} left out: they belong to no set.")
+        sink.screen.warn(f"{counted(len(without), 'record')} left out: without {by} they belong to no set.")
     for label, records in sets.items():
         models = list(sink.models(records).values())
         if aggregate:

@@ -101,7 +101,9 @@ def _made(
 ) -> shared.Status:
     """Write the corrupted copy (--write), and draw one image with all corruptions (--show)."""
     if write is not None and severities != units.SEVERITIES:
-        raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
+        raise UsageError(
+            "--write makes an archive, which always has all five severities. Leave out --severity."
+        )
     from rbtools.jobs import corrupted_images
 
     if show is not None:

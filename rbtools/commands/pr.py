@@ -24,8 +24,9 @@ class PROptions:
     )
     denominator: str = rare_param(
         "correct",
-        "Images to average over: correct, which are classified correctly without noise (pr.NOISE.GAMMA, as in"
-        " PRBench); all (pr-all.NOISE.GAMMA, as in advbench); or both.",
+        "Images to average over: those that are classified correctly without noise (correct, as in"
+        " PRBench), all images (all, as in advbench), or both. With all, the metrics are called"
+        " pr-all.NOISE.GAMMA.",
         choices=("correct", "all", "both"),
     )
     gamma: str | None = rare_param(
@@ -42,8 +43,8 @@ class PROptions:
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = rare_param(
         "at-least",
-        "When an image passes: if its PR is 1 - rho or more, at-least (text); if its PR is more than 1 - rho,"
-        " above (PRBench's code, advbench).",
+        "When an image passes: if its PR is 1 - rho or more (at-least), as in PRBench's text, or only if"
+        " it is above 1 - rho (above), as in its code and advbench.",
         choices=("at-least", "above"),
     )
     confidence: float = rare_param(
@@ -92,7 +93,10 @@ class PROptions:
         estimator = self.estimator()
         gammas = parse_units.radii(self.gamma or noise.radii, noise.largest)
         if self.passes == "above" and 0 in estimator.rho:
-            raise UsageError("--rho 0 with --passes above: no PR is above 1. Use --passes at-least.")
+            raise UsageError(
+                "With --rho 0 and --passes above no image could pass, because no PR is above 1. Use"
+                " --passes at-least."
+            )
         short = sequential.too_few(estimator.rho, self.samples, estimator.confidence)
         if short and (self.adaptive or self.require_decided):
             raise UsageError(f"{short} Use more --samples, a larger --rho, or a lower --confidence.")

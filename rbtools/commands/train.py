@@ -77,7 +77,10 @@ def main(
     from rbtools.trainer.train_model import TrainJob
 
     if work.run.store.folder is None:
-        raise UsageError("With --store none, checkpoints cannot be stored. Leave it out, or name a folder.")
+        raise UsageError(
+            "--store is none, but the checkpoints of a training are kept in the store. Leave it out, or"
+            " name a folder."
+        )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(_default_method(preset) if typed.method is None else typed.method)
     whole_recipe = _recipe(recipe, frozenset(params))

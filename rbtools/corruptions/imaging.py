@@ -15,8 +15,8 @@ Kernel = tuple[tuple[float, ...], ...]  # rows of weights, square with an odd si
 
 
 def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:
-    """Correlates float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel, as one shifted sum per weight,
-    which for 3x3 kernels on a CPU is 13 times as fast as `conv2d`."""
+    """Correlates float64 (N, C, H + k - 1, W + k - 1) with a k x k kernel, by adding one shifted copy per
+    weight. For 3x3 kernels on a CPU this is 13 times as fast as `conv2d`."""
     size = len(kernel)
     height, width = padded.shape[2] - size + 1, padded.shape[3] - size + 1
     total = torch.zeros_like(padded[:, :, :height, :width])

@@ -180,8 +180,8 @@ def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
     count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
-            f"The data set {where} would have {count} classes, going by its highest label. Expected labels"
-            f" from 0 on without gaps, and at most {MOST_CLASSES} classes."
+            f"The highest label of the data set {where} would mean {count} classes. Expected labels from 0"
+            f" on without gaps, and at most {MOST_CLASSES} classes."
         )
     return [str(number) for number in range(count)]
 

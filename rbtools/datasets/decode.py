@@ -215,4 +215,4 @@ def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[i
         return error
     odd = images.path(index) if usual == first else images.path(0)
     share = f"{sizes.count(usual)} of {len(sizes)} images that were looked at are {usual[1]}x{usual[0]}"
-    return RbError(f"{error} {share}, so that {odd} is the odd one.")
+    return RbError(f"{error} {share}: perhaps {odd} alone has another size, and should be removed or scaled.")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rbtools.datasets import npy
 from rbtools.datasets.arrays import Content, ImageArrays, Stamped
-from rbtools.datasets.base import Description, damaged, numbered
+from rbtools.datasets.base import Description, NotHere, damaged, numbered
 from rbtools.errors import RbError, shown
 from rbtools.lazy import np
 from rbtools.plain_files import opened
@@ -79,7 +79,7 @@ class _Archive:
         self.path = path
         if path.is_dir() or not path.exists():
             problem = "is a folder" if path.is_dir() else "does not exist"
-            raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
+            raise NotHere(f"The file {path} {problem}. Expected {EXPECTED}.")
         self._names: list[str] = self._read(lambda file: file.files, EXPECTED)
         self.splits: dict[str, tuple[str, str]] = {}
         for split, spellings in _SPLITS.items():

@@ -21,6 +21,7 @@ from rbtools.datasets.base import (
     DatasetSource,
     Description,
     HashCache,
+    NotHere,
     channels_of,
     damaged,
     numbered,
@@ -143,7 +144,7 @@ class Parquet(DatasetSource):
 def _files_by_split(path: Path) -> dict[str, list[Path]]:
     """Maps each split to its files in order. Raises RbError if there are none, or if a split is unclear."""
     if not path.exists():
-        raise RbError(f"The path {path} does not exist. Expected {EXPECTED}.")
+        raise NotHere(f"The path {path} does not exist. Expected {EXPECTED}.")
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     splits: dict[str, list[Path]] = {}

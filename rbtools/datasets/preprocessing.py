@@ -29,7 +29,7 @@ class Preprocessing(NamedTuple):
     """The shorter side is scaled to `resize` pixels (with `squash`, both sides; None: no scaling), and the
     centre, a square with sides of `crop` pixels, is cut out.
 
-    Scaling is Pillow's, which is antialiased, and therefore that of torchvision's and timm's transforms for
+    Images are scaled by Pillow, with antialiasing, as the transforms of torchvision and timm do it for
     Pillow's images. The text of this object, such as `bilinear-256-224`, is in records and keys.
     """
 

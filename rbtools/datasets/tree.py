@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, ClassVar, NoReturn
 
 from rbtools.datasets import content_hash, decode
-from rbtools.datasets.base import Dataset, DatasetSource, HashCache, are_numbers
+from rbtools.datasets.base import Dataset, DatasetSource, HashCache, NotHere, are_numbers
 from rbtools.datasets.preprocessing import Preprocessing
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -67,7 +67,7 @@ def split_folders(path: str) -> dict[str, Path]:
     root = Path(path).expanduser()
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
-        raise RbError(f"The image folder {path} {problem}. Expected a folder with {EXPECTED}.")
+        raise NotHere(f"The image folder {path} {problem}. Expected a folder with {EXPECTED}.")
     folders: dict[str, Path] = {}
     for split, names in SPLITS.items():
         present = [root / name for name in names if (root / name).is_dir()]

@@ -231,8 +231,9 @@ class Attacked(Accuracy):
         `mean_over_draws.DEFAULT` if the user did not choose it."""
         if draws and not self.method.over_draws:
             raise RbError(
-                f"The model is randomised, and the attack {self.method.name} cannot follow means over"
-                " samples. With --draws 1, the model is evaluated as any other."
+                f"The model is randomised, and the attack {self.method.name} cannot average gradients over"
+                " random draws. Use another attack, or give --draws 1, which treats the model as"
+                " deterministic."
             )
         several = self.method.draws_each > 1 or self.method.eot is not None or self.method.batch_dependent
         method = self.method if several or not draws else replace(self.method, eot=DEFAULT)

@@ -19,9 +19,9 @@ _ENSEMBLE = "ensemble-"
 
 
 class NamedAttack(NamedTuple):
-    """What the first word of a name says: the attack, its number of steps as it is written, the threat in
-    which it searches, and the word of this threat if the name leaves it out. `counts` is what the number
-    counts: steps or queries."""
+    """What the first word of a name says: the attack, the digits of its number of steps, and its threat. The
+    last item is the word of the threat if the name leaves this word out. `counts` is what the number counts:
+    steps or queries."""
 
     name: str
     steps: str

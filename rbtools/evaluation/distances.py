@@ -43,7 +43,7 @@ class Nearest(OfAttack):
     def __post_init__(self) -> None:
         if self.counted and not hasattr(self.method, "queries"):
             raise RbError(
-                f"--queries is a list, and {self.method.name} counts steps. Give one number for it."
+                f"--queries is a list, but {self.method.name} takes a single number. Give one number."
             )
         super().__post_init__()
 

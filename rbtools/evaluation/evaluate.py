@@ -322,7 +322,7 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
         raise error
     if batch.chunk_size == 1:
         raise RbError(
-            "Memory ran out with one image at a time. Use a larger device, or --device cpu."
+            "Memory ran out with one image at a time. Use a GPU with more memory, or --device cpu."
         ) from error
     if torch.cuda.is_available():
         graphs.lasting_pool.cache_clear()

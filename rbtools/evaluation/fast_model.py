@@ -1,7 +1,7 @@
 """The model that attacks run on: a fast copy with the same function.
 
-Float32 always decides whether an example is broken: the exact model, or on a CPU a float32 copy, which leaves
-nearly tied images to the exact model (attacks/verdicts.py).
+Float32 always decides whether an example is broken. This is done by the exact model, or on a CPU by a float32
+copy; if two logits are nearly equal, the exact model decides there, too (attacks/verdicts.py).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
     convolutions before it. On a GPU in bfloat16, the convolution kernels also compute ReLU (models/fused.py).
 
     `model` is in eval mode and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K); it is not
-    changed. The copy returns float32 logits. With "bf16", the normalisation still computes in float32,
-    because bfloat16 cannot represent steps of 1/255, and so do the last convolution or linear layer and the
-    layers after it ("fp32-logits"), because margins below 1/128 of a logit would vanish. A network without
-    other layers is copied in float32. BatchNorm is not folded if the network cannot be traced, or if the
-    folded copy returns other logits. If the model contains a program or its copy fails, attacks run on the
-    model itself, and `refusal` is the reason. The copy of a defended network has the same defence stages,
+    changed. The copy returns float32 logits. With "bf16", two parts still compute in float32. The
+    normalisation does, because bfloat16 cannot represent steps of 1/255. The last convolution or linear layer
+    and the layers after it do ("fp32-logits"), because margins below 1/128 of a logit would vanish. A network
+    without other layers is copied in float32. BatchNorm is not folded if the network cannot be traced, or if
+    the folded copy returns other logits. If the model contains a program or its copy fails, attacks run on
+    the model itself, and `refusal` is the reason. The copy of a defended network has the same defence stages,
     which compute in float32.
     """
     if isinstance(model, Defended):
@@ -118,8 +118,8 @@ class _Fast(nn.Module):
 
 
 def _last_layers(network: nn.Module, probe: Tensor) -> list[str]:
-    """The names of the layers that a pass uses from the last convolution or linear layer on, without layers
-    that have no weights. The list is empty if there is no such layer."""
+    """The names of the last convolution or linear layer of a pass and of the layers after it, if they have
+    weights. The list is empty if there is no such layer."""
     used: list[str] = []
     layers = {name: part for name, part in network.named_modules() if not any(part.children())}
     layers = {name: part for name, part in layers.items() if part.state_dict()}

@@ -74,10 +74,10 @@ class Randomness(NamedTuple):
         """This object. Raises RbError if the result for an image depends on other images."""
         if self.batch:
             raise RbError(
-                "The model is in train mode, takes statistics over the batch, or adds noise of a fixed seed:"
-                " what it gives for an image depends on the others of its batch. Call model.eval() before it"
-                " is saved and leave the choice to module.training, or draw noise from torch's own generator"
-                " without a seed."
+                "The logits of an image depend on the other images of its batch: the model is in train"
+                " mode, computes statistics of the batch, or adds noise from a fixed seed. Call"
+                " model.eval() before it is saved, let module.training decide in its code, or draw noise"
+                " from torch's own generator without a seed."
             )
         if self.changes:
             raise RbError(
@@ -269,11 +269,16 @@ def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
         return evaluation
     if None in (*specs, *along):
         raise RbError(
-            f"The model is randomised, and {evaluation.title} has no verdict over draws. Measure its accuracy"
-            " with rb-attack or rb-corrupt, or give --draws 1 to judge it by one draw."
+            f"The model is randomised, and {evaluation.title} cannot be averaged over its random draws."
+            " Measure its accuracy with rb-attack or rb-corrupt, or give --draws 1 to judge it by one"
+            " draw."
         )
     if any(spec.detail for spec in every) or evaluation.save is not None:
-        raise RbError("--detail and --save-adv are of one pass, and this model is randomised: omit them.")
+        raise RbError(
+            "--detail and --save-adv describe a single pass, and this model is randomised. Leave them out."
+        )
     if any(spec.needs for spec in every):
-        raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
+        raise RbError(
+            "--ladder needs a fixed answer for each image, and this model is randomised. Leave it out."
+        )
     return replace(evaluation, title=f"{evaluation.title}, {draws} draws", specs=(*specs,), along=(*along,))

@@ -106,12 +106,14 @@ class Spec:
         raise NotImplementedError
 
     def column(self) -> Entry:
-        """The fields of the store key that determine the rows, besides model, data, arithmetic and seed."""
+        """The fields of the store key that determine the rows. Model, data, arithmetic and seed are not among
+        them, because others add these."""
         raise NotImplementedError
 
     @classmethod
     def reading(cls, specs: Sequence[Any]) -> Entry:
-        """The fields of the store key that determine the entries of these specs, besides their rows."""
+        """The fields of the store key that determine the entries of these specs, without those that determine
+        the rows."""
         return {}
 
     def settings(self) -> Entry:

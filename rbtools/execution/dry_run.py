@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from rbtools.errors import Pending
+from rbtools.execution.report import in_words
 from rbtools.store import Store, digest
 
 T = TypeVar("T")
@@ -103,14 +104,6 @@ class DryRun:
         if self.waiting:
             lines.append(f"{_many(len(self.waiting), 'record')} would first be trained.")
         return lines
-
-
-def in_words(seconds: float) -> str:
-    """An estimated duration, such as `12 minutes` or `4 h 20 min`."""
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return "less than a minute"
-    return _many(minutes, "minute") if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def _many(count: int, noun: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Pace:
         self.start = time.monotonic()
 
     def words(self, done: int, passes: float = 0, expected: float = 0) -> str:
-        """The text `1,234 images/s · 0:42 left`; empty until the first unit is done. If `passes` were made
+        """The text `1,234 images/s · 42 s left`; empty until the first unit is done. If `passes` were made
         and others are `expected`, they determine the time, and it is known before the first unit is done."""
         seconds = time.monotonic() - self.start
         parts = []
@@ -55,10 +56,30 @@ class Pace:
             parts.append(f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s")
         if passes and seconds > _WARM_UP:
             most = "" if parts else "at most "
-            parts.append(f"{most}{clock_time(expected * seconds / passes)} left")
+            parts.append(f"{most}{short_time(expected * seconds / passes)} left")
         elif parts:
-            parts.append(f"{clock_time((self.total - done) * seconds / (done - self.first))} left")
+            parts.append(f"{short_time((self.total - done) * seconds / (done - self.first))} left")
         return " · ".join(parts)
+
+
+def without_time(text: str) -> str:
+    """A progress text without the time left of its `Pace`."""
+    return re.sub(r" · (at most )?[\w ]+ left(?= · |$)", "", text)
+
+
+def short_time(seconds: float) -> str:
+    """The text `42 s`, and in words from one minute on."""
+    return f"{max(seconds, 0.0):.0f} s" if seconds < 60 else in_words(seconds)
+
+
+def in_words(seconds: float) -> str:
+    """An estimated duration, such as `12 minutes`, `4 h 20 min` or `3 days`."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 100:
+        return f"{minutes} minute{'s' * (minutes > 1)}"
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes < 4320 else f"{minutes / 1440:.0f} days"
 
 
 def clock_time(seconds: float) -> str:

@@ -47,8 +47,8 @@ class Selection:
     n: int | None = _data(None, "Use N images, in proportion to the classes.", bounds="[1, inf)", metavar="N")
     indices: Any = rare_param(
         None,
-        "Use the images with these numbers in the split (0-999: the first 1,000), or the images listed in"
-        " FILE (FILE:NAME: in the list NAME). --n then uses N of them.",
+        "Use the images with these numbers in the split, such as 0-999 for the first 1,000, or those"
+        " listed in FILE. FILE:NAME means the list NAME in this file. --n then uses N of them.",
         metavar="LIST|FILE",
         group="Data",
     )
@@ -69,9 +69,8 @@ class Selection:
     )
     classes: str | None = _rare_data(
         None,
-        "Classes of the network that are in the data set, if the data set does not contain all of them: names"
-        " of class folders, or for each class of the data set its number or name in the network, such as"
-        " 1,3,5.",
+        "If the data set contains only some classes of the network: names of class folders, or, for each"
+        " class of the data set, its number or name in the network, such as 1,3,5.",
         metavar="LIST",
     )
     member: str | None = _rare_model(
@@ -79,8 +78,8 @@ class Selection:
     )
     allow_code: bool = _rare_model(
         False,
-        "Allow the code of python:MODULE:NAME and of TorchScript and torch.export files to run, and the"
-        " commands and addresses of models in records to be used.",
+        "Run the code of python:MODULE:NAME and of TorchScript and torch.export files, and use the"
+        " commands and addresses of models that are named in records.",
         flags=("--allow-code",),
     )
     gradients_from: str | None = _rare_model(
@@ -295,7 +294,10 @@ class Run:
         parts: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
             if name not in _PART_OF:
-                raise TypeError(f"A run has no option {name!r}.")
+                raise TypeError(
+                    f"There is no option {name!r} of a run. The options are the fields of its parts, in"
+                    " rbtools/execution/run.py."
+                )
             parts.setdefault(_PART_OF[name], {})[name] = value
         own = parts.pop("run", {})
         changed = {part: replace(getattr(self, part), **values) for part, values in parts.items()}

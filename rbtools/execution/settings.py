@@ -33,7 +33,8 @@ class Settings:
     )
     prepare: bool = _running(
         True,
-        "With fold, search on a copy of the network with folded BatchNorm, channels last, in --precision.",
+        "With fold, the search runs on a faster copy of the network, in --precision, whose BatchNorm is"
+        " folded.",
         choices=("none", "fold"),
         typed="fold",
     )

@@ -53,9 +53,9 @@ def of_network(
         if asked:
             raise RbError(
                 f"--classes is {','.join(asked[:20])}, and the data set {data} has the classes"
-                f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected some of these,"
-                " if their numbers in the network are known, or for each of them its number"
-                f"{f' from 0 to {count - 1}' if count else ''}."
+                f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected names from this"
+                " list, if their numbers in the network are known, or a number for each of"
+                f" them{f' from 0 to {count - 1}' if count else ''}."
             )
         return None
     size = count or max(size, *(number + 1 for number in numbers))

@@ -92,7 +92,7 @@ class NamedWeights(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """True if a `--checkpoint` is the name of published weights, and not a file."""
+    """True if the value of `--checkpoint` is the name of published weights, and not of a file."""
     return text.partition(":")[0] in LIBRARIES and ":" in text and not Path(text).is_file()
 
 

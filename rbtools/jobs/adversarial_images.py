@@ -42,8 +42,8 @@ def adversarial_images(paths: Sequence[str], count: int, run: Run) -> Adversaria
     common = [number for number in next(iter(found.values())) if all(number in one for one in found.values())]
     if not common:
         raise RbError(
-            "The files have no images in common among their first ones. Draw files of the same --n and"
-            " --split."
+            "The first images of the files are different ones. Draw files that were made with the same"
+            " --n and --split."
         )
     clean = dict(zip(common, pixels(dataset.images[torch.tensor(common)]), strict=True))
     changes = {

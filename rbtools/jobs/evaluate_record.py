@@ -1,7 +1,8 @@
 """Plans, and the execution of a plan on a record: the check before the work, the work, and the results.
 
-A plan is a generator that yields its entries twice: first as they are known before the work, which finds
-conflicts with earlier results of the same names, and then, after it has asked for the results, as measured.
+A plan is a generator that yields its entries twice. The first time they are as known before the work, so that
+conflicts with earlier results of the same name are found. The plan then asks for the results, and yields the
+measured entries.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Ask:
     """The argument of a plan. `ask.expected(evaluation)` returns the entries of an evaluation as known before
     the work, and `ask(evaluation)` its results, which are read from the store or measured.
 
-    `inputs` is the record on the split that the run names. `draws` is the number of passes over which
-    verdicts on a randomised model are averaged, and 0 for other models. `along` contains additional results,
-    which are added to the record unless the record has other results of the same names.
+    `inputs` is the record on the split that the run names. For a randomised model, verdicts are means over
+    `draws` passes; for other models, `draws` is 0. `along` contains additional results, which are added to
+    the record unless the record has other results of the same names.
     """
 
     def __init__(self, inputs: Inputs) -> None:

@@ -227,7 +227,7 @@ class Measuring:
                 if self.chunk == 1:
                     raise RbError(
                         f"Memory ran out in the measure {job.measure.name} with one image at a time. Use a"
-                        " larger device, or a smaller --batch-size."
+                        " GPU with more memory, or a smaller --batch-size."
                     ) from error
             self.chunk = max(self.chunk // 2, 1)
             if torch.cuda.is_available():

@@ -178,6 +178,14 @@ def _jobs(record: dict[str, Any], request: MeasureJob, run: Run) -> list[Measure
                 elif measure.own_eps:
                     forms = [(replace(measure, eps=eps), None) for eps in request.eps]
                 jobs += [MeasureItem(*form, on, data, size, norm, request.init_seed) for form in forms]
+    fresh = dict.fromkeys(
+        job.measure.name for job in jobs if job.on == "init" and job.measure.weights != "none"
+    )
+    if fresh and request.on == "auto" and record.get("checkpoint"):
+        run.report.notify(
+            f"{', '.join(fresh)}: measured on fresh weights, so that all checkpoints of an architecture get"
+            " the same values. --on trained measures the checkpoint."
+        )
     return jobs
 
 
@@ -292,7 +300,7 @@ def _finite(value: object) -> Any:
 
 
 def _made(job: MeasureItem, value: str, clean: bool, run: Run) -> dict[str, Any]:
-    """The settings of the number named `value`, which does not depend on the attack if `clean` is true."""
+    """The settings of the number called `value`. If `clean` is true, it does not depend on the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
         entry |= {"on": job.on, **job.statistics}

@@ -78,8 +78,8 @@ def run_pair(records: tuple[Record, Record], request: CardRequest, run: Run) -> 
         one, other = (card.inputs.data for card in cards)
         if one.fingerprint != other.fingerprint or first.n != second.n:
             raise RbError(
-                f"The two models have different images: {one.name} and {other.name}. Compare them on one data"
-                " set (--dataset), with the same --n."
+                f"The two models were evaluated on different images: {one.name} and {other.name}. Compare"
+                " them on one data set (--dataset), with the same --n."
             )
         made: list[Record] = []
         try:

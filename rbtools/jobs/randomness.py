@@ -56,7 +56,7 @@ def _looked(inputs: Inputs) -> Randomness:
 
 
 def draws_of(inputs: Inputs) -> int:
-    """The number of passes over which a verdict is averaged, or 0 for one pass. Raises RbError as `found`."""
+    """How many passes a verdict is the mean of; 0 means that one pass decides. Raises RbError as `found`."""
     draws = inputs.run.settings.draws
     return draws if found(inputs).randomised and draws > 1 else 0
 

@@ -114,7 +114,7 @@ class TwoPhaseJob(PlanJob):
     def _estimates(self, ask: Ask) -> Iterator[Entries]:
         if randomness.found(ask.inputs).randomised:
             raise RbError(
-                "--two-phase cannot average verdicts over draws, and this model is randomised: leave it out."
+                "--two-phase cannot average over random draws, and this model is randomised. Leave it out."
             )
         estimates = [_Estimate(ask, self, eps) for eps in self.eps]
         yield [estimate.expected() for estimate in estimates]

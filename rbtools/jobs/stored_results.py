@@ -54,8 +54,8 @@ class Results(NamedTuple):
 
 
 def expected_entries(inputs: Inputs, evaluation: Evaluation) -> Entries:
-    """The entries of the evaluation as known before the work (`Spec.expected`). The precision is known only
-    after it if the attack may run on the fast model."""
+    """The entries of the evaluation as known before the work (`Spec.expected`). If the attack may run on the
+    fast model, its precision is known only after the computation."""
     entries = []
     for unit in (_Unit(inputs, (spec,)) for spec in evaluation.specs):
         used = "fp32" if unit.arithmetic["precision"] == "fp32" else results.LATER

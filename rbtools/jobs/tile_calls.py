@@ -184,7 +184,7 @@ class OpenedCall(Call):
 
     @contextlib.contextmanager
     def opened(self, run: Run) -> Iterator[tuple[Any, Any]]:
-        """Yields the work, and the object that `opened` of the work yields in this process."""
+        """Yields the work, and what its method `opened` yields in this process."""
         work = pickle.loads(self.sent)  # trusted: the driver of this run pickled it
         there = replace(work.inputs.run, placement=run.placement, report=run.report, kept=run.kept)
         work = replace(work, inputs=replace(work.inputs, run=there))

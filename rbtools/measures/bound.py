@@ -96,13 +96,13 @@ class BoundMeasure(Measure):
     )
     smooth: float | None = rare_param(
         None,
-        "Lipschitz constant beta of the logits' derivative in the weights, as a function of the image. "
-        " [default: estimated]",
+        "Lipschitz constant beta: how fast the derivative of the logits in the weights changes with the"
+        " image.  [default: estimated]",
     )
     smooth_theta: float | None = rare_param(
         None,
-        "Lipschitz constant beta_theta of the logits' derivative in the weights, as a function of the"
-        " weights.  [default: estimated]",
+        "Lipschitz constant beta_theta: how fast the derivative of the logits in the weights changes with"
+        " the weights.  [default: estimated]",
     )
     gamma: float | None = rare_param(
         None,

@@ -26,7 +26,7 @@ _SURE = 0.95  # the probability with which the inequality of lemma 1 holds for a
 @dataclass(frozen=True)
 class Bound:
     """A bound with its `value`, its `formula` as text, and its `inputs` by name. `vacuous` is true if it is
-    not smaller than the trivial bound. `value` is None if the formula has no value, for the `reason`."""
+    not smaller than the trivial bound. If the formula has no value, `value` is None and `reason` says why."""
 
     formula: str
     value: float | None
@@ -38,9 +38,10 @@ class Bound:
 def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
     """RobBench's theorem 1 without its constants: sqrt(L^2 * y^T K^-1 y / N) bounds the expected error.
 
-    `kernel` is (N, N): K_all for the clean error and K~_all for the robust error. `targets` are +1 and -1,
-    (N,), or (N, K) with one column for each class, over which y^T K^-1 y is averaged. `depth` is L. The bound
-    is vacuous from 1 on. A kernel that is not positive definite has no bound.
+    `kernel` is (N, N): K_all for the clean error and K~_all for the robust error. `targets` contains +1 and
+    -1. It is a vector (N,), or a matrix (N, K) with a column for each class; y^T K^-1 y is then averaged over
+    the columns. `depth` is L. The bound is vacuous from 1 on. A kernel that is not positive definite has no
+    bound.
     """
     kernel, targets = np.asarray(kernel, np.float64), np.asarray(targets, np.float64)
     count = len(kernel)
@@ -214,9 +215,9 @@ def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -
     """PRBench's proposition 1 with theorem 5: a bound on E(R - R_S) for training on random points.
 
     The bound is 1/n + 2 phi^2 T / (psi (n-1)), where phi = 2 L_theta and psi = max(phi, 2 beta_theta +
-    L_theta^2). This training objective is phi-Lipschitz and psi-smooth (lemma 3 states phi and psi of the
-    plain loss), so the term n phi chi of `prbench1` is absent. Theorem 5 bounds the expected gap by the
-    stability, which is that of theorem 4 with eta = 0. The other arguments and `vacuous` are those of
+    L_theta^2). The objective of this training is itself phi-Lipschitz and psi-smooth, so the term n phi chi
+    of `prbench1` is absent. (Lemma 3 gives phi and psi of the plain loss.) Theorem 5 bounds the expected gap
+    by the stability, which is that of theorem 4 with eta = 0. The other arguments and `vacuous` are those of
     `prbench1`.
     """
     phi, _, smooth = _of_worst_point(constants, 0.0)

@@ -53,7 +53,8 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
 
 def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: bool = False) -> Tensor:
     """The kernel of a model in which the logits of an image depend on its batch (BatchNorm with the batch's
-    statistics): f(x_i) is the output for image i in its batch, differentiated through all images.
+    statistics). Here f(x_i) is the output for image i in its batch; its derivative goes through all images of
+    the batch.
 
     For each image (and logit), a backward pass through the complete batch is needed. At most 1 GiB of
     gradients is in memory at once; if all gradients need more, the passes are repeated for parts of the

@@ -69,8 +69,8 @@ def _difference(first: Logits, second: Logits) -> Logits:
 
 
 def spectral_norm(function: Logits, point: Any, start: Tensor) -> float:
-    """The largest singular value of the Jacobian J of `function` at `point`: by Lanczos on J J', which has
-    the size of the logits, from `start` (1, K)."""
+    """The largest singular value of the Jacobian J of `function` at `point`. The Lanczos method starts from
+    `start` (1, K) and works on J J', which has only the size of the logits."""
     _, pulled, *_ = torch.func.vjp(function, point)  # w -> J' w
     # The derivative of w -> J' w, transposed, is v -> J v.
     _, pushed, *_ = torch.func.vjp(lambda vector: _pull(function, point, vector), torch.zeros_like(start))

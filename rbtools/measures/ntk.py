@@ -58,8 +58,8 @@ class NTK(Measure):
     beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
     logits: str = param(
         "sum",
-        "Use the kernel of the sum of the logits, the sum of the kernels of all logits, or, for two"
-        " classes, the kernel of the difference of the logits, which is the single output of the theory.",
+        "Use the kernel of the sum of the logits, or the sum of the kernels of all logits. For two"
+        " classes, the kernel of the difference of the logits is that of the theory's single output.",
         choices=("sum", "each", "difference"),
     )
 

@@ -25,7 +25,9 @@ class Sharpness(Measure):
     less_is_better = True
     attacks = 1
 
-    gamma: float = rare_param(0.01, "Step norm, relative to the norm of the weight tensor.", check="positive")
+    gamma: float = rare_param(
+        0.01, "Norm of the step, relative to the norm of the weight tensor.", check="positive"
+    )
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         names = list(derivatives.layers(model).values())

@@ -79,8 +79,8 @@ class TwinGradients(nn.Module):
 
 
 def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
-    """A digest of the answers on 32 fixed images (C, H, W). It tells models apart whose code is the same and
-    whose files or services are not."""
+    """A digest of the answers on 32 fixed images (C, H, W). It tells apart two models that have the same code
+    but use other files or services."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (_PROBED, *shape), generator=generator).float().div(255)
     answers = model(images).double().mul(1e4).round().to(torch.int64)
@@ -100,8 +100,9 @@ def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
 
 
 def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -> AnsweringModel | None:
-    """The model of a function that answers with labels, or with scores without gradients, on a few images;
-    None if its outputs are logits of a graph of torch. `classes` is the number of classes at least."""
+    """The model of a function that answers a few images with labels, or with scores without gradients. None
+    if the function returns logits with a graph of torch. `classes` is a lower bound of the number of
+    classes."""
     with contextlib.suppress(Exception):  # a function of arrays may raise anything
         leaf = images.detach().clone().requires_grad_(True)
         found = function(leaf.clone())  # it may change its images in place

@@ -165,9 +165,9 @@ def _architectures(
             wanted, there = nb201.ops_of(arch), nb201.ops_of(noted)
             if wanted != there:  # none, skip and pooling have no weights to compare
                 raise RbError(
-                    f"The checkpoint {checkpoint.path} holds the architecture {nb201.to_string(there)}, and"
-                    f" it was to be loaded as {nb201.to_string(wanted)}. Leave out --arch, or choose another"
-                    " file."
+                    f"The checkpoint {checkpoint.path} holds the architecture {nb201.to_string(there)},"
+                    f" but --arch or the record says {nb201.to_string(wanted)}. Leave out --arch, or"
+                    " choose another file."
                 )
         facts["arch_from"], fields = "given", dict(arch)
     elif isinstance(metadata_arch, Mapping) and "space" in metadata_arch:

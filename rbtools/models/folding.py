@@ -76,7 +76,9 @@ def check_same(
     """Raise ValueError if two results differ by more than `tolerance` of the largest absolute value."""
     largest, difference = float(expected.abs().max()), float((expected - found).abs().max())
     if not difference <= tolerance * largest:  # NaN fails this comparison, too
-        raise ValueError(f"the {what}'s results differ by {difference:.3g}, the largest is {largest:.3g}")
+        raise ValueError(
+            f"the results of the {what} differ by {difference:.3g}; the largest is {largest:.3g}"
+        )
 
 
 def reason(wrong: Exception) -> str:

@@ -1,4 +1,5 @@
-"""The published weights of NAS-Bench-201 and NATS-Bench: one file for each architecture, named by its index.
+"""The published weights of NAS-Bench-201 and NATS-Bench, with one file for each architecture, whose name
+contains the index.
 
 `000123-FULL.pth` of NAS-Bench-201's archive was written by torch.save, and `000123.pickle.pbz2` of
 NATS-Bench's full archive of the topology space is a pickle compressed with bzip2. Both contain all training

@@ -158,8 +158,8 @@ class Uniform(BallNoise):
 
     truncate: bool = rare_param(
         False,
-        "Sample uniformly from the part of the ball inside [0, 1] instead of clipping: off (not in"
-        " PRBench's text), on (PRBench's code).",
+        "Sample uniformly from the part of the ball inside [0, 1] instead of clipping. PRBench's code"
+        " does so; its text does not say.",
         optional=True,
     )
 

@@ -173,10 +173,10 @@ def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -
     """The 95 % interval of the mean of two or more numbers (N,), one per image, cut off below `least`.
 
     Each end is the outer end of Student's and Hall's intervals. Up to 3/N of all images may be unlike the N
-    images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). The numbers of such
-    images are assumed to be as extreme as the most extreme number in the sample, so each end is moved
-    outwards by 3/N of the distance from the mean to the most extreme number. No finite interval can cover the
-    effect of rarer images with unbounded numbers.
+    images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). Such images are assumed
+    to have numbers as extreme as the most extreme number in the sample. Each end is therefore moved outwards
+    by 3/N of the distance between the mean and this number. No finite interval can cover the effect of rarer
+    images with unbounded numbers.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())

@@ -75,9 +75,9 @@ class StoppingPlan(NamedTuple):
     """A table for deciding images from the number of failures at certain numbers of samples.
 
     `checks`, int64 (L,), are the numbers of samples at which an image is checked, and the last check is after
-    all samples. For each radius and check, `certify` (R, L) is the largest number of failures that certifies
-    the radius (-1 if none does), and `give_up` (R, L) is the smallest number for which the radius is given
-    up.
+    all samples. Both have a row for each radius and a column for each check, (R, L). `certify` is the largest
+    number of failures that still certifies the radius (-1 if none does), and `give_up` is the smallest number
+    at which the radius is given up.
     """
 
     checks: np.ndarray

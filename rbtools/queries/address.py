@@ -75,7 +75,10 @@ class AddressModel(KindOfModel):
         if not known:
             raise RbError(f"{shown(self.text)} is no address. Expected http://HOST... or https://HOST...")
         if (self.protocol == "json") != (self.request is not None):
-            raise RbError("The protocol json needs --request FILE, and the other protocols have none.")
+            raise RbError(
+                "Only the protocol json takes --request FILE, and it needs one. Add --request FILE, or"
+                " leave it out with the other protocols."
+            )
         if self.request is not None and ('"{images}"' in self.request) == ("{image}" in self.request):
             raise RbError('Expected either "{images}" or {image} in the JSON of --request.')
         if self.request is not None and self.model_pixels != "uint8":

@@ -100,8 +100,8 @@ class RunningProgram:
             self.process = subprocess.Popen(words, bufsize=0, start_new_session=True, **pipes)
         except OSError as wrong:
             raise RbError(
-                f"Cannot start {shown(words[0])}: {wrong.strerror}. The command runs without a shell, so a"
-                " pipeline is sh -c 'FIRST | SECOND'."
+                f"Cannot start {shown(words[0])}: {wrong.strerror}. The command runs without a shell, so"
+                " write a pipeline as sh -c 'FIRST | SECOND'."
             ) from None
         # The guard keeps no pipe of this process open, because the reader of its output would wait.
         pipes |= dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
@@ -222,7 +222,7 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes], errors: bytearray) -> None:
-    """End a program, its children and its guard. It has a moment to end by itself, as its input ends."""
+    """End a program, its children and its guard. Its input ends, and it gets a moment to end by itself."""
     stdin, _, stderr = _streams(process)
     stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

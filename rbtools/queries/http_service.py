@@ -108,7 +108,10 @@ class KServe:
             self.name, self.type, self.shape = given["name"], given["datatype"], [*map(int, given["shape"])]
         except (LookupError, TypeError, ValueError):
             quoted = client.hidden(str(about))
-            raise RbError(f"{shown(base)} describes a model by {quoted}. Expected one input.") from None
+            raise RbError(
+                f"{shown(base)} describes its model by {quoted}. Expected metadata with one input that has"
+                " a name, a datatype and a shape. Check the address."
+            ) from None
         if self.type not in ("UINT8", "FP16", "FP32", "FP64"):
             raise RbError(f"{shown(base)} takes {shown(str(self.type))}. Expected UINT8, FP16, FP32 or FP64.")
 

@@ -26,9 +26,9 @@ class Field(NamedTuple):
 
     If `role` is `protocol`, the field decides whether two results are comparable (in a record and in `train`:
     whether two records describe the same model). A `result` is the outcome, a `cost` is the time and work,
-    and a `label` is any other field. For a field of an entry, `group` is its heading in rb-entry(5), and
-    `page` is the way in which the leaderboard page stores the field: once for all records with the same value
-    (`shared`), with each record (`own`), or not at all, because it is long (`omitted`).
+    and a `label` is any other field. For a field of an entry, `group` is its heading in rb-entry(5). `page`
+    says how the page of the leaderboard stores it: once for all records with the same value (`shared`), with
+    each record (`own`), or, for long fields, not at all (`omitted`).
     """
 
     name: str

@@ -215,10 +215,13 @@ class Composite:
                 warn(f"{alone} records have nothing to be compared with --within their group: they score .5.")
             return
         if count == 1:
-            warn("one record has nothing to be compared with: it scores .5, whatever its metrics are.")
+            warn(
+                "there is only one record, so it scores .5 whatever its metrics are. Give two records or"
+                " more."
+            )
             return
         if count == 2 and any(column[0] != column[1] for column in self._numbers):
-            warn("min-max of two records is 1 for the better and 0 for the other, however near they are.")
+            warn("with two records, min-max gives 1 to the better and 0 to the other, however near they are.")
         for term, column in zip(self.terms, self._numbers, strict=True):
             ends = range_of(column)
             if ends is not None and ends[0] == ends[1]:

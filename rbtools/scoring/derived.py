@@ -52,8 +52,8 @@ class Derived(NamedTuple):
 
 
 def explained(text: str) -> Derived:
-    """A metric whose name is the text of a union, and whose entry lists which images each part breaks. Raises
-    UsageError if the expression is not a union."""
+    """A metric that is named like a union, such as union(aa.8,pgd20.8). Its entry lists which images each
+    part breaks. Raises UsageError if the expression is not a union."""
     try:
         compiled = expr.compile(text.strip())
     except RbError as wrong:

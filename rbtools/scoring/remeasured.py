@@ -154,9 +154,9 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
 
 
 def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
-    """The p-value of `seen` correct images in a random `part` of `size` images, `right` of which are correct:
-    the probability of a count that is at least as far from the expectation, after `seen` is moved towards the
-    expectation by up to `allowed` images."""
+    """The p-value of `seen` correct images in a random `part` of `size` images, of which `right` are correct.
+    It is the probability of a count at least as far from the expectation as `seen`, after `seen` was moved
+    towards it by up to `allowed` images."""
     expected = part * right / size
     off = max(abs(seen - expected) - allowed, 0.0)
     every = _log_choose(size, part)

@@ -23,7 +23,9 @@ class LocalSearch(Algorithm):
     name: ClassVar[str] = "local"
 
     starts: int = param(10, "Random architectures at the beginning.", check="positive")
-    restarts: int = param(1, "Random architectures after a local optimum.", check="positive")
+    restarts: int = param(
+        1, "Number of random architectures to query after each local optimum.", check="positive"
+    )
     move: str = param("best", "Move to the best or the first better neighbour.", choices=("best", "first"))
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:

@@ -42,7 +42,8 @@ class SearchOptions(Directions):
     )
     charge_repeats: bool = param(
         False,
-        "Count repeated queries of an architecture towards the budget.  [default: they are free]",
+        "Count each query towards the budget, also if the architecture was queried before.  [default:"
+        " they are free]",
         flags=("--charge-repeats",),
     )
     table: tuple[str, ...] = param((), "Records to search in. Same as the argument FILE.", metavar="FILE")

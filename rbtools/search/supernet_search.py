@@ -69,7 +69,10 @@ def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> d
         history = _alternating(work) if method.loop == "alternating" else _at_initialisation(work)
         alphas = work.net.alphas.detach().cpu()
         if not alphas.isfinite().all():
-            raise RbError(f"The search {method.name} diverged: its architecture parameters are not finite.")
+            raise RbError(
+                f"The search {method.name} diverged: its architecture parameters are not finite. Try"
+                " another --seed, or smaller learning rates."
+            )
         return {"ops": list(work.net.genotype()), "alphas": alphas.tolist(), "history": history}
 
 

@@ -31,7 +31,7 @@ def records(
     seed: int = 0,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """Returns the architectures with the indices `numbers` (None: all) as records, in their order.
+    """Returns the architectures with the indices `numbers` as records, in this order. None means all.
 
     With `unique`, the result contains one architecture for each class of equal architectures. `about`
     contains the arguments of `Space.arch` (classes, shape), and `extra` further fields for every record.

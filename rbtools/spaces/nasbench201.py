@@ -121,7 +121,7 @@ def index_by_ops() -> dict[Ops, int]:
 
 @cache
 def classes() -> tuple[int, ...]:
-    """For each index, the smallest index of a cell that is the same graph, one of 6,466 different values.
+    """For each index, the smallest index of a cell with the same graph. There are 6,466 different values.
 
     Two cells are the same graph if the rule of Dong & Yang writes the same text for both cells. The text of
     an edge is '#' if its source is zero or its operation is `none`, the text of its source for

@@ -2,9 +2,9 @@
 
 A stamp is a text that is made without reading the file, and that changes when the file changes. The stamp
 contains the time of change (ctime), because programs cannot set this time. A stamp is not `settled` if the
-content may change without changing the stamp. This is so just after a change, because another change may
-follow within the resolution of the times, and on a file system without inodes or times of change, such as FAT
-and some network file systems.
+content may change without changing the stamp. There are two such cases. Just after a change, another one may
+follow within the resolution of the times. And some file systems, such as FAT and some network file systems,
+have no inodes or times of change.
 """
 
 from __future__ import annotations

@@ -137,6 +137,11 @@ class Store:
         """The file of the checkpoint called "sha256:...". Raises RbError if the file is missing, or if its
         content does not match its name."""
         path = self.path("objects", name.removeprefix("sha256:"))
+        if self.folder is not None and not self.folder.is_dir():
+            raise RbError(
+                f"There is no store {self.folder}, in which the record's checkpoint should be. Name the store"
+                " that contains it with --store (or RB_STORE)."
+            )
         if path is None or not is_plain(path):
             raise RbError(
                 f"The checkpoint {name[:19]}... is not in the store"

@@ -30,7 +30,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
-    """Yields a stream, whose content appears at `path` if the block ends without an exception. The `name` of
+    """Yields a stream. Its content appears at `path` if the block ends without an exception. The `name` of
     the stream is that of the temporary file. Raises RbError, with the system's reason and the hint, if the
     file cannot be written."""
     aside = f"{path.parent}/{ASIDE}{uuid.uuid4().hex}"

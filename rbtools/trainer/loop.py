@@ -137,8 +137,11 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+_IN_WORDS = {"loss": "loss", "acc": "accuracy", "robust_acc": "robust accuracy"}
+
+
 def _progress(setup: TrainSetup, state: TrainState, batch: int, totals: Totals, pace: Pace) -> str:
-    means = " · ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
+    means = " · ".join(f"{_IN_WORDS[name]} {value:.3f}" for name, value in totals.means().items())
     where = f"epoch {state.epoch + 1}/{setup.recipe.epochs} · batch {batch}/{setup.batches}"
     speed = pace.words((state.epoch * setup.batches + batch) * setup.recipe.batch_size)
     who = f"{setup.method.name} seed {setup.settings.seed}"

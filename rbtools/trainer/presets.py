@@ -70,7 +70,8 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["normalize"] = normalization(fields["normalize"])
         if fields["normalize"] == "per-image":
             raise UsageError(
-                "--normalize per-image describes a checkpoint. Train with MEAN STD, none or a name."
+                "--normalize per-image is only for evaluating checkpoints. Train with MEAN STD, none or a"
+                " name."
             )
     return fields
 

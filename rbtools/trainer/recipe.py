@@ -250,9 +250,9 @@ class Recipe:
     )
     resample: str = _rare_tracking(
         "timm",
-        "How timm's weights are adapted to other sizes of images and patches: timm (not in PRBench's"
-        " text), as that library does, or prbench (PRBench's code), with kernels summed over blocks and"
-        " bilinear positions.",
+        "How timm's weights are adapted to other sizes of images and patches: as the library timm does it"
+        " (timm), or as PRBench's code does it (prbench). PRBench's code sums kernels over blocks, and"
+        " interpolates positions bilinearly. Its text does not say.",
         choices=("timm", "prbench"),
         optional=True,
     )

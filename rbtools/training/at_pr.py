@@ -28,8 +28,8 @@ class CandidateSettings(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The depth (-inf without a step) and the cross-entropy of each candidate (N,), and the points before the
-    last step of the walk (N, C, H, W), or None if no candidate made a step."""
+    """The depth of each candidate (-inf without a step), its cross-entropy, both (N,), and the points before
+    the last step of the walk (N, C, H, W). The points are None if no candidate made a step."""
 
     depth: Tensor
     loss: Tensor
@@ -62,65 +62,66 @@ class ATPR(Method[Solution]):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     candidates: int = param(
-        5, "Number of attacks to choose from: 5 (PRBench's text), 10 (PRBench's code).", check="positive"
+        5, "Number of attacks to choose from. PRBench's text has 5, its code 10.", check="positive"
     )
     step_min: float = param(
         1 / 255,
-        "Smallest step size of an attack: 1 (not in PRBench's text), 1.235 (PRBench's code).",
+        "Smallest step size of an attack. PRBench's code uses 1.235; its text does not give it.",
         unit="eps",
         check="non-negative",
     )
     step_max: float = param(
         4 / 255,
-        "Largest step size of an attack: 4 (not in PRBench's text), 2.765 (PRBench's code).",
+        "Largest step size of an attack. PRBench's code uses 2.765; its text does not give it.",
         unit="eps",
         check="non-negative",
     )
     steps_min: int = param(
         5,
-        "Smallest number of steps of an attack: 5 (not in PRBench's text), 8 (PRBench's code).",
+        "Smallest number of steps of an attack. PRBench's code uses 8; its text does not give it.",
         check="positive",
     )
     steps_max: int = param(
         15,
-        "Largest number of steps of an attack: 15 (not in PRBench's text), 17 (PRBench's code).",
+        "Largest number of steps of an attack. PRBench's code uses 17; its text does not give it.",
         check="positive",
     )
     walk: str = param(
         "sign",
-        "Direction of the walk back: grad (PRBench's text), sign (PRBench's code, and both presets) or"
-        " margin.",
+        "Direction of the walk back: grad as in PRBench's text, sign as in its code and in both presets,"
+        " or margin.",
         choices=("sign", "grad", "margin"),
     )
     walk_steps: int = param(
         10,
-        "Maximal number of steps of a walk: 10 (not in PRBench's text), 40 (PRBench's code).",
+        "Largest number of steps of a walk. PRBench's code uses 40; its text does not give it.",
         check="positive",
     )
     inner_mode: str = param(
         "eval",
-        "Mode of the model in attacks and walks: eval (PRBench's text), train (PRBench's code).",
+        "Mode of the model in attacks and walks: eval as in PRBench's text, or train as in its code.",
         choices=("eval", "train"),
         optional=True,
     )
     eps_spread: float = param(
         0.0,
-        "A candidate's radius is random between eps minus this number and eps: 0 (PRBench's text), 5.1"
-        " (PRBench's code).",
+        "The radius of a candidate is drawn between eps minus this number and eps. PRBench's text has 0,"
+        " its code 5.1.",
         unit="eps",
         check="non-negative",
         optional=True,
     )
     settings: str = param(
         "image",
-        "Sample a candidate's settings for each image (PRBench's text), or once per batch (PRBench's code).",
+        "Draw the settings of a candidate for each image as in PRBench's text, or for each batch as in"
+        " its code.",
         choices=("image", "batch"),
         optional=True,
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: drawn (PRBench's text), which are random, or plain (PRBench's"
-        " code), which are --plain-step and --plain-steps.",
+        "Settings of the first candidate: random ones (drawn) as in PRBench's text, or --plain-step and"
+        " --plain-steps (plain) as in its code.",
         choices=("drawn", "plain"),
         optional=True,
     )
@@ -134,29 +135,29 @@ class ATPR(Method[Solution]):
     plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
     walk_size: str = param(
         "own",
-        "Step size of a walk: the candidate's own (PRBench's text), or --plain-step with plain (PRBench's"
-        " code).",
+        "Step size of a walk: that of the candidate as in PRBench's text, or --plain-step (plain) as in"
+        " its code.",
         choices=("own", "plain"),
         optional=True,
     )
     walk_rest: float = param(
         0.0,
-        "Walks end when at most this share of the batch is misclassified: 0 (PRBench's text), 0.1"
-        " (PRBench's code).",
+        "Walks end when at most this share of the batch is misclassified. PRBench's text has 0, its code"
+        " 0.1.",
         check="fraction",
         optional=True,
     )
     fallback: str = param(
         "loss",
-        "If no candidate is misclassified, train on the candidate with the highest loss (not in PRBench's"
-        " text), or on the first candidate (PRBench's code).",
+        "The candidate to train on if none is misclassified: the one with the highest loss, or the first"
+        " one as in PRBench's code. PRBench's text does not say.",
         choices=("loss", "first"),
         optional=True,
     )
     walk_gradient: str = param(
         "drop",
-        "Weight gradient of the last walk's last step: it is ignored with drop (PRBench's text), and"
-        " added with keep (PRBench's code).",
+        "What to do with the weight gradient of the last step of the last walk: ignore it (drop) as in"
+        " PRBench's text, or add it (keep) as in its code.",
         choices=("drop", "keep"),
         optional=True,
     )

@@ -154,8 +154,8 @@ class Adversarial(Method[Tensor]):
     attack_steps: int = param(10, "Number of steps of the inner attack.", check="positive")
     inner_mode: str = param(
         "eval",
-        "Mode of the model during the inner attack: eval (PRBench's text), train (PRBench's code with"
-        " pgd, alp, clp).",
+        "Mode of the model during the inner attack: eval as in PRBench's text, or train as in its code of"
+        " pgd, alp and clp.",
         choices=("eval", "train"),
     )
 

@@ -13,7 +13,7 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
 
     After `warm_steps` steps of the attack, the cross-entropy at x' is compared with the cross-entropy at x,
     in the mode of the attack. With `rule="batch"`, a batch whose mean is lower at x' is not attacked further,
-    and its loss is only CE(x), as in PRBench's code for TRADES (wellzline/PRBenchmark at 0517bae,
+    and its loss is only CE(x). PRBench's code does this for TRADES (wellzline/PRBenchmark at 0517bae,
     trades_loss_efficient_2, whose m is `warm_steps - 1`). With `rule="example"`, this is decided for each
     example. The method must then attack in eval mode, because only parts of the batch go through the network.
     """

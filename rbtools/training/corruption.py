@@ -38,15 +38,15 @@ class CorruptionTraining(Method[Tensor]):
     noise: str = param("uniform", "Distribution of the noise.", choices=(*NOISES, *TRANSFORMATIONS))
     gamma: float | None = param(
         None,
-        "Strength of a transformation as noise, such as 30 degrees of --noise rotation.  [default: the"
-        " largest that rb-pr measures by default]",
+        "Strength of a transformation that is used as noise, such as 30 degrees for --noise rotation. "
+        " [default: the largest that rb-pr measures by default]",
         check="non-negative",
         optional=True,
     )
     scale: str = param(
         "eps",
-        "Scale of gaussian and laplace noise before it is clamped: eps (PRBench's text), or 1 with unit"
-        " (PRBench's code).",
+        "Scale of gaussian and laplace noise before it is clamped: eps as in PRBench's text, or 1 (unit)"
+        " as in its code.",
         choices=("eps", "unit"),
         optional=True,
     )

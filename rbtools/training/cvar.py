@@ -38,16 +38,16 @@ class CVaR(Sampled):
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(
         "advbench",
-        "How the threshold is found: prl (PRBench's text), advbench (PRBench's code) or exact (the best"
-        " threshold).",
+        "How the threshold is found: as in PRBench's text (prl), as in its code (advbench), or exactly"
+        " (exact).",
         choices=("advbench", "prl", "exact"),
     )
     rounds: int = param(5, "Number of steps of the threshold; unused with --tail exact.", check="positive")
     tail_lr: float = param(1.0, "Step size of the threshold.", check="non-negative")
     tail_step: str = param(
         "batch",
-        "Divide a step of the threshold by the batch size: no, image (PRBench's text), or yes, batch"
-        " (PRBench's code).",
+        "Whether a step of the threshold is divided by the batch size: not with image, as in PRBench's"
+        " text; with batch, as in its code.",
         choices=("batch", "image"),
     )
 
@@ -97,8 +97,8 @@ class CVaR(Sampled):
 
 
 def quantile(losses: Tensor, beta: float) -> Tensor:
-    """The t (N,) that minimises t + mean(relu(losses - t)) / beta, for losses (M, N): the smallest loss that
-    is exceeded by at most a share beta of the losses, because the slope is 1 - (share above t) / beta."""
+    """The t (N,) that minimises t + mean(relu(losses - t)) / beta, for losses (M, N). It is the smallest loss
+    that at most a share beta of the losses exceeds, because the slope is 1 - (share above t) / beta."""
     count = len(losses)
     above = min(int(beta * count + 1e-9), count - 1)
     return losses.sort(dim=0, descending=True).values[above]

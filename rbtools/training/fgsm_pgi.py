@@ -71,11 +71,14 @@ class FGSMPGI(Method[PriorStep]):
     )
     prior_decay: float = param(
         0.3,
-        "Decay of the momentum from epoch to epoch, which determines the next start; 0 is FGSM-EP.",
+        "Decay, from epoch to epoch, of the momentum that determines the next start. With 0, the method"
+        " is FGSM-EP.",
         check="fraction",
     )
     reset: int = param(
-        40, "Number of epochs between random starts: 40 of 110 (the authors' code).", check="positive"
+        40,
+        "Number of epochs between random starts. The authors' code uses 40, of 110 epochs.",
+        check="positive",
     )
     inner_mode: str = step_mode_param()
 

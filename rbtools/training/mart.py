@@ -30,8 +30,8 @@ class MART(Adversarial):
     )
     bce: str = param(
         "bce",
-        "The first term: cross-entropy, ce (text: table 2), or boosted cross-entropy with the most probable"
-        " wrong class, bce (PRBench's code).",
+        "The first term of the loss: cross-entropy (ce) as in table 2 of PRBench's text, or cross-entropy"
+        " plus a term for the most probable wrong class (bce) as in PRBench's code.",
         choices=("bce", "ce"),
     )
 

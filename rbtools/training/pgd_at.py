@@ -22,10 +22,9 @@ class PGDTraining(Adversarial):
     eps * sign g. A step of twice the radius from the starting point ends at that point too, except for pixels
     where g is 0, which keep the values of the starting point.
 
-    With `attack`, the inner attack searches in another threat than the ball, with `attack_steps` steps: the
-    worst of so many random points in a family of transformations (Engstrom et al. 2019, arXiv:1712.02779),
-    or so many steps or queries of another attack. An example whose attack succeeds early is not attacked
-    further.
+    With `attack`, the inner attack searches in another threat than the ball. In a family of transformations
+    it takes the worst of `attack_steps` random points (Engstrom et al. 2019, arXiv:1712.02779); another
+    attack makes so many steps or queries. An example whose attack succeeds early is not attacked further.
     """
 
     name = "pgd"
@@ -34,14 +33,14 @@ class PGDTraining(Adversarial):
 
     origin: str = param(
         "iterate",
-        "The point that a step starts from: the iterate, or the image (PRBench's code with one step).",
+        "The point from which a step starts: the iterate, or the image as in PRBench's code with one step.",
         choices=("iterate", "image"),
         optional=True,
     )
     attack: str = param(
         "",
-        "Attack in another threat, with its settings as in the names of metrics: spatial.30.3, patch.0.05,"
-        " color.hue.0.1 ...",
+        "Attack in another threat. Its name and settings are written as in metrics: spatial.30.3,"
+        " patch.0.05, color.hue.0.1 ...",
         metavar="NAME",
         optional=True,
     )

@@ -161,5 +161,5 @@ def test_a_curve_over_queries_without_an_image_to_attack_has_accuracy_0() -> Non
 
 @pytest.mark.parametrize("name", ["hopskipjump", "rays", "surfree", "boundary", "spsa"])
 def test_means_over_samples_are_refused(name: str) -> None:
-    with pytest.raises(RbError, match="cannot follow means over samples"):
+    with pytest.raises(RbError, match="cannot average gradients over random draws"):
         ATTACKS.build(name, eot=3).check_distance()

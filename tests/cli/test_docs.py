@@ -88,6 +88,8 @@ def test_tab_completes_in_bash() -> None:
         "rb-attack pgd --dataset digits,cinic": "digits,cinic10",
         "rb-attack pgd --normalize cifar100": "cifar100",
         "rb-rank --by pg": "pgd20.8",
+        "rb-train --regularize mixup,cu": "mixup,cutout",
+        "rb-pr --defend jp": "jpeg",
     }
     script = f"source '{ROOT}/completions/rbtools.bash'\n"
     for words in typed:

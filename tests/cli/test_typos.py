@@ -84,7 +84,7 @@ MISTAKES = {
         "--method ,": "--method is empty. Known methods: erm,",
         "--schedule step --milestones 7.5": "--milestones has 7.5. Expected whole numbers",
         "--schedule step": "no milestones. Give the epochs, such as --milestones 75,90.",
-        "--store none": "With --store none, checkpoints cannot be stored.",
+        "--store none": "--store is none, but the checkpoints of a training are kept in the store.",
         "--optimizer sgd --momentum 0.8": "--momentum has no effect with --schedule onecycle",
         "--schedule cosine --decay 0.5": "--decay has no effect with --schedule cosine, which has no"
         " milestones. Leave out one, or change the other.",
@@ -153,7 +153,7 @@ MISTAKES = {
         "--as mine --gamma 8": "Did you mean 8/255?",
         "--truncate --no-clip": "in place of clipping",
         "--confidence 95": "0.95 is 95 %. Did you mean 0.95?",
-        "--confidence 0.3": "is not in [0.5, 1)",
+        "--confidence 0.3": "Expected a number in [0.5, 1)",
         "--rho 0.1,0 --passes above": "no PR is above 1",
         "--sampling rare --require-decided": "does not support --require-decided.",
         "--sampling rare --floor 0": "--floor is 0. Expected a probability in (0, 1)",

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from rbtools.cli import tables
+from rbtools.cli.filter_loop import Loop
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
+from rbtools.cli.window import Window
 from rbtools.execution.report import Clock
+from rbtools.execution.run import Run
 from rbtools.jobs import tile_calls
 from tests.conftest import SMALL_ARCH
 from tests.runner import lines, model, one, run
@@ -118,6 +123,30 @@ def test_the_status_line_and_the_summary_count_all_records(monkeypatch: pytest.M
     assert {text.partition(" ·")[0] for text in said} == {"[3/3] erm seed 0"}
     counts = "3 records: 1 computed, 0 found in the store, 1 failed, 1 passed on with their error.\n"
     assert result.stderr.endswith(counts)
+
+
+def test_one_time_is_left_and_a_long_run_suggests_a_sample(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of 6,466 trainings took 60 s, and the second has run for 10 s."""
+    monkeypatch.setattr("rbtools.cli.filter_loop.time.perf_counter", iter([0.0, 60.0, 70.0]).__next__)
+    loop = Loop(RecordSource(), [], Terminal("rb-train"), RecordWriter(), Run())
+    window = Window(loop, 4)
+    window.given, text = 6466, "erm · epoch 1/10 · 100 images/s · 50 s left · loss 2.000"
+    assert loop._status(text, None, window, False) == f"[1/6466] {text}"
+    assert "6,466 results are to be computed or found in the store" in capsys.readouterr().err
+    loop.done = loop.computed = 1
+    words = "[2/6466, 4 days left] erm · epoch 1/10 · 100 images/s · loss 2.000"
+    assert loop._status(text, None, window, False) == words
+    said = capsys.readouterr().err
+    assert "All 6,466 results take about 4 days here." in said and "rb-arch --sample 20" in said
+
+
+@pytest.mark.parametrize("setting", ["TERM=dumb", "NO_COLOR=1"])
+def test_a_plain_terminal_gets_no_codes(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*setting.split("="))
+    acc = {"metric": "acc", "value": 0.9, "n": 10, "split": "test"}
+    assert "\x1b" not in tables.model_table(model("resnet18", acc), 80)
 
 
 def test_a_name_in_the_status_line_moves_no_cursor(

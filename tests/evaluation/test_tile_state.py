@@ -166,4 +166,4 @@ def test_passes_of_an_earlier_process_take_no_time(monkeypatch: pytest.MonkeyPat
     line = StatusLine("pgd6", 10, [spec], [()], 0, Report(progress=said.append))  # type: ignore[list-item]
     line.inside("", 110)
     line.inside("words", 120)
-    assert "at most 0:10 left" in said[0]
+    assert "at most 10 s left" in said[0]

@@ -91,7 +91,7 @@ class Of(nn.Module):
     ("factor", "reason"),
     [
         (lambda images: float(images.detach().sum()), "not permitted when stream is capturing"),
-        (lambda images: next(PASSES), "replay's results differ by"),
+        (lambda images: next(PASSES), "the results of the replay differ by"),
     ],
 )
 def test_a_network_that_cannot_be_recorded_says_why(

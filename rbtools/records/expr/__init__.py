@@ -57,9 +57,9 @@ class Expression:
     """A parsed expression, which is called with a record.
 
     `text` is the expression as the user wrote it; `names` contains its names and globs, each once and in
-    order; `functions` contains the functions that it calls. With `any_name`, a text that cannot be parsed, or
-    that is only a number, may name a metric of a record or contain such names, and raises RbError only for a
-    record without them; without it, a text that cannot be parsed raises RbError at once.
+    order; `functions` contains the functions that it calls. A text that cannot be parsed raises RbError at
+    once. With `any_name` it may instead be the name of a metric, or contain such names, as may a text that is
+    only a number; RbError is then raised only for a record without this metric.
     """
 
     def __init__(self, text: str, *, any_name: bool = False) -> None:
