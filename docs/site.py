@@ -6,9 +6,10 @@ one of metric names; nothing in `docs/` repeats them.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -18,12 +19,15 @@ import griffe
 from mkdocs.structure.files import File
 
 from rbtools.cli import docs
+from rbtools.cli.python_calls import as_keywords
 from rbtools.records import metric_name
 
 METRICS = "metric-names"
 _SIGNS = {"e": "\\", "-": "-", "(aq": "'", "(ga": "`", "(ha": "^", "(ti": "~", "&": ""}
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-_MAN_PAGE = re.compile(r"\*\*((?:rb-|rbtools)[a-z-]*)\*\*\([157]\)|\b((?:rb-|rbtools)[a-z-]*)\([157]\)")
+_MAN_PAGE = re.compile(
+    r"\*\*((?:rb-|rbtools)[a-z-]*)\*\*\([157]\)|\b((?:rb-|rbtools)[a-z-]*)\([157]\)|(?<=see )(rb-[a-z]+)"
+)
 
 
 @cache
@@ -64,13 +68,51 @@ def on_post_build(config: Any, **_: object) -> None:
         (Path(config["site_dir"]) / f"{old}.html").write_text(page, "utf-8")
 
 
-class PlainValues(griffe.Extension):
-    """Leave out class attributes that are numbers or text: their docstrings are those of `int` and `str`."""
+class Reference(griffe.Extension):
+    """Set options as a table; attributes that are numbers or text have the docstrings of `int` and `str`."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: object) -> None:
         """What mkdocstrings calls for each attribute that it finds."""
         if "property" not in attr.labels:
             attr.docstring = None
+
+    def on_function_instance(self, *, func: griffe.Function, **_: object) -> None:
+        """What mkdocstrings calls for each function: options of a tool leave its signature for a table."""
+        if func.docstring is None:
+            return
+        about, found, options = func.docstring.value.partition("\n\nOptions:\n")
+        rows = [(name, text) for name, text in re.findall(r"^    (\w+): (.*)$", options, re.M)]
+        shown = [param for param in func.parameters if param.annotation or param.name not in dict(rows)]
+        table = [(name, func.parameters[name].default, text) for name, text in rows]
+        func.parameters = griffe.Parameters(*shown) if found else func.parameters
+        func.docstring.value = _linked(about, set(reference())) + _table(table)
+
+    def on_class_members(self, *, node: object, cls: griffe.Class, **_: object) -> None:
+        """What mkdocstrings calls for each class: the options of a method have their texts in its fields."""
+        made = getattr(node, "obj", None)
+        fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+        rows = [
+            (one.name, repr(one.default), as_keywords(one.metadata["help"]))
+            for one in fields
+            if "help" in one.metadata
+        ]
+        if cls.docstring is not None:
+            cls.docstring.value += _table(rows)
+
+
+def _table(rows: Iterable[tuple[str, object, str]]) -> str:
+    """The options of a function or a method in Markdown."""
+    lines = [f"| `{name}` | `{default}` | {_cell(text)} |" for name, default, text in rows]
+    return (
+        "\n\n" + "\n".join(["| option | default | what it does |", "|---|---|---|", *lines]) if lines else ""
+    )
+
+
+def _cell(text: str) -> str:
+    """A help text in a cell of a table: what is between backticks is code."""
+    parts = text.split("`")
+    texts = [f"`{part}`" if place % 2 else _escaped(part) for place, part in enumerate(parts)]
+    return "".join(texts).replace("|", "&#124;")
 
 
 def _metrics() -> str:
@@ -145,7 +187,7 @@ def _linked(text: str, pages: set[str]) -> str:
     """The text with links to the pages of reference that it names."""
 
     def link(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+        name = found[1] or found[2] or found[3]
         return f"[{name}]({name}.md)" if name in pages else name
 
     return _MAN_PAGE.sub(link, text)
