@@ -156,10 +156,8 @@ def convert(
 
 @_tool("corrupt")
 def corrupt(record: Given, corruptions: str | Iterable[str], **options: object) -> Record:
-    """Return the record with its accuracy under corruptions; see rb-corrupt.
-
-    `archive` is the folder of `--from`. `reference` is the record of `--reference`.
-    """
+    """Return the record with its accuracy under corruptions; see rb-corrupt. `reference` is a record or a
+    file."""
     return _of_record("corrupt", [as_typed(corruptions)], options, record)
 
 

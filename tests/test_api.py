@@ -160,6 +160,12 @@ def test_the_options_of_a_tool_and_the_arguments_of_its_function_agree(function:
             assert (arguments[name].default or None) == (given or None), name
 
 
+@pytest.mark.parametrize("function", [*(name for name in TOOLS if name != "store"), *OF_ATTACK])
+def test_docstrings_name_arguments_and_no_options(function: str) -> None:
+    text = getattr(api, function).__doc__
+    assert "--" not in re.sub(r"rb-[a-z]+( check| curve| transfer)? --[a-z-]+", "", text)
+
+
 def test_a_file_in_the_folder_sets_no_defaults_of_a_function() -> None:
     Path("rbtools.yaml").write_text("rb-arch: {cells: 7}\n", "utf-8")
     assert rbtools.arch(13714)[0]["arch"]["cells"] == 5

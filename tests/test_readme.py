@@ -363,6 +363,14 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
         page, _, place = new.partition("#")
         assert f"url={new}" in pages[f"{old}.html"] and (not place or f'id="{place}"' in pages[page]), new
     assert all(f'id="rbtools.{name}"' in pages["api.html"] for name in ("evaluate", "fit", "attack", "load"))
+    assert (
+        "<td><code>save_adv</code></td>" in pages["api.html"] and "<td>pgd20.8</td>" in pages["notebook.html"]
+    )
+    assert (
+        "Amini2024MeanSparse" in pages["leaderboard.html"]
+        and pages["figures.html"].count('class="kind"') == 12
+    )
+    assert rbtools.__version__ in pages["index.html"].partition("<footer")[2]
 
 
 def examples() -> list[str]:
@@ -490,6 +498,21 @@ def test_the_cells_of_the_notebook_run_in_their_order() -> None:
             exec("".join(cell["source"]), names)
     metrics = names["records"][0]["metrics"]
     assert names["result"].n == 100 and {"acc", "pgd20.8", "pgd20.32"} <= metrics.keys()
+
+
+@pytest.mark.slow
+def test_the_plots_of_the_pandas_page_are_drawn() -> None:
+    some = []
+    for method in ("erm", "trades"):
+        evals = [
+            {"metric": f"pgd20.{eps}", "eps": eps / 255, "value": 0.5, "ci95": [0.4, 0.6]} for eps in (16, 32)
+        ]
+        metrics = {"acc": 0.9, "pgd20.16": 0.5, "pgd20.32": 0.5}
+        record = {"schema": 1, "arch": {"name": "a"}, "train": {"method": method}}
+        some.append({**record, "evals": evals, "metrics": metrics})
+    Path("results.jsonl").write_text("".join(json.dumps(record) + "\n" for record in some))
+    exec(modules()["three_plots.py"], {})
+    assert all(Image.open(f"{name}.png").width > 100 for name in ("bars", "scatter", "curve"))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
@@ -124,10 +125,20 @@ def parameters(tool: str, words: Sequence[str] = ()) -> dict[str, tuple[Paramete
     return {
         name: (
             Parameter(_public(option), Parameter.KEYWORD_ONLY, default=_shown_default(option)),
-            " ".join(option.field.metadata["help"].split()),
+            as_keywords(option.field.metadata["help"]),
         )
         for name, option in _of_python(found.every_option, found.name).items()
     }
+
+
+def as_keywords(text: str) -> str:
+    """A help text that names keyword arguments: `--batch-size` is `batch_size`; `rb-verify --adv` stays."""
+
+    def argument(found: re.Match[str]) -> str:
+        name = found[2].replace("-", "_")
+        return found[0] if found[1] else f"`{name}_`" if keyword.iskeyword(name) else f"`{name}`"
+
+    return re.sub(r"(rb-[a-z]+(?: [a-z]+)? )?--([a-z]+(?:-[a-z]+)*)", argument, " ".join(text.split()))
 
 
 def _public(option: Option) -> str:

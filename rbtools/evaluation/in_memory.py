@@ -290,12 +290,21 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        low, high = self.ci95
-        interval = f"{low:.4f} to {high:.4f}"
-        rows = {"metric": self.metric, "value": f"{self.value:.4f}", "95 % interval": interval}
-        rows |= {"images": f"{self.n:,}", "seconds": f"{self.seconds:.1f}"}
-        lines = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
-        return f"<table>{''.join(lines)}</table>"
+        return Results([self])._repr_html_()
+
+
+class Results(list[Result]):
+    """The results of several tasks, which a notebook shows as one table."""
+
+    def _repr_html_(self) -> str:
+        rows = [["metric", "value", "95 % interval", "images", "seconds"]]
+        for one in self:
+            low, high = one.ci95
+            measured = [f"{one.value:.4f}", f"{low:.4f} to {high:.4f}", f"{one.n:,}", f"{one.seconds:.1f}"]
+            rows.append([html.escape(one.metric), *measured])
+        head, *lines = ("<td>" + "</td><td>".join(row) + "</td>" for row in rows)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table><thead><tr>{head.replace('td>', 'th>')}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def results_of(

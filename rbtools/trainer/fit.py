@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import html
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,16 @@ class Fit:
         done = f"{self.epochs} epoch{'s' * (self.epochs != 1)}, seed {self.seed}"
         line = f"Fit({self.method.name} of {type(self.model).__name__}: {', '.join([done, *numbers, *best])})"
         return "\n".join([line, *self.notices])
+
+    def _repr_html_(self) -> str:
+        lengths = [len(values) for values in self.history.values()]
+        if not lengths or min(lengths) != max(lengths):
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in ["epoch", *self.history])
+        rows = enumerate(zip(*self.history.values(), strict=True), start=1)
+        lines = [[str(epoch), *(f"{value:.4g}" for value in values)] for epoch, values in rows]
+        body = "".join("<tr><td>" + "</td><td>".join(line) + "</td></tr>" for line in lines[-10:])
+        return f"<p>{html.escape(repr(self))}</p><table><tr>{head}</tr>{body}</table>"
 
 
 @check_input.outside_inference()

@@ -151,7 +151,10 @@ class Pairs(torch.utils.data.Dataset):
 
 
 def test_a_list_of_tasks_gives_a_list_of_results(network: nn.Module, digits: Data) -> None:
-    clean, smooth = rbtools.evaluate(network, digits, ["acc", (Smooth(samples=200), 0.1)], n=N)
+    results = rbtools.evaluate(network, digits, ["acc", (Smooth(samples=200), 0.1)], n=N)
+    clean, smooth = results
+    table, low = results._repr_html_(), f"{clean.ci95[0]:.4f}"  # what a notebook shows
+    assert table.count("<tr>") == 3 and table.index("<td>acc<") < table.index(low) < table.index("<td>cert.")
     assert (clean.metric, clean.n, len(clean.correct)) == ("acc", N, N)
     assert smooth.metric == "cert.smooth.0.25.0.1" and smooth.entry["sigma"] == 0.25
     assert torch.equal(clean.ids, subset(digits[1], N, seed=0).sort().values)

@@ -14,6 +14,7 @@ from rbtools import datasets, spaces
 from rbtools.errors import RbError
 from rbtools.models import checkpoint
 from rbtools.trainer import init
+from rbtools.trainer.fit import Fit
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
@@ -106,6 +107,13 @@ def test_the_module_is_trained_in_place_and_otherwise_as_it_was() -> None:
     assert not any(one._forward_hooks for one in model.modules())
     changed = [not torch.equal(a, b) for a, b in zip(before, parameters, strict=True)]
     assert changed[0] and not any(changed[-2:]) and frozen is model[3]
+
+
+def test_a_notebook_shows_a_line_for_each_epoch() -> None:
+    many = {"loss": [0.5] * 12, "acc": [0.25] * 11 + [0.75]}
+    table = Fit(torch.nn.Identity(), many, METHODS.load("erm")(), Recipe(), 0, 12)._repr_html_()
+    assert table.count("<tr>") == 11 and "<td>12</td><td>0.5</td><td>0.75</td>" in table  # the last ten
+    assert "<td>2</td>" not in table
 
 
 def test_an_object_and_a_name_of_a_method_are_the_same() -> None:
