@@ -69,7 +69,8 @@ class Assertion:
         if "changed" not in found:  # means over seeds
             return ""
         changed, sign = found["changed"], 1 if self.sign in (">=", ">") else -1
-        count = paired.images_needed(*changed[::sign], found["images"], sign * self.limit)
+        gained, lost = changed[::sign]
+        count = paired.images_needed(gained, lost, found["images"], sign * self.limit)
         answers = "no answer differs" if not any(changed) else "answers differ as often"
         return "" if count is None else f" If {answers}, about {count:,} images are enough."
 
