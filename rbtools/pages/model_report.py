@@ -12,7 +12,7 @@ from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.pages import templates
-from rbtools.pages.page_content import commands_of
+from rbtools.pages.whole_pipe import steps_of
 from rbtools.plots.base import encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
@@ -45,7 +45,7 @@ def page(record: Record, latex: str, title: str | None = None) -> str:
         "curves": _curves(record),
         "checklist": _checklist(record),
         "latex": latex,
-        "commands": commands_of(record),
+        "commands": steps_of(record),
         "bibtex": _bibtex(record),
     }
     return templates.page("report.html", {"style-src": templates.file("report.css")}, values, "img-src data:")

@@ -10,7 +10,7 @@ from typing import Any
 from rbtools import __version__
 from rbtools.pages import page_columns as board
 from rbtools.pages import score_terms
-from rbtools.pages.templates import CONTROL
+from rbtools.pages.whole_pipe import steps_of
 from rbtools.plots import record_values
 from rbtools.records import dumps, expr, metric_name, results, schema
 from rbtools.scoring.groups import field
@@ -116,13 +116,6 @@ def _value(look_up: Callable[[Record], Any], record: Record) -> Any:
         return None
 
 
-def commands_of(record: Record) -> list[str]:
-    """The command lines that made the record, without duplicates; empty for records of Python calls."""
-    sources = [record.get("train"), *(record.get("evals") or ())]
-    lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
-    return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))
-
-
 def _row(record: Record, steps: Indices, protocols: Indices) -> dict[str, Any]:
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
@@ -132,7 +125,7 @@ def _row(record: Record, steps: Indices, protocols: Indices) -> dict[str, Any]:
         "evals": [
             _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
         ],
-        "steps": [steps.setdefault(text, len(steps)) for text in commands_of(record)],
+        "steps": [steps.setdefault(text, len(steps)) for text in steps_of(record)],
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results, schema
-from rbtools.scoring import comparable, means
+from rbtools.scoring import comparable, means, paired
 
 REFERENCE = "reference"  # on the right side of a condition: the value of the reference of --paired
 _HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
@@ -60,8 +60,19 @@ class Assertion:
             return None
         return (
             f"{self.text} does not hold: {what} {value:.6g} [{ends[0]:.6g}, {ends[1]:.6g}], and the"
-            f" {side} end of the interval counts."
+            f" {side} end of the interval counts.{self._images_needed(comparison) if self.relative else ''}"
         )
+
+    def _images_needed(self, comparison: Mapping[str, Any]) -> str:
+        """How many images would decide, if the difference itself meets the condition."""
+        found = comparison["metrics"][self.value.text]
+        if "changed" not in found:  # means over seeds
+            return ""
+        changed, sign = found["changed"], 1 if self.sign in (">=", ">") else -1
+        gained, lost = changed[::sign]
+        count = paired.images_needed(gained, lost, found["images"], sign * self.limit)
+        answers = "no answer differs" if not any(changed) else "answers differ as often"
+        return "" if count is None else f" If {answers}, about {count:,} images are enough."
 
     def _check_comparable(self, record: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
         for name in self.value.names:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError
 from rbtools.lazy import np, special
 from rbtools.records import answers, metric_name, results, schema
-from rbtools.scoring import bootstrap
+from rbtools.scoring import bootstrap, comparable, same_model
 
 _HALVINGS = 60
 _TAIL = 0.025
+_MOST_IMAGES = 10**7
 
 
 class Comparison(NamedTuple):
@@ -53,6 +54,31 @@ def _joined(one: np.ndarray, other: np.ndarray, correlation: np.ndarray) -> np.n
     squared = one**2 + other**2 - 2 * correlation * one * other
     length: np.ndarray = np.sqrt(np.maximum(squared, 0))
     return length
+
+
+def images_needed(gained: int, lost: int, images: int, limit: float) -> int | None:
+    """About how many images are enough for an interval above `limit`, if the same shares of the answers
+    change as on these images; None if the difference is not above the limit, or at 10 million.
+
+    For many changes, the number is near that of Wald's interval, z^2 (a + b - (a - b)^2) / (a - b - limit)^2
+    for shares a and b (Connor, Biometrics 43, 1987, without its term for the power). Without changes it is
+    near the rule of three, -3 / limit.
+    """
+    if (gained - lost) / images <= limit:
+        return None
+    few, many = images, _MOST_IMAGES
+    while many / few > 1.01:
+        middle = int(np.sqrt(few * many))
+        changes = [round(count / images * middle) for count in (gained, lost)]
+        (low,), _ = interval(*np.array([*changes, middle]).reshape(3, 1))
+        few, many = (few, middle) if low > limit else (middle, many)
+    return None if many == _MOST_IMAGES else _rounded_up(many)
+
+
+def _rounded_up(count: int) -> int:
+    """To two digits, since the shares are only known from a sample."""
+    unit: int = 10 ** max(len(str(count)) - 2, 0)
+    return -(-count // unit) * unit
 
 
 def _mid_p(count: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -225,6 +251,8 @@ def _comparisons(
     for at, ours in enumerate(every):
         if theirs is None or single[at]:
             difference, ends = (gained[at] - lost[at]) / of[at], (low[at].item(), high[at].item())
+            if counts[at] == (0, 0) and _is_one_network(ours.members[0], reference.members[0], metric):
+                ends = (0.0, 0.0)  # they would agree on any images
             one = Comparison(difference.item(), ends, p[at].item())
             found.append({**one._asdict(), "images": images[at], "changed": list(counts[at])})
             continue
@@ -234,6 +262,20 @@ def _comparisons(
         one = of_means(ours.value - reference.value, means[0] - means[1], between, freedom)
         found.append({**one._asdict(), "images": images[at]})
     return found
+
+
+def _is_one_network(ours: Record, theirs: Record, metric: str) -> bool:
+    """Whether both records measured the same weights with the same settings. A model that only answers may
+    change behind its address."""
+    archs = [same_model.described(record).get("arch") or {} for record in (ours, theirs)]
+    return (
+        isinstance(ours.get("checkpoint"), str)
+        and ours["checkpoint"] == theirs.get("checkpoint")
+        and archs[0] == archs[1]
+        and archs[0].get("space") != "answers"
+        and not comparable.difference(ours, theirs, metric)
+        and not comparable.mixed_versions([ours, theirs], [metric])
+    )
 
 
 def _why_not_comparable(name: str, entry: Mapping[str, Any]) -> str:

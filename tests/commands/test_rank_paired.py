@@ -307,6 +307,19 @@ def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
         assert "no baseline" in run(gate, {**THREE[0], "dataset": "other"}).stderr
 
 
+def test_the_same_network_passes_any_gate() -> None:
+    gate = "--baseline last.jsonl --assert 'pgd20.8 >= reference - .01' --format jsonl"
+    net = {**model("net", BASE[:205]), "checkpoint": "sha256:0"}
+    assert run(f"{gate} --update-baseline", net).exit_code == 0
+    same = run(gate, net)
+    assert same.exit_code == 0, same.stderr
+    assert one(same)["paired"]["metrics"]["pgd20.8"]["ci95"] == [0, 0]
+    other = run(gate, {**net, "checkpoint": "sha256:1"})
+    assert other.exit_code == 1
+    assert "0 [-0.0145071, 0.0145071], and the lower end of the interval counts." in other.stderr
+    assert "If no answer differs, about 300 images are enough." in other.stderr
+
+
 def test_a_baseline_without_answers_serves_conditions_on_values() -> None:
     gate = "--baseline last.jsonl --update-baseline --assert-point 'pgd20.8 >= reference - .01'"
     assert run(gate, bare("first")).exit_code == run(gate, bare("second")).exit_code == 0

@@ -57,7 +57,7 @@ def test_a_report_has_results_curves_commands_and_references() -> None:
     )
     made = [entry("acc", 0.5, command="rb-attack none &"), entry("fgsm.8", 0.5, command="rb-attack none &")]
     labelled = page([], record(*made, train={"method": "trades", "command": "rb-train a.jsonl@01234567"}))
-    assert "rb-train a.jsonl@01234567 |\n  rb-attack none &amp;</pre>" in labelled
+    assert "rb-train |\n  rb-attack none &amp;</pre>" in labelled
     keys = ["madry2018towards", "hendrycks2019benchmarking", "robey2022probabilistically"]
     assert re.findall(r"@\w+\{(\w+),", text) == [*keys, "zhang2019theoretically"]
     assert "default-src 'none'" in text and "<script" not in text

@@ -65,6 +65,21 @@ def test_the_interval_holds_the_truth(n: int, changes: int, gained: float, most:
     assert 0.949 < chance[(low <= truth) & (truth <= high)].sum() <= most + 1e-6
 
 
+@pytest.mark.parametrize(("gained", "lost"), [(8, 8), (12, 8), (2, 40)])
+@pytest.mark.parametrize("margin", [0.005, 0.02])
+def test_the_images_needed_are_wald_s_for_many_changes(gained: int, lost: int, margin: float) -> None:
+    a, b = gained / 200, lost / 200
+    needed = paired.images_needed(gained, lost, 200, a - b - margin)
+    wald = stats.norm.ppf(0.975) ** 2 * (a + b - (a - b) ** 2) / margin**2
+    assert needed == pytest.approx(wald, rel=0.12)
+
+
+def test_the_images_needed_without_changes_are_the_rule_of_three() -> None:
+    assert paired.images_needed(0, 0, 205, -0.01) == pytest.approx(np.log(20) / 0.01, rel=0.05)
+    assert paired.images_needed(1, 5, 205, -0.01) is None  # the difference itself is below
+    assert paired.images_needed(1, 1, 205, -1e-9) is None  # more than 10 million
+
+
 def test_holm_s_correction() -> None:
     assert paired.holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert paired.holm(np.array([0.9, 0.8])).tolist() == [1, 1]
