@@ -69,8 +69,9 @@ class PublishedResults:
 
 def _name(row: Record) -> str:
     """`cifar10/Linf/Carmon2019Unlabeled`, `cifar10/resnet18/trades`."""
-    middle = _threat(row) or row["arch"].get("name")
-    return "/".join(str(part) for part in (row.get("dataset"), middle, row["train"]["method"]))
+    middle, method = _threat(row), (row.get("train") or {}).get("method")
+    parts = (row.get("dataset"), middle, None if middle and method else row["arch"].get("name"), method)
+    return "/".join(str(part) for part in parts if part)
 
 
 def _threat(row: Record) -> object:

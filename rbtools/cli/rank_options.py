@@ -22,6 +22,7 @@ _LISTS = {
     "aggregate": "--aggregate",
     "group": "--aggregate-by",
     "pivot": "--pivot",
+    "columns": "--columns",
 }
 
 
@@ -69,9 +70,16 @@ class RankOptions(Directions):
     )
     shown: str | None = param(
         None,
-        "Columns of the table: metric names, globs and expressions.",
+        "Columns of the table, in this order: metric names, globs and expressions. The metric of --by is the"
+        " first column if the list does not contain it.",
         metavar="LIST",
         flags=("--metric", "--metrics"),
+    )
+    columns: tuple[str, ...] = param(
+        (),
+        "Columns of the table before the metrics: rank, name, dataset, method, seed, checkpoint, records, or"
+        " fields such as train.eps.  [default: rank, name, and those that distinguish records]",
+        metavar="LIST",
     )
     percent: bool = param(False, "In a table, show shares of images in percent.", flags=("--percent",))
     digits: int | None = param(
@@ -153,7 +161,7 @@ class RankOptions(Directions):
 
     def __post_init__(self) -> None:
         """Split the lists of fields. Raises UsageError if options are invalid, or exclude each other."""
-        for name in ("within", "aggregate", "group", "pivot"):
+        for name in ("within", "aggregate", "group", "pivot", "columns"):
             object.__setattr__(self, name, tuple(self._listed(name)))
             for field in getattr(self, name):
                 compiled(field, _LISTS[name])

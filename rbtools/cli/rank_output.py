@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 from typing import Any
@@ -27,18 +27,25 @@ _FOR_PEOPLE = ("table", "md", "latex")
 
 @dataclass
 class Ranking:
-    """Groups of contenders in order; `missing` is the number of records that lack the first sort key."""
+    """Groups of contenders in order; `missing` is the number of records that lack the first sort key.
+    `mixed_means` maps each metric with means over different numbers of images to the least and most."""
 
     keys: list[rank_order.SortKey]
     groups: list[list[rank_order.Ranked]]
     missing: int
+    mixed_means: dict[str, tuple[int, int]]
     published: against.PublishedResults | None = None
     reference: Contender | None = None
 
 
-def write(result: Ranking, options: RankOptions, output: RecordWriter, screen: Terminal) -> None:
-    """Write the ranking; the default format is a table on a terminal, and JSON Lines otherwise."""
+def write(
+    result: Ranking, options: RankOptions, output: RecordWriter, screen: Terminal
+) -> Collection[str] | None:
+    """Write the ranking; the default format is a table on a terminal, and JSON Lines otherwise. Returns the
+    columns of the table."""
     form = options.form or ("table" if output.is_terminal() else "jsonl")
+    if form == "jsonl" and options.columns:
+        raise UsageError("--columns is for tables, but jsonl has all fields. Add --format table, or csv.")
     if form not in _FOR_PEOPLE and options.style != table_style.PLAIN:
         raise UsageError(
             f"--percent, --digits, --plus-minus and --label are for tables that people read, but {form} keeps"
@@ -52,18 +59,19 @@ def write(result: Ranking, options: RankOptions, output: RecordWriter, screen: T
     if form == "jsonl":
         for entry in itertools.chain.from_iterable(groups):
             output.line(dumps(_marked(entry, result, with_rank)))
-        return
+        _warn_of_n([], result.mixed_means, None, screen)
+        return None
     ranked = [
         [entry._replace(record=_marked(entry, result, with_rank)) for entry in group] for group in groups
     ]
+    alone = all(len(one.record.members) == 1 for group in groups for one in group)
     for entry, contender in zip(itertools.chain(*ranked), itertools.chain(*groups), strict=True):
-        deviations = _deviations(contender.record, result.keys, options.shown)
-        entry.record["evals"] = [*entry.record.get("evals", []), *deviations]
-    if options.pivot:
-        _write_pivot(ranked, options, form, output, screen)
-    elif any(ranked):
-        every = [entry for group in ranked for entry in group]
-        _write_table(every, result.keys, options, form, output, screen)
+        more = _of_member(contender.record) if alone else _deviations(contender.record, result, options)
+        entry.record["evals"] = [*entry.record.get("evals", []), *more]
+    titles = _write_tables(result, ranked, options, form, output)
+    records = [entry.record for group in ranked for entry in group]
+    _warn_of_n(records, result.mixed_means, titles, screen)
+    return titles
 
 
 def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Record:
@@ -73,9 +81,15 @@ def _marked(entry: rank_order.Ranked, result: Ranking, with_rank: bool) -> Recor
     return {**kept, **({"rank": entry.rank} if with_rank else {}), **entry.record.marks}
 
 
-def _deviations(one: Contender, keys: Sequence[rank_order.SortKey], shown: str | None) -> Iterator[Record]:
+def _of_member(one: Contender) -> Iterable[Record]:
+    """The entries of the record that is a row by itself, with the intervals that means do not have."""
+    return one.members[0].get("evals") or () if one.parts else ()
+
+
+def _deviations(one: Contender, result: Ranking, options: RankOptions) -> Iterator[Record]:
     """Entries for the averaged records, with the standard deviation of each expression that is shown."""
-    for name in (*expr.items(shown or ""), *(key.text for key in keys)) if len(one.parts) > 1 else ():
+    shown = [*expr.items(options.shown or ""), *(key.text for key in result.keys)]
+    for name in shown if len(one.parts) > 1 else ():
         if expr.is_bare(name):
             continue
         with contextlib.suppress(RbError):
@@ -85,83 +99,113 @@ def _deviations(one: Contender, keys: Sequence[rank_order.SortKey], shown: str |
                 yield {"metric": name, "std": stdev(values)}
 
 
-def _write_table(
-    ranked: list[rank_order.Ranked],
-    keys: Sequence[rank_order.SortKey],
+def _write_tables(
+    result: Ranking,
+    groups: list[list[rank_order.Ranked]],
     options: RankOptions,
     form: str,
     output: RecordWriter,
-    screen: Terminal,
-) -> None:
-    key, *others = [sort_key.text for sort_key in keys]
-    records, shown = [entry.record for entry in ranked], options.shown
-    points = [sort_key.text for sort_key in options.front if sort_key.text != key]
-    first = list(dict.fromkeys([*others, *points]))
-    every_metric = metric_name.names(records)
-    chosen_metrics = (
-        [name for name in every_metric if name not in first] if shown is None else chosen(shown, records)
-    )
-    built = table.build(
-        ranked,
-        key,
-        metrics=None if shown is None and not first else [*first, *chosen_metrics],
-        fields=options.group or None,
-        also=options.within,
-        paired=[key, *others, *([] if shown is None else chosen_metrics)],
-    )
-    metrics = [key, *(name for name in every_metric if name in [one.title for one in built.headings])]
-    _warn_of_n(metrics, records, screen)
-    table_style.check_labels([built], options.style.labels)
-    styled = table_style.styled(built, options.style)
-    tables.write(styled, key, form, output, below=render.caption(styled, form))
-
-
-def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
-    """Warn if the values in a column are measured on different numbers of images."""
-    counts = merge.mixed_images(records)
-    mixed = [name for name in dict.fromkeys(metrics) if name in counts]
-    if mixed:
-        name, (least, most) = mixed[0], counts[mixed[0]]
-        more = f", and so in {counted(len(mixed) - 1, 'other column')}" if len(mixed) > 1 else ""
-        screen.warn(
-            f"the values of {name} are from different numbers of images, {least} to {most}{more}."
-            " Evaluate all with the same --n to compare them."
+) -> set[str]:
+    """Write a table; a pivot table for people is one table for each group of --within."""
+    every = [entry for group in groups for entry in group]
+    records = [entry.record for entry in every]
+    metrics = _metrics(result, records, options)
+    apart = bool(options.pivot) and form in _FOR_PEOPLE
+    leading = _leading(records, options, apart)
+    key = None if options.pivot else result.keys[0].text
+    plain = [
+        table.build(
+            group,
+            key,
+            metrics=metrics,
+            fields=leading or None,
+            also=() if options.pivot or options.columns else options.within,
+            paired=metrics if options.shown else [one.text for one in result.keys],
         )
-
-
-def _write_pivot(
-    groups: Sequence[Sequence[rank_order.Ranked]],
-    options: RankOptions,
-    form: str,
-    output: RecordWriter,
-    screen: Terminal,
-) -> None:
-    """Write one table for each group of --within; in CSV, the groups are columns of one table."""
-    every = [entry.record for group in groups for entry in group]
-    every_metric = metric_name.names(every)
-    wanted = every_metric if options.shown is None else chosen(options.shown, every)
-    if not wanted:
-        raise UsageError(
-            "No record has a metric to show. Evaluate the models first, for example with rb-attack pgd"
-            " --eps 8."
-        )
-    _warn_of_n(wanted, every, screen)
-    if form in ("csv", "csv-raw"):
-        built = table.pivot(every, [*options.within, *options.pivot], wanted)
-        tables.write(built, wanted[0], form, output)
-        return
-    plain = [table.pivot([entry.record for entry in group], options.pivot, wanted) for group in groups]
+        for group in (groups if apart else [every])
+    ]
     table_style.check_labels(plain, options.style.labels)
-    for number, (group, one) in enumerate(zip(groups, plain, strict=True)):
-        built = table_style.with_best(table_style.styled(one, options.style), wanted)
+    higher = {name: metric_name.higher_is_better(name) for name in metrics}
+    higher |= {one.text: one.higher for one in (*result.keys, *options.front)}
+    titles: set[str] = set()
+    for number, (group, one) in enumerate(zip(groups, plain, strict=False)):
+        built = table_style.styled(one, options.style)
+        if options.pivot or form in ("md", "latex"):
+            built = table_style.with_best(built, higher)
         if number:
             output.line(b"")
-        if options.within and group:
+        if apart and options.within and group:
             values = group[0].record["aggregated"]["group"]
             title = ", ".join(f"{name}: {values[name]}" for name in options.within)
             output.line(render.heading(title, form).encode())
-        below = render.caption(built, form)
-        tables.write(built, wanted[0], form, output, len(options.pivot), below)
+        shown = tables.write(built, metrics[0], form, output, fixed=len(leading[:2]) or 2)
+        titles |= {heading.title for heading in shown.headings}
+    return titles
+
+
+def _metrics(result: Ranking, records: Sequence[Record], options: RankOptions) -> list[str]:
+    """The metrics of the table in their order. Without --metric, those of --by and --pareto come first; with
+    --metric, they come first if the list does not contain them."""
+    every = metric_name.names(records)
+    wanted = every if options.shown is None else chosen(options.shown, records)
+    sorted_by = list(dict.fromkeys(one.text for one in (*result.keys, *options.front)))
+    if options.pivot:
+        sorted_by = []
+    first = sorted_by if options.shown is None else [name for name in sorted_by if name not in wanted]
+    metrics = [*first, *(name for name in wanted if name not in first)]
+    if not metrics:
+        raise UsageError(
+            "No record has a metric to show. Evaluate the models first, for example with rb-attack pgd --eps 8."
+        )
+    return metrics
+
+
+def _leading(records: Sequence[Record], options: RankOptions, apart: bool) -> list[str]:
+    """The columns before the metrics, or [] for the usual ones. Raises UsageError if no record has a field of
+    --columns."""
+    for name in options.columns:
+        if name not in ("rank", "records", *table.IDENTITY) and not _has(records, name):
+            missing = expr.MissingName(name, records[0]) if records else ""
+            raise UsageError(f"--columns: {missing}")
+    if options.columns:
+        return [*options.columns]
+    if options.pivot:
+        merged = ["records"] if table.averaged(records) else []
+        return [*(() if apart else options.within), *options.pivot, *merged]
+    return ["rank", *options.group, "records"] if options.group else []
+
+
+def _warn_of_n(
+    records: Sequence[Record],
+    mixed_means: Mapping[str, tuple[int, int]],
+    titles: Collection[str] | None,
+    screen: Terminal,
+) -> None:
+    """Warn if values in the columns of a table are measured on different numbers of images, and if means that
+    are shown (None for all) are over such values."""
+    columns = {} if titles is None else merge.mixed_images(records)
+    _warn_of_mixed(mixed_means, titles, "{} has means over values from {} to {} images{}", screen)
+    _warn_of_mixed(columns, titles, "{} has values from {} to {} images{}", screen)
+
+
+def _warn_of_mixed(
+    counts: Mapping[str, tuple[int, int]], titles: Collection[str] | None, words: str, screen: Terminal
+) -> None:
+    names = [*counts] if titles is None else metrics_behind(titles, counts)
+    if names:
+        more = f", and so {counted(len(names) - 1, 'other metric')}" if len(names) > 1 else ""
+        said = words.format(f"'{metric_name.heading(names[0])}'", *counts[names[0]], more)
+        screen.warn(f"{said}. Evaluate all with the same --n to compare them.")
+
+
+def metrics_behind(titles: Collection[str], known: Collection[str]) -> list[str]:
+    """The known metrics that are columns, or are in an expression that is a column."""
+    names = set(titles)
+    for title in titles:
+        with contextlib.suppress(RbError):
+            for name in expr.Expression(title, any_name=True).names:
+                names |= {*expr.expand(name, known)}
+    return [name for name in known if name in names]
 
 
 def chosen(text: str, records: Sequence[Record]) -> list[str]:

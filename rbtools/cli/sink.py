@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
-from rbtools.records import Line, consistency, expr
+from rbtools.records import Line, consistency, expr, metric_name
 from rbtools.records.held import HeldRecord, HeldRecords
 from rbtools.registry import param
 from rbtools.scoring import render, same_model
@@ -98,7 +98,8 @@ class RecordReader:
 
 class Sink(RecordReader):
     """Counts and leaves out bad lines, failed records, and records that do not meet `where` or lack a name in
-    `where`. `united` merges the records of one model."""
+    `where`. `united` merges the records of one model. `columns` are those of the table, if there is
+    one."""
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class Sink(RecordReader):
         self.other = self.lacking = 0
         self.united = Unions()
         self.inconsistent = Inconsistent()
+        self.columns: Collection[str] | None = None
         self._held = HeldRecords()
         self._reason: RbError | None = None
 
@@ -162,7 +164,7 @@ class Sink(RecordReader):
         return holds
 
     def tell(self) -> None:
-        tell_united(self.united, self.screen)
+        tell_united(self.united, self.screen, self.columns)
         self.inconsistent.tell(self.screen)
         if not self.came:
             self.screen.say("no records came in.")
@@ -173,26 +175,29 @@ class Sink(RecordReader):
         self.say_left_out()
 
 
-def tell_united(unions: Unions, screen: shared.Terminal) -> None:
-    """Warn about merged records, and about merged results on different numbers of images."""
+def tell_united(unions: Unions, screen: shared.Terminal, columns: Collection[str] | None = None) -> None:
+    """Warn about merged records, and about merged results on different numbers of images, of all metrics or
+    only of those in `columns`."""
     if unions.count:
         screen.warn(
             f"{counted(unions.count, 'record')} merged with an earlier one of the same model. If both have a"
             " metric, the value from more images counts; with equal numbers, the later one."
         )
-    if unions.images:
+    images = {name: n for name, n in unions.images.items() if columns is None or name in columns}
+    if len({*images.values()}) > 1:
         screen.warn(
             "the merged results of a model are from different numbers of images, such as"
-            f" {of_images(unions.images)}. Evaluate all with the same --n to compare them."
+            f" {of_images(images)}. Evaluate all with the same --n to compare them."
         )
 
 
 def of_images(counts: Mapping[str, int], most: int = 4) -> str:
-    """Such as `acc of 200, pgd20.8 of 50`; the first metrics in the text have different numbers."""
+    """Such as `'clean' of 200, 'PGD-20, ε = 8/255' of 50`; the first metrics in the text have different
+    numbers."""
     first = dict.fromkeys(next(name for name in counts if counts[name] == n) for n in counts.values())
     names = [*first, *(name for name in counts if name not in first)]
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"{name} of {counts[name]}" for name in names[:most]) + more
+    return ", ".join(f"'{metric_name.heading(name)}' of {counts[name]}" for name in names[:most]) + more
 
 
 def compiled(text: str, option: str) -> expr.Expression:

@@ -1,15 +1,15 @@
 """Tables for people: ranked records, the results of one model, and the verdicts on a record.
 
 Every row is printed on one line, and the text of a cell is never broken. If a table is too wide, details
-are left out first, then intervals, and then other columns. A note below the table lists the columns that are
-not shown.
+are left out first, then all intervals, and then other columns. A note below the table lists the columns that
+are not shown.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -35,43 +35,51 @@ class _DrawnColumn(NamedTuple):
     best: list[bool]
 
 
-_HINT = "--metric chooses columns; --format jsonl has all"
+_HINT = "--columns and --metric choose columns; --format jsonl has all"
 
 
-def write(
-    built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2, below: str = ""
-) -> None:
-    """Write a table in one of the formats of `render`, and below the table the text `below`."""
-    if form == "table":
-        bold = output.is_terminal() and may_be_bold()
-        text = draw(built, key, output.width(), bold=bold, fixed=fixed)
-        below = below and "\n" + textwrap.fill(below.strip(), output.width(), break_on_hyphens=False)
-    else:
-        text = render.RENDERERS[form](built)
-    output.line("\n".join(filter(None, [text.rstrip("\n"), below])).encode())
+def write(built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2) -> table.Table:
+    """Write a table in one of the formats of `render`. Returns the part that fits."""
+    if form != "table":
+        output.line(render.RENDERERS[form](built).rstrip("\n").encode())
+        return built
+    shown, text = _drawn_part(
+        built, key, output.width(), output.is_terminal() and may_be_bold(), fixed, _HINT
+    )
+    output.line(text.encode())
+    return shown
 
 
 def draw(
     built: table.Table, key: str, width: int, *, bold: bool = False, fixed: int = 2, hint: str = _HINT
 ) -> str:
-    """The table of records ranked by `key`, at most `width` characters wide.
+    """The table of records ranked by `key`, at most `width` characters wide, with the notes below it.
 
     The key and the first `fixed` columns (rank and name) are always shown, even if they do not fit. With
     `bold`, headings and the best values are bold; without, stars mark the best values. `hint` tells the user
     how to see columns that do not fit.
     """
-    columns, hidden = _fitting(built, key, width, fixed)
-    columns = [column if bold else _starred(column) for column in columns]
-    text = _drawn(columns, bold)
-    return f"{text}\n\n{_note(hidden, width, hint)}" if hidden else text
+    return _drawn_part(built, key, width, bold, fixed, hint)[1]
 
 
-def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
+def _drawn_part(
+    built: table.Table, key: str, width: int, bold: bool, fixed: int, hint: str
+) -> tuple[table.Table, str]:
+    shown, hidden = _fitting(built, key, width, fixed)
+    columns = [_column(shown, place, shorten=bool(hidden)) for place in range(len(shown.headings))]
+    parts = [_drawn(columns if bold else [*map(_starred, columns)], bold)]
+    if hidden:
+        parts.append(_folded(f"not shown: {_listed(hidden)} ({hint})", width))
+    if words := render.note(shown, always=False):
+        parts.append(_folded(words, width))
+    return shown, "\n\n".join(parts)
+
+
+def _column(built: table.Table, place: int, *, shorten: bool = False) -> _DrawnColumn:
     heading = built.headings[place]
     cells = [row[place] for row in built.rows]
-    texts = [table.text(cell if measured else cell._replace(interval=None, deviation=None)) for cell in cells]
-    texts = [text or heading.missing for text in texts]
-    if not heading.numeric:
+    texts = [table.text(cell) or heading.missing for cell in cells]
+    if shorten and not heading.numeric:
         texts = [_shortened(text) for text in texts]
     title = _broken(heading.text, _widest(texts))
     width = _widest([*texts, *title.split("\n")])
@@ -86,37 +94,39 @@ def _starred(column: _DrawnColumn) -> _DrawnColumn:
     return column._replace(cells=cells, width=max(column.width, _widest(cells)))
 
 
-def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_DrawnColumn], list[str]]:
-    """The columns that fit, and the names of the columns that do not fit.
+def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[table.Table, list[str]]:
+    """The part of the table that fits, and the names of what does not fit.
 
-    Columns have this priority: columns that distinguish records, metrics, columns with the same value in all
-    records (such as the data set), intervals of metrics, details.
+    Columns have this priority: columns that distinguish records, metrics, the intervals of all these metrics,
+    columns with the same value in all records (such as the data set), details.
     """
     titles = [heading.title for heading in built.headings]
-    every, key_place = range(len(titles)), titles.index(key, fixed)
-    short = [_column(built, place, measured=False) for place in every]
-    full = [_column(built, place, measured=True) for place in every]
-    if sum(column.width + _GAP for column in full) <= width + _GAP:
-        return full, []
+    every, key_place, bare = range(len(titles)), titles.index(key, fixed), built.without_spreads()
+    free = width + _GAP
+    if sum(_column(built, place).width + _GAP for place in every) <= free:
+        return built, []
+    short = [_column(bare, place, shorten=True) for place in every]
+    full = [_column(built, place, shorten=True) for place in every]
     details = [place for place in every if place > key_place and table.is_detail(titles[place])]
     metrics = [place for place in every if place > key_place and place not in details]
-    chosen = {place: short[place] for place in (*range(fixed), key_place)}
-    free = width + _GAP - sum(column.width + _GAP for column in chosen.values())
     about = range(fixed, key_place)
-    shared = [place for place in about if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
-    apart = [place for place in about if place not in shared]
-    wishes = [(place, short[place]) for place in [*apart, *metrics, *shared]]
-    wishes += [(place, full[place]) for place in [key_place, *metrics]]
-    wishes += [(place, short[place]) for place in details]
-    for place, column in wishes:
-        more = column.width - chosen[place].width if place in chosen else column.width + _GAP
-        if more <= free and (place in chosen or column is short[place]):
-            chosen[place] = column
-            free -= more
-    hidden = [titles[place] for place in every if place not in chosen]
-    if without := sum(full[place].width > column.width for place, column in chosen.items()):
-        hidden.insert(0, f"the intervals of {without} column{'s' * (without > 1)}")
-    return [chosen[place] for place in sorted(chosen)], hidden
+    same = [place for place in about if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
+    apart = [place for place in about if place not in same]
+
+    def added(places: Iterable[int], columns: Sequence[_DrawnColumn], chosen: Iterable[int]) -> list[int]:
+        kept = [*chosen]
+        for place in places:
+            if sum(columns[at].width + _GAP for at in (*kept, place)) <= free:
+                kept.append(place)
+        return kept
+
+    chosen = added([*apart, *metrics], short, [*range(fixed), key_place])
+    fits = sum(full[place].width + _GAP for place in chosen) <= free
+    chosen = sorted(added([*same, *details], full if fits else short, chosen))
+    hidden = [heading.text for place, heading in enumerate(built.headings) if place not in chosen]
+    if any(full[place].width > short[place].width for place in chosen) and not fits:
+        hidden.insert(0, "the intervals" if built.averaged is None else "the standard deviations")
+    return (built if fits else bare).of_columns(chosen), hidden
 
 
 def _drawn(columns: Sequence[_DrawnColumn], bold: bool) -> str:
@@ -142,11 +152,13 @@ def _aligned(cells: Sequence[str], column: _DrawnColumn, bold: Sequence[bool]) -
     return aligned
 
 
-def _note(hidden: Sequence[str], width: int, hint: str) -> str:
-    named = ", ".join(hidden[:_NAMED])
-    more = f" and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else ""
-    text = f"not shown: {named}{more} ({hint})"
-    return textwrap.fill(table.printable(text), max(width, 20), break_on_hyphens=False)
+def _listed(hidden: Sequence[str]) -> str:
+    named = "; ".join(hidden[:_NAMED])
+    return f"{named} and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else named
+
+
+def _folded(words: str, width: int) -> str:
+    return textwrap.fill(table.printable(words), max(width, 20), break_on_hyphens=False)
 
 
 def _widest(texts: Sequence[str]) -> int:
@@ -177,10 +189,9 @@ def model_table(record: Mapping[str, Any], width: int) -> str:
     for name, value in (record.get("metrics") or {}).items():
         entry = entries.get(name, {})
         cell = table.measured(value if is_number(value) else str(value), entry)
+        n, cell = cell.n, cell._replace(n=None)
         split = None if entry.get("split") is None else str(entry["split"])
-        rows.append(
-            [table.TableCell(name), cell, table.TableCell(table.sides(cell.n)), table.TableCell(split)]
-        )
+        rows.append([table.TableCell(name), cell, table.TableCell(table.sides(n)), table.TableCell(split)])
     headings = [table.Heading(title, title in ("value", "n")) for title in ("metric", "value", "n", "split")]
     return _of_record(record, table.Table(headings, rows), "value", width, _HINT)
 

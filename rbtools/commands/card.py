@@ -183,7 +183,7 @@ def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
 
 def _write_page(records: list[Record], output: str) -> None:
     from rbtools.cli import python_calls
-    from rbtools.scoring import render, table
+    from rbtools.scoring import rank_order, render, table
     from rbtools.store.files import write_whole
 
     if Path(output).suffix.startswith(".htm"):
@@ -191,7 +191,8 @@ def _write_page(records: list[Record], output: str) -> None:
         return
     if output.endswith(".tex"):
         shown = [part["metrics"][0] for part in records[0]["card"]["parts"].values() if part["metrics"]]
-        text = render.to_latex(table.pivot(records, ["arch.name"], list(dict.fromkeys(shown))))
+        ranked = [rank_order.Ranked(None, None, record) for record in records]
+        text = render.to_latex(table.build(ranked, metrics=[*dict.fromkeys(shown)], fields=["name"]))
     else:
         text = "\n".join(render.to_markdown(_rows_of(record)) for record in records)
     write_whole(Path(output), text.encode())

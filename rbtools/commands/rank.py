@@ -76,12 +76,13 @@ def main(options: RankOptions, store: str, source: shared.RecordSource, screen: 
             _warn_of_versions(found, options, screen)
         passed = not options.conditions or _passes(found, options, sink)
         if found is not None and options.form != "junit":
-            write(found, options, output, screen)
+            sink.columns = write(found, options, output, screen)
         if baseline is not None and options.update and found is not None and passed and not sink.bad:
             baseline.accept(_first_of(found), screen)
         sink.tell()
         if found is not None and found.missing:
-            screen.say(f"{counted(found.missing, 'record')} without {found.keys[0].text}, ranked last.")
+            name = metric_name.heading(found.keys[0].text)
+            screen.say(f"{counted(found.missing, 'record')} without {name}, ranked last.")
         return shared.FAILED if sink.bad or not passed else shared.DONE
 
 
@@ -167,8 +168,9 @@ def _ranking(sink: Sink, options: RankOptions) -> Ranking | None:
     }
     sink.check()
     contenders = list(models.values())
+    mixed: dict[str, tuple[int, int]] = {}
     if options.merges:
-        contenders = _merged(contenders, options, sink.screen)
+        contenders, mixed = _merged(contenders, options, sink.screen)
     if not contenders:
         return None
     records = [one.record for one in contenders]
@@ -191,7 +193,7 @@ def _ranking(sink: Sink, options: RankOptions) -> Ranking | None:
             if keys
             else [rank_order.Ranked(None, None, one) for one in group]
         )
-    result = Ranking(keys, ranked, sum(some[0] is None for some in values) if keys else 0)
+    result = Ranking(keys, ranked, sum(some[0] is None for some in values) if keys else 0, mixed)
     if options.paired is not None:
         meant = _meant(options.paired, contenders if options.merges else models, read, sink)
         result.reference = paired_ranking.reference(options.paired, meant, with_unions)
@@ -216,32 +218,27 @@ def _meant(
     return [contenders[model] for model in dict.fromkeys(meant) if model in contenders]
 
 
-def _merged(contenders: list[Contender], options: RankOptions, screen: shared.Terminal) -> list[Contender]:
+def _merged(
+    contenders: list[Contender], options: RankOptions, screen: shared.Terminal
+) -> tuple[list[Contender], dict[str, tuple[int, int]]]:
+    """The means, and the metrics whose means combine values from different numbers of images."""
+    mixed: dict[str, tuple[int, int]] = {}
     if options.aggregate:
         contenders = ranking.averaged(contenders, options.aggregate)
-        _tell_averaged(contenders, screen)
+        mixed |= _mixed(contenders)
     if fields := [*options.group, *options.pivot]:
         extra = [name for name in options.within if name not in fields]
         option = "--pivot" if options.pivot else "--aggregate-by"
         contenders, lacking = ranking.averaged_by(contenders, [*fields, *extra], option)
-        _tell_averaged(contenders, screen)
+        mixed = _mixed(contenders) | mixed
         for name, number in lacking.items():
             screen.warn(f"{counted(number, 'record')} without {name}, merged as a separate group.")
-    return contenders
+    return contenders, mixed
 
 
-def _tell_averaged(means: Sequence[Contender], screen: shared.Terminal) -> None:
-    """Warn if a mean combines values from different numbers of images."""
-    mixed: dict[str, tuple[int, int]] = {}
-    for mean in means:
-        mixed = merge.mixed_images(mean.parts) | mixed
-    if mixed:
-        name, (least, most) = next(iter(mixed.items()))
-        more = f", and so for {counted(len(mixed) - 1, 'other metric')}" if len(mixed) > 1 else ""
-        screen.warn(
-            f"a mean of {name} is over values from {least} to {most} images{more}."
-            " Evaluate all with the same --n to compare them."
-        )
+def _mixed(means: Sequence[Contender]) -> dict[str, tuple[int, int]]:
+    found = [merge.mixed_images(mean.parts) for mean in reversed(means)]
+    return {name: counts for one in found for name, counts in one.items()}
 
 
 def _keys(options: RankOptions, records: Sequence[Mapping[str, Any]]) -> list[rank_order.SortKey]:
@@ -258,7 +255,10 @@ def _tell(
     screen: shared.Terminal,
 ) -> None:
     if keys:
-        ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
+        ways = ", then ".join(
+            f"{metric_name.heading(key.text)} ({'higher' if key.higher else 'lower'} is better)"
+            for key in keys
+        )
         screen.detail(f"ranked by {ways}.")
     if options.group or options.pivot or "dataset" in options.within or not keys:
         return

@@ -12,7 +12,7 @@ from rbtools.cli.source import name_of
 from rbtools.pages import model_report
 from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
 from rbtools.records import metric_name
-from rbtools.scoring import render, table
+from rbtools.scoring import rank_order, render, table
 
 Record = dict[str, Any]
 
@@ -24,7 +24,8 @@ def _latex(record: Mapping[str, Any]) -> str:
     single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}
     shown = [name for name in parts if not (means and name in single)]
     metrics = sorted(shown, key=lambda name: name != "acc")
-    return render.to_latex(table.pivot([record], ["arch.name"], metrics)) if metrics else ""
+    ranked = [rank_order.Ranked(None, None, record)]
+    return render.to_latex(table.build(ranked, metrics=metrics, fields=["name"])) if metrics else ""
 
 
 @shared.command()

@@ -18,8 +18,8 @@ _IMAGENET16 = "imagenet16-120"
 
 
 def _leaderboard_key(record: Record) -> Key | None:
-    """A model's name in RobustBench, from --arch robustbench:NAME or from a converted record's method."""
-    name = record.get("leaderboard") or (record.get("train") or {}).get("method")
+    """A model's name in RobustBench, from --arch robustbench:NAME or from a converted record."""
+    name = record.get("leaderboard") or robustbench.model_name(record)
     return (record.get("dataset"), name.rpartition("/")[2]) if isinstance(name, str) else None
 
 

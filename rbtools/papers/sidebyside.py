@@ -232,14 +232,10 @@ class PaperTable(NamedTuple):
         """Maps each file extension to the contents of the table's file. In LaTeX, a wide table is in parts,
         which are not wider than a line."""
         table = self.beside()
-        parts = (
-            f"\\begin{{adjustbox}}{{max width=\\linewidth}}\n{render.to_latex(part)}\\end{{adjustbox}}\n"
-            for part in table.parts(MOST_COLUMNS)
-        )
-        packages = "% \\usepackage{adjustbox}"
+        parts = map(render.to_latex, table.parts(MOST_COLUMNS))
         return {
             "md": f"{render.heading(self.title, 'md')}\n{render.to_markdown(table)}",
-            "tex": "\n".join([render.heading(self.title, "latex"), packages, *parts]),
+            "tex": "\n".join([render.heading(self.title, "latex"), *parts]),
         }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rbtools.records import sheet_cells
-from rbtools.scoring.table import Table, TableCell, is_symmetric, printable, sides, text
+from rbtools.scoring.table import Spread, Table, TableCell, printable, sides, spread, text
 
 # Punctuation marks with a meaning inside a cell. CommonMark permits a backslash before each of them.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
@@ -54,7 +54,7 @@ def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> st
 
 
 def to_markdown(table: Table) -> str:
-    """A table in GitHub-flavoured Markdown, with numbers aligned to the right."""
+    """A table in GitHub-flavoured Markdown, with numbers aligned to the right, and a note below it."""
 
     def cell_text(cell: TableCell) -> str:
         words = markdown(text(cell)) or "–"
@@ -63,11 +63,14 @@ def to_markdown(table: Table) -> str:
     titles = [markdown(heading.text) for heading in table.headings]
     rules = ["---:" if heading.numeric else "---" for heading in table.headings]
     rows = [[cell_text(cell) for cell in row] for row in table.rows]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in [titles, rules, *rows])
+    lines = "".join("| " + " | ".join(cells) + " |\n" for cells in [titles, rules, *rows])
+    words = note(table)
+    return f"{lines}\n{markdown(words)}\n" if words else lines
 
 
 def to_latex(table: Table) -> str:
-    r"""A LaTeX `tabular`, preceded by a comment that names the required package."""
+    r"""A LaTeX `tabular` that is at most as wide as a line, with a note below it, and preceded by a comment
+    that names the required packages."""
 
     def cell_text(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
@@ -89,8 +92,16 @@ def to_latex(table: Table) -> str:
         )
         head = line(spans) + head
     body = "".join(line(map(cell_text, row)) for row in table.rows)
-    return "% \\usepackage{booktabs}\n" + (
+    tabular = (
         f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+    )
+    words = latex(note(table)).replace("±", r"$\pm$")
+    return "".join(
+        [
+            "% \\usepackage{booktabs,adjustbox}\n",
+            f"\\begin{{adjustbox}}{{max width=\\linewidth}}\n{tabular}\\end{{adjustbox}}\n",
+            f"\\par\\smallskip{{\\footnotesize {words}\\par}}\n" if words else "",
+        ]
     )
 
 
@@ -114,42 +125,40 @@ def heading(words: str, form: str) -> str:
     return f"% {printable(words)}" if form == "latex" else printable(words)
 
 
-def caption(table: Table, form: str) -> str:
-    """The notes below a table, which explain ± and list the numbers of images of the columns (at a terminal,
-    only if they differ). Returns no notes for CSV, because each note would be a row."""
+def note(table: Table, *, always: bool = True) -> str:
+    """The note below a table, which explains brackets and ±, and gives the numbers of images of the columns
+    (without `always`, only beside an interval or if the numbers differ)."""
+    found = {spread(cell) for row in table.rows for cell in row}
     words = []
-    cells = [cell for row in table.rows for cell in row]
-    halved = [
-        is_symmetric(cell) for cell in cells if cell.interval and cell.plus_minus and not cell.deviation
-    ]
-    if any(halved):
-        words.append("± is half of the 95 % interval.")
-    if not all(halved):
-        words.append("Brackets are 95 % intervals whose middle is far from the value.")
-    if any(cell.deviation is not None for cell in cells):
+    if Spread.HALF in found:
+        words.append("± is half of the 95 % interval")
+        if Spread.BRACKETS in found:
+            words.append("Brackets are 95 % intervals whose middle is far from the value")
+    elif Spread.BRACKETS in found:
+        words.append("Brackets are 95 % intervals")
+    counts, intervals = of_images(table), bool(words)
+    if intervals and len(counts) == 1:
+        words[0] += f", n = {next(iter(counts))}"
+    if Spread.DEVIATION in found:
         least, most = table.averaged or (0, 0)
-        count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
-        words.append(f"± is the standard deviation over the {count}records averaged in each row.")
-    if table.images and (form != "table" or len({str(counts) for counts in table.images.values()}) > 1):
-        words.append(of_images(table))
-    if form in ("csv", "csv-raw") or not words:
-        return ""
-    if form == "latex":
-        return "% " + printable(" ".join(words))
-    return "\n" + (markdown if form == "md" else printable)(" ".join(words))
+        records = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
+        words.append(f"± is the standard deviation over the {records}records averaged in each row")
+    if len(counts) > 1:
+        words += [f"{count} images: {'; '.join(names)}" for count, names in counts.items()]
+    elif counts and always and not intervals:
+        words.append(f"{next(iter(counts))} images")
+    return " ".join(f"{sentence}." for sentence in words)
 
 
-def of_images(table: Table) -> str:
-    """A note such as `200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.`."""
+def of_images(table: Table) -> dict[str, list[str]]:
+    """Maps numbers of images, such as `200` or `50 to 100`, to the headings of the columns with them."""
     columns: dict[str, list[str]] = {}
     for name, counts in table.images.items():
         one_side = all(type(n) is int for n in counts)
         several = [counts[0], counts[-1]] if one_side else counts
         said = (" to " if one_side else ", ").join(dict.fromkeys(str(sides(n)) for n in several))
         columns.setdefault(said, []).append(name)
-    if len(columns) == 1:
-        return f"{next(iter(columns))} images."
-    return " ".join(f"{count} images: {'; '.join(names)}." for count, names in columns.items())
+    return columns
 
 
 def markdown(words: str) -> str:

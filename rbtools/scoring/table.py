@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,9 @@ from rbtools.scoring import means
 from rbtools.scoring.rank_order import Ranked, Record
 
 Images = int | tuple[int, ...]  # a number of images; for a difference, the numbers of both sides
+
+
+SMALL = 5e-4  # smaller numbers have four significant digits instead of four decimals
 
 
 class TableCell(NamedTuple):
@@ -80,14 +84,16 @@ class Table:
             if not kept or len(kept[-1]) + len(some) >= most:
                 kept.append([])
             kept[-1] += some
-        return [
-            replace(
-                self,
-                headings=[self.headings[at] for at in (0, *part)],
-                rows=[[row[at] for at in (0, *part)] for row in self.rows],
-            )
-            for part in kept or [[]]
-        ]
+        return [self.of_columns([0, *part]) for part in kept or [[]]]
+
+    def of_columns(self, places: Sequence[int]) -> Table:
+        rows = [[row[at] for at in places] for row in self.rows]
+        return replace(self, headings=[self.headings[at] for at in places], rows=rows)
+
+    def without_spreads(self) -> Table:
+        """The table without intervals and standard deviations."""
+        rows = [[cell._replace(interval=None, deviation=None) for cell in row] for row in self.rows]
+        return replace(self, rows=rows)
 
     @property
     def texts(self) -> set[str]:
@@ -113,29 +119,31 @@ class _TableColumn(NamedTuple):
 
 def build(
     ranked: Sequence[Ranked],
-    key: str,
+    key: str | None = None,
     *,
     metrics: Sequence[str] | None = None,
     fields: Sequence[str] | None = None,
     also: Sequence[str] = (),
     paired: Sequence[str] = (),
 ) -> Table:
-    """Makes the table, with columns for rank, name, dataset, method, seed, sort key, and other metrics.
+    """Makes the table, with columns for rank, name, dataset, method, seed, and metrics.
 
-    `key` is the metric or expression of the ranking. `metrics` contains the names of the other metrics, or
-    None for all metrics of the records. The columns dataset, method and seed are left out if no record has a
-    value, and the column seed also if all records have the same seed. If `fields` are given, they replace the
-    columns name, dataset, method and seed, and a column contains the number of merged records; `also` adds
-    fields. `paired` contains the metrics whose comparison with a reference is shown.
+    `key` is the metric or expression of the ranking. `metrics` contains the names of the metrics in their
+    order, or None for all metrics of the records; the key comes first unless `metrics` contain it. The
+    columns dataset, method and seed are left out if no record has a value, and the column seed also if all
+    records have the same seed. If `fields` are given, they replace the columns before the metrics; the
+    field "records" is the number of merged records. `also` adds fields. `paired` contains the metrics whose
+    comparison with a reference is shown.
     """
     records = [entry.record for entry in ranked]
     wanted = metric_names.names(records) if metrics is None else metrics
-    columns = [_TableColumn(Heading("rank", True), lambda row: TableCell(row.ranked.rank))]
-    columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
+    if key is not None and (metrics is None or key not in wanted):
+        wanted = [key, *(name for name in wanted if name != key)]
+    columns = [field_column("rank"), *_identity(records)] if fields is None else [*map(field_column, fields)]
     titles = {column.heading.title for column in columns}
     columns += [column for column in map(field_column, also) if column.heading.title not in titles]
     columns += _MARKS
-    for name in (key, *(name for name in wanted if name != key)):
+    for name in wanted:
         columns.append(metric_column(name, is_key=name == key))
         columns += _compared(name, PAIRED, "paired") if name in paired else ()
         columns += _compared(name, PUBLISHED, "published")
@@ -143,28 +151,31 @@ def build(
     return _table(columns, ranked)
 
 
-def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
-    """The table for a paper, with a row for each record, and columns for the grouping fields, for the number
-    of merged records (if records were merged), and for each metric."""
-    columns = [*map(field_column, fields)]
-    columns += [RECORDS] if _averaged(records) else []
-    columns += map(metric_column, metrics)
-    return _table(columns, [Ranked(None, None, record) for record in records])
-
-
 def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
+    records = [entry.record for entry in ranked]
     rows = [_Row(entry, entry.record, by_metric(entry.record)) for entry in ranked]
     headings, kept = [], []
     for column in columns:
         cells = [column.cell(row) for row in rows]
         if not column.optional or any(cell.value is not None for cell in cells):
             headings.append(column.heading)
-            kept.append(cells)
-    averaged = _averaged([row.record for row in rows])
-    return Table(headings, [list(cells) for cells in zip(*kept, strict=True)], averaged)
+            kept.append(_with_digits(cells))
+    return Table(headings, [list(cells) for cells in zip(*kept, strict=True)], averaged(records))
 
 
-def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
+def _with_digits(cells: Sequence[TableCell]) -> list[TableCell]:
+    """The cells of a column with equal decimals: four up to 1, and otherwise four significant digits of the
+    largest number. Columns of integers and of small numbers (such as p-values) are unchanged."""
+    numbers = [cell.value for cell in cells if is_number(cell.value)]
+    if all(isinstance(one, int) for one in numbers) or any(0 < abs(one) < SMALL for one in numbers):
+        return [*cells]
+    ends = [end for cell in cells if is_number(cell.value) for end in (cell.value, *(cell.interval or ()))]
+    largest = max(map(abs, ends))
+    digits = max(0, 4 - len(str(int(largest)))) if largest > 1 else 4
+    return [cell._replace(digits=digits) for cell in cells]
+
+
+def averaged(records: Iterable[Record]) -> tuple[int, int] | None:
     """The smallest and the largest number of merged records; None if no records were merged."""
     counts = [(record.get("aggregated") or {}).get("records", 1) for record in records]
     several = [count for count in counts if type(count) is int and count > 1]
@@ -173,7 +184,7 @@ def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
 
 # --- columns --------------------------------------------------------------------------------------
 
-_IDENTITY = {
+IDENTITY = {
     "name": ("arch", "name"),
     "dataset": ("dataset",),
     "method": ("train", "method"),
@@ -184,7 +195,7 @@ _IDENTITY = {
 
 def _identity(records: Sequence[Record]) -> Iterable[_TableColumn]:
     """The columns that identify the model of a record; seeds and files are included only if they differ."""
-    for title, path in _IDENTITY.items():
+    for title, path in IDENTITY.items():
         values = [value for record in records if (value := at(record, path)) is not None]
         if title not in ("seed", "checkpoint") or any(value != values[0] for value in values):
             yield _path_column(Heading(title, title == "seed"), path, optional=title != "name")
@@ -209,16 +220,19 @@ def _path_column(
     return _TableColumn(heading, cell, optional)
 
 
-RECORDS = _path_column(Heading("records", True), ("aggregated", "records"), optional=False)
-
-
 def field_column(name: str) -> _TableColumn:
-    """The column of a field, a metric or an expression that defined the groups of records."""
+    """The column of the rank, of the number of merged records, or of a field, which may be a column's title
+    such as `method`, a path, a metric or an expression."""
+    if name == "rank":
+        return _TableColumn(Heading("rank", True), lambda row: TableCell(row.ranked.rank))
+    if name == "records":
+        return _path_column(Heading("records", True), ("aggregated", "records"), optional=False)
+    titles = {path: title for title, path in IDENTITY.items()}
+    path = IDENTITY.get(name, tuple(name.split(".")))
+    if path in titles:
+        return _path_column(Heading(titles[path], titles[path] == "seed"), path, optional=False)
     compiled = expr.compile(name)
-    title = {path: title for title, path in _IDENTITY.items()}.get(tuple(name.split(".")), name)
-    return _TableColumn(
-        Heading(title, title == "seed"), lambda row: TableCell(_cell_value(_value(compiled, row)))
-    )
+    return _TableColumn(Heading(name, False), lambda row: TableCell(_cell_value(_value(compiled, row))))
 
 
 def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
@@ -340,15 +354,33 @@ def sides(n: Images | None) -> int | str | None:
 
 
 def figure(value: float, digits: int | None = None) -> str:
-    """The text of a number, with four decimals up to 1 (accuracies), and otherwise with four significant
-    digits. Integers have no decimals. `digits` sets the number of decimals of other numbers."""
-    if isinstance(value, int):
+    """The text of a number with this many decimals. By default there are four decimals up to 1 (accuracies),
+    and otherwise four significant digits; integers have no decimals."""
+    if isinstance(value, int) and digits is None:
         return str(value)
     if digits is not None and (value == 0 or abs(value) >= 0.5 * 10**-digits):
-        return f"{round(value, digits) + 0.0:.{digits}f}"
-    if value == 0 or 5e-4 <= abs(value) <= 1:
+        return f"{round(float(value), digits) + 0.0:.{digits}f}"
+    if value == 0 or SMALL <= abs(value) <= 1:
         return f"{value + 0.0:.4f}"  # adding 0.0 turns -0.0 into 0.0
     return f"{value:.4g}"
+
+
+class Spread(enum.Enum):
+    """What a cell has beside its value."""
+
+    DEVIATION = enum.auto()  # ± the standard deviation over records
+    HALF = enum.auto()  # ± half of the interval
+    BRACKETS = enum.auto()  # the ends of the interval
+
+
+def spread(cell: TableCell) -> Spread | None:
+    if cell.value is None or isinstance(cell.value, str):
+        return None
+    if cell.deviation is not None:
+        return Spread.DEVIATION
+    if cell.interval is None:
+        return None
+    return Spread.HALF if cell.plus_minus and is_symmetric(cell) else Spread.BRACKETS
 
 
 def text(cell: TableCell) -> str:
@@ -357,16 +389,14 @@ def text(cell: TableCell) -> str:
         return ""
     if isinstance(cell.value, str):
         return printable(cell.value)
-    shown = figure(cell.value, cell.digits)
-    half = cell.deviation
-    if half is None and cell.interval is not None and cell.plus_minus and is_symmetric(cell):
-        half = (cell.interval[1] - cell.interval[0]) / 2
-    if half is not None:
-        return f"{shown} ± {half:.{len(shown.partition('.')[2])}f}"
-    if cell.interval is None:
+    shown, beside = figure(cell.value, cell.digits), spread(cell)
+    if beside is None:
         return shown
-    low, high = (figure(end, cell.digits) for end in cell.interval)
-    return f"{shown} [{low}, {high}]"
+    low, high = cell.interval or (0.0, 0.0)
+    if beside is Spread.BRACKETS:
+        return f"{shown} [{figure(low, cell.digits)}, {figure(high, cell.digits)}]"
+    half = (high - low) / 2 if cell.deviation is None else cell.deviation
+    return f"{shown} ± {half:.{len(shown.partition('.')[2])}f}"
 
 
 def is_symmetric(cell: TableCell) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
 from rbtools.errors import UsageError, near
-from rbtools.records import expr, metric_name
+from rbtools.records import expr
 from rbtools.records.results import is_number
 from rbtools.scoring.table import Table, TableCell, figure
 
@@ -27,8 +27,11 @@ PLAIN = Style()
 
 
 def styled(table: Table, style: Style) -> Table:
-    """The table in a style for people; paths of files are shortened to names."""
+    """The table in a style for people; paths of files are shortened to names. Intervals stay in brackets in a
+    table of standard deviations, which are shown as ±."""
     rows = [list(row) for row in table.rows]
+    if any(cell.deviation is not None for row in rows for cell in row):
+        style = style._replace(plus_minus=False)
     headings = list(table.headings)
     labels = {text: style.labels.get(stem, stem) for text, stem in _stems(table.texts).items()}
     style = style._replace(labels=labels | dict(style.labels))
@@ -37,8 +40,10 @@ def styled(table: Table, style: Style) -> Table:
         words = style.labels.get(heading.title, heading.text)
         headings[place] = heading._replace(words=f"{words}{' [%]' * (percent and '%' not in words)}")
         exact = heading.title.endswith((" p", " p_raw"))  # a p-value keeps its digits
+        whole = all(isinstance(row[place].value, int) for row in rows if is_number(row[place].value))
+        of_column = style._replace(digits=None) if whole and not percent else style
         for row in rows:
-            row[place] = row[place] if exact else _styled(row[place], style, percent)
+            row[place] = row[place] if exact else _styled(row[place], of_column, percent)
     return replace(table, headings=headings, rows=rows)
 
 
@@ -71,7 +76,8 @@ def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
 def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
     if isinstance(cell.value, str):
         return cell._replace(value=style.labels.get(cell.value, cell.value))
-    cell = cell._replace(digits=style.digits, plus_minus=style.plus_minus)
+    digits = cell.digits if style.digits is None else style.digits
+    cell = cell._replace(digits=digits, plus_minus=style.plus_minus)
     if not percent or not is_number(cell.value):
         return cell
     ends = cell.interval and (100 * cell.interval[0], 100 * cell.interval[1])
@@ -80,17 +86,18 @@ def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
     return cell._replace(value=100.0 * cell.value, interval=ends, deviation=spread, digits=digits)
 
 
-def with_best(table: Table, metrics: Sequence[str]) -> Table:
-    """Marks the best number in each of these columns. Numbers that have the same text count as equal."""
+def with_best(table: Table, higher: Mapping[str, bool]) -> Table:
+    """Marks the best number in each column of `higher`, which tells if higher is better. Numbers with the
+    same text count as equal; if all are equal, none is marked."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
         numbers = [(cell.value, row) for row in rows if is_number((cell := row[place]).value)]
-        if heading.title not in metrics or len(numbers) < 2:
+        if heading.title not in higher or len(numbers) < 2:
             continue
-        choose = max if metric_name.higher_is_better(heading.title) else min
+        choose = max if higher[heading.title] else min
         digits = numbers[0][1][place].digits
+        texts = [figure(value, digits) for value, _ in numbers]
         best = figure(choose(value for value, _ in numbers), digits)
-        for value, row in numbers:
-            if figure(value, digits) == best:
-                row[place] = row[place]._replace(best=True)
+        for text, (_, row) in zip(texts, numbers, strict=True):
+            row[place] = row[place]._replace(best=text == best and len({*texts}) > 1)
     return replace(table, rows=rows)

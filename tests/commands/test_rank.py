@@ -156,6 +156,69 @@ def test_bands_and_rank_intervals() -> None:
     assert found[0]["ranking"] == {"by": "acc", "ci95": [0.87, 0.93], "bootstrap": 1000, "seed": 1}
 
 
+def attacked(method: str, **found: tuple[float, list[float]]) -> Record:
+    """A record with shares of 100 images and their intervals."""
+    evals = [
+        {"metric": metric.replace("_", "."), "value": value, "n": 100, "ci95": ends}
+        for metric, (value, ends) in found.items()
+    ]
+    return runner.model("net", *evals, dataset="digits", train={"method": method})
+
+
+ATTACKED = [
+    attacked("erm", acc=(0.95, [0.888, 0.978]), pgd20_8=(0.0, [0.0, 0.037])),
+    attacked("pgd", acc=(0.8, [0.711, 0.867]), pgd20_8=(0.5, [0.404, 0.596])),
+]
+
+
+@pytest.mark.parametrize("rows", ["--columns method --by pgd20.8", "--pivot train.method --by pgd20.8"])
+def test_columns_in_the_order_of_the_user_with_intervals_and_the_best_in_bold(rows: str) -> None:
+    words = f"{rows} --metric acc,pgd20.8 --percent --digits 1 --plus-minus --format md"
+    assert out(words, ATTACKED).replace("\\", "") == (
+        "| method | clean [%] | PGD-20, ε = 8/255 [%] |\n"
+        "| --- | ---: | ---: |\n"
+        "| pgd | 80.0 ± 7.8 | **50.0 ± 9.6** |\n"
+        "| erm | **95.0 [88.8, 97.8]** | 0.0 [0.0, 3.7] |\n"
+        "\n± is half of the 95 % interval, n = 100."
+        " Brackets are 95 % intervals whose middle is far from the value.\n"
+    )
+
+
+def test_the_metric_of_the_order_comes_first_unless_it_is_listed() -> None:
+    head = out("--by pgd20.8 --columns rank,train.method --metric acc --format csv", ATTACKED).splitlines()[0]
+    assert head == "rank,method,pgd20.8,pgd20.8_low,pgd20.8_high,pgd20.8_n,acc,acc_low,acc_high,acc_n"
+    for words, problem in (("x --format md", "no metric or field 'x'"), ("name", "jsonl has all fields")):
+        result = run(f"--by acc --columns {words}", ATTACKED)
+        assert result.exit_code == 2 and problem in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("width", "hidden", "brackets"), [(90, "", 4), (70, "dataset", 4), (60, "the intervals", 0)]
+)
+def test_a_narrow_table_has_all_intervals_or_none(
+    width: int, hidden: str, brackets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = out("--by acc --format table", ATTACKED)
+    assert text.count("[") == brackets and max(map(len, text.splitlines())) <= width
+    assert ("Brackets are 95 % intervals, n = 100." in text) == (brackets > 0)
+    assert (f"not shown: {hidden} (--columns" in text) == bool(hidden)
+
+
+def test_a_column_has_equal_decimals() -> None:
+    given = [net("a", 0, cost=9.5), net("b", 0, cost=25.123), net("c", 0, cost=7)]
+    lines = out("--by cost --lower cost --format md", given).splitlines()
+    assert [line.split("|")[-2].strip("* ") for line in lines[2:]] == ["7.00", "9.50", "25.12"]
+
+
+def test_latex_is_no_wider_than_a_line_and_its_note_is_printed() -> None:
+    text = out("--by acc --format latex", ATTACKED)
+    head, _, tail = text.partition(r"\begin{adjustbox}{max width=\linewidth}")
+    assert head == "% \\usepackage{booktabs,adjustbox}\n"
+    note = "\n\\par\\smallskip{\\footnotesize Brackets are 95 \\% intervals, n = 100.\\par}\n"
+    assert tail.endswith(r"\end{adjustbox}" + note)
+
+
 PIVOT = "--pivot train.method --metric acc,pgd"
 
 
@@ -179,7 +242,7 @@ def test_a_pivot_table_ranked_and_for_each_group() -> None:
         "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |",
         "| pgd | 2 | 0.6250 ± 0.1768 | **0.2500 ± 0.0000** |",
         "**arch.name\\: b**",
-        "| pgd | 0.2500 | 0.5000 |",
+        "| pgd | 1 | 0.2500 | 0.5000 |",
     ]
 
 
@@ -196,15 +259,16 @@ def test_a_table_of_several_numbers_of_images_has_them_below() -> None:
         assert below in out("--by acc --format table", given)
     other = run("--by acc --format md", [mixed, of_images("b", acc=200, pgd20_8=100)]).stdout
     assert "50 to 100 images" in other
-    assert below in out("--pivot arch.name --format latex", [mixed])
+    assert below.replace("ε", r"$\varepsilon$") in out("--pivot arch.name --format latex", [mixed])
 
 
 def test_merging_results_of_other_numbers_of_images_is_said() -> None:
     same = {"checkpoint": "sha256:1", "train": {"seed": 0}}
     parts = [{**of_images("a", acc=200), **same}, {**of_images("a", pgd20_8=50), **same}]
-    words = "are from different numbers of images, such as acc of 200, pgd20.8 of 50."
+    words = "are from different numbers of images, such as 'clean' of 200, 'PGD-20, ε = 8/255' of 50."
     for more in ("", "--aggregate seed", "--where 'acc > 0'"):
         assert words in run(f"--by acc {more}", parts).stderr
+    assert "numbers of images" not in run("--by acc --metric acc --format md", parts).stderr
     # the columns of each are already of different numbers of images
     twice = [of_images("a", acc=200, pgd20_8=50)] * 2
     assert "numbers of images" not in run("--by acc", twice).stderr

@@ -102,13 +102,13 @@ percents = st.integers(0, 10_000).map(lambda hundredths: f"{hundredths / 100:.2f
 infos = st.fixed_dictionaries(
     {
         "dataset": st.sampled_from(["cifar10", "cifar100", "imagenet"]),
-        "architecture": st.sampled_from(
-            ["WideResNet-34-10", "wrn-34-10", "ResNet-18", "PreActResNet-18", "XCiT-S12", "ResNet-50 + x"]
-        ),
         "eps": st.sampled_from(["8/255", "4/255", "0.031", "8.0/255"]),
         "clean_acc": percents,
     },
     optional={
+        "architecture": st.sampled_from(
+            ["WideResNet-34-10", "wrn-34-10", "ResNet-18", "PreActResNet-18", "XCiT-S12", "ResNet-50 + x"]
+        ),
         "reported": percents | st.sampled_from(["", "58", "0.0"]),
         "autoattack_acc": percents,
         "external": percents,
@@ -168,6 +168,6 @@ def test_no_name_leads_out_of_the_folder(name: str) -> None:
 
 def test_published_values_come_with_the_package() -> None:
     rows = records(run("convert", ["robustbench", "--published", "cifar10/L2"]))
-    (one,) = [row for row in rows if row["train"]["method"] == "Augustin2020Adversarial_34_10_extra"]
+    (one,) = [row for row in rows if row["arch"]["name"] == "Augustin2020Adversarial_34_10_extra"]
     assert one["metrics"] == {"acc": 0.9396, "aa.l2.0.5": 0.7879} and one["dataset"] == "cifar10"
     assert all(row["robustbench"]["threat"] == "L2" for row in rows) and len(rows) > 10

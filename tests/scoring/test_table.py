@@ -75,17 +75,16 @@ def test_a_table_for_people() -> None:
     plain_table = table_of(*some, key="acc", metrics=["cost"])
     labels = {"a/model": "Ours", "acc": "Accuracy"}
     shown = styled(plain_table, Style(percent=True, digits=1, plus_minus=True, labels=labels))
-    assert render.to_markdown(shown).splitlines()[::2] == [
+    assert render.to_markdown(shown).splitlines()[:4:2] == [
         r"| rank | name | dataset | checkpoint | Accuracy \[%\] | cost |",
         "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",
     ]
-    assert render.caption(shown, "latex") == "% ± is half of the 95 % interval."
+    assert render.note(shown) == "± is half of the 95 % interval."
     cells = [
         cell._replace(value=0.0, interval=(0.0, 2.35), plus_minus=True, digits=1) for cell in shown.rows[0]
     ]
     assert table.text(cells[0]) == "0.0 [0.0, 2.4]"  # and not 0.0 ± 1.2
-    brackets = "Brackets are 95 % intervals whose middle is far from the value."
-    assert render.caption(table.Table(shown.headings, [cells]), "latex") == f"% {brackets}"
+    assert render.note(table.Table(shown.headings, [cells])) == "Brackets are 95 % intervals."
 
 
 def with_answers(**right: list[bool]) -> dict[str, Any]:
@@ -184,8 +183,8 @@ def test_latex_reads_back(found: str) -> None:
     escaped = render.latex(found)
     assert set_by_latex(escaped) == table.printable(found)
     assert "--" not in escaped and not escaped.startswith(("[", "*"))
-    lines = render.to_latex(one_cell(found)).splitlines()[1:]
-    assert len(lines) == 8  # a name cannot add a line
+    lines = render.to_latex(one_cell(found)).splitlines()[2:]
+    assert len(lines) == 9  # a name cannot add a line
     assert all(line.endswith(r" & 0.5000 \\") for line in lines[4:6])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, NamedTuple
@@ -57,11 +57,12 @@ class RobustBench:
     """RobustBench's model_info: a folder with many small files DATASET/THREAT/MODEL.json, or a single file.
 
     In the files, numbers are texts in percent, and distances are texts such as 8/255. The name of a model
-    becomes the training method of its record. Authors, venue and other fields are kept under "robustbench".
-    clean_acc becomes acc, autoattack_acc becomes aa.8 (or aa.l2.0.5), corruptions_acc becomes corrupt.mean,
-    and reported and external become reported.8 and external.8. Models that were attacked at distance 0.031
-    also have the metric aa.8, and the entry of the metric contains the exact distance. Networks of the same
-    size as a network in our model zoo have the name of the zoo. Files are read one by one.
+    becomes the training method of its record, or the network's name if the file does not name a network.
+    Authors, venue and other fields are kept under "robustbench". clean_acc becomes acc, autoattack_acc
+    becomes aa.8 (or aa.l2.0.5), corruptions_acc becomes corrupt.mean, and reported and external become
+    reported.8 and external.8. Models that were attacked at distance 0.031 also have the metric aa.8, and the
+    entry of the metric contains the exact distance. Networks of the same size as a network in our model zoo
+    have the name of the zoo. Files are read one by one.
     """
 
     name: ClassVar[str] = "robustbench"
@@ -136,7 +137,8 @@ class RobustBench:
                 own: Record = {"attack": "aa"} if key == "autoattack_acc" else {}
                 row.add(metric, fields.get(key), **own, **at)
             taken |= attacked
-        arch = _arch(fields.get("architecture"), ours)
+        named = isinstance(fields.get("architecture"), str)
+        arch = _arch(fields["architecture"] if named else unit.model, ours)
         # Fields that the record already has are left out. An empty text is not a number, and is kept.
         said = {"dataset": ours, "architecture": _published(arch)}
         if norm is not None and taken["autoattack_acc"] in row.metrics:
@@ -147,11 +149,12 @@ class RobustBench:
             if taken.get(key) not in row.metrics and (key not in said or said[key] != value)
         }
         over["threat"] = unit.threat
-        return row.record(arch, dataset=ours, train={"method": unit.model}, robustbench=numbers.plain(over))
+        about: Record = {"train": {"method": unit.model}} if named else {}
+        return row.record(arch, dataset=ours, **about, robustbench=numbers.plain(over))
 
     def unit(self, record: Record) -> Any:
         over = own_part(record.get("robustbench"))
-        dataset, model = record.get("dataset"), (record.get("train") or {}).get("method")
+        dataset, model = record.get("dataset"), model_name(record)
         if not isinstance(dataset, str) or not isinstance(model, str):
             raise RbError(
                 "A file of RobustBench has a data set and a model's name. Expected a record with dataset and"
@@ -163,9 +166,10 @@ class RobustBench:
         if not isinstance(threat, str) or threat not in THREATS:
             raise unknown("threat model", str(threat), THREATS)
         norm = THREATS[threat]
+        architecture = None if _without_architecture(record) else _published(record["arch"])
         fields: Record = {
             "dataset": over.pop("dataset", dataset),
-            "architecture": over.pop("architecture", _published(record["arch"])),
+            "architecture": over.pop("architecture", architecture),
             "clean_acc": _text(values.value("acc")),
         }
         if norm is None:
@@ -260,9 +264,18 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _arch(published: object, dataset: str) -> Record:
-    if not isinstance(published, str):
-        return {"space": "robustbench", "name": "unnamed"}
+def model_name(record: Mapping[str, Any]) -> Any:
+    """The model's name in RobustBench, which `arch.name` has if the file does not name an architecture."""
+    field, name = ("arch", "name") if _without_architecture(record) else ("train", "method")
+    return (record.get(field) or {}).get(name)
+
+
+def _without_architecture(record: Mapping[str, Any]) -> bool:
+    method = (record.get("train") or {}).get("method")
+    return method is None and (record.get("arch") or {}).get("space") == "robustbench"
+
+
+def _arch(published: str, dataset: str) -> Record:
     zoo = None if dataset.startswith("imagenet") else zoo_name(published)
     return described({"space": "robustbench" if zoo is None else "zoo", "name": zoo or published}, dataset)
 
