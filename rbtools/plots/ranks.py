@@ -190,7 +190,7 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
             windows = np.lib.stride_tricks.sliding_window_view(np.array(known), width, axis=0)
             known = [tuple(point) for point in np.median(windows[:: max(1, width // 10)], axis=-1)]
             look = {**look, "linewidth": 0.7}  # thin, because the points show how much the order differs
-        marks.line(axes, known, look, words.label(name), marked=_MARKED)
+        marks.line(axes, known, look, words.label(name))
     layout.whole_numbers(axes.xaxis)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_PANELS = 48
 _SIDE = 0.65  # inches for the label and the numbers on the left
 _EDGE = 0.06  # inches below the panels
-_LEGEND = 0.5  # inches of the line of a legend entry and of the gap after its name
+_LEGEND = 0.53  # inches of the line of a legend entry and of the gap after its name
 
 
 class Panel(NamedTuple):
@@ -48,6 +48,7 @@ class FigureSpec(NamedTuple):
     `height` maps the width of a panel's axes to their height, in inches. `least` is the smallest width of a
     panel. `alike` is true if all vertical axes have the same scale, unless this would squeeze a panel. `bar`
     is the label of a colour bar for the image or the points in the last panel, and `bar_at` is its side.
+    `note` says above the legend what bands and error bars are.
     """
 
     panels: Sequence[Panel]
@@ -56,6 +57,7 @@ class FigureSpec(NamedTuple):
     alike: bool = True
     bar: str | None = None
     bar_at: Literal["right", "top"] = "right"
+    note: str = ""
 
 
 def blank(width: float) -> Figure:
@@ -127,24 +129,31 @@ def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    if entries:
+    if entries or spec.note:
         wide = (figure.get_figwidth() - 0.15 - _SIDE) / columns
         free = (rows * columns - len(spec.panels)) * wide
-        _add_legend(figure, entries, "outside lower center", free, spec.height(wide))
+        _add_legend(figure, entries, "outside lower center", spec.note, free, spec.height(wide))
 
 
 def _add_legend(
-    figure: Figure, entries: Mapping[str, Any], where: str, free: float = 0.0, height: float = 0.0
+    figure: Figure,
+    entries: Mapping[str, Any],
+    where: str,
+    note: str,
+    free: float = 0.0,
+    height: float = 0.0,
 ) -> Legend:
     """A legend in the free space of `free` x `height` inches if it fits, and otherwise at `where`."""
     room = figure.get_figwidth() - 0.15
     # Many names in one column would be too high, so they are shortened until two columns fit.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND
     names = [fitted(name, most, style.SMALL) for name in entries]
-    across = _columns(names, free)
-    inside = across > 0 and len(names) / across * line_height(style.SMALL) < height
+    across = _columns([*names, note] if note else names, free)
+    inside = across > 0 and (len(names) / across + bool(note)) * line_height(style.SMALL) < height
     where, across = ("center", across) if inside else (where, _columns(names, room))
-    legend = figure.legend([*entries.values()], names, loc=where, ncols=across, columnspacing=1.4)
+    title = wrapped(note, room, style.SMALL) or None
+    how: dict[str, Any] = {"title": title, "title_fontsize": style.SMALL, "columnspacing": 1.4}
+    legend = figure.legend([*entries.values()], names, loc=where, ncols=across, **how)
     legend.set_in_layout(not inside)
     return legend
 
@@ -190,12 +199,14 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
     explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
     met = Counter(key for _, entries in explained for key in entries)
     sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]
+    said = {part: part.legends[0].get_title().get_text() for part, _ in sharing}
     for part, _ in sharing:
         part.legends[0].remove()
         below = part.get_tightbbox().y0 - _EDGE
         part.bbox_inches.set(part.bbox_inches.translated(0, -below))
     shared = {name: handle for _, entries in sharing for (name, _), handle in entries.items()}
-    legend = _add_legend(whole, shared, "center") if shared else None
+    notes = dict.fromkeys(title for part, _ in sharing if (title := said[part]))
+    legend = _add_legend(whole, shared, "center", "; ".join(notes)) if shared else None
     return legend, [part for part, _ in sharing]
 
 

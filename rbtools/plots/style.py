@@ -15,7 +15,7 @@ SKY, ORANGE, BLACK, GREY, PALE = "#56B4E9", "#E69F00", "#000000", "#767676", "#C
 WINE, OLIVE, INDIGO, BROWN = "#882255", "#999933", "#332288", "#8C510A"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, WINE, BLACK, OLIVE, INDIGO, BROWN)
 Dashes = str | tuple[int, tuple[float, ...]]  # a matplotlib line style
-DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+DASHES: tuple[Dashes, ...] = ("-", (0, (3.5, 1.5)), (0, (1.2, 1.2)), (0, (4, 1.3, 1.2, 1.3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -75,7 +75,7 @@ _SETTINGS: dict[str, Any] = {
     "lines.linewidth": 1.3,
     "lines.markersize": 4,
     "legend.frameon": False,
-    "legend.handlelength": 2.4,
+    "legend.handlelength": 3.2,
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.w_pad": 0.07,  # inches; text is drawn up to a pixel wider than measured
     "figure.dpi": 100,
@@ -124,8 +124,9 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
     """Colour, dashes and marker of lines whose names differ in these parts. The training method (or else the
-    last part) determines the colour, and the other parts determine the dashes. If there are too few colours
-    or dash patterns, the number of the line determines all three."""
+    last part) determines the colour, the other parts determine the dashes, and the number of the line its
+    marker. If there are too few colours or dash patterns, or all lines would have one colour, the number
+    determines all three."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]
@@ -135,11 +136,14 @@ def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
         met[part] += 1
         heads.append((part[:at] + part[at:][1:], met[part]))
     kinds = list(dict.fromkeys(heads))
-    if len(kinds) > len(DASHES) or len(set(tails)) > 2 * len(COLOURS):
-        return [{**line(number), "marker": MARKERS[number % len(MARKERS)]} for number in range(len(parts))]
+    marked = [{"marker": MARKERS[number % len(MARKERS)]} for number in range(len(parts))]
+    one_colour = len(parts) > 1 and len(set(tails)) == 1
+    if one_colour or len(kinds) > len(DASHES) or len(set(tails)) > 2 * len(COLOURS):
+        return [{**line(number), **marker} for number, marker in enumerate(marked)]
     own = look(tails)
     if len(kinds) == 1:
         return [own[tail] for tail in tails]
     return [
-        {**own[tail], "linestyle": DASHES[kinds.index(head)]} for tail, head in zip(tails, heads, strict=True)
+        {**own[tail], "linestyle": DASHES[kinds.index(head)], **marker}
+        for tail, head, marker in zip(tails, heads, marked, strict=True)
     ]

@@ -48,15 +48,50 @@ def test_a_condition_has_words_and_a_range_stays_on_its_line() -> None:
     assert layout.wrapped("ProbAcc uniform, γ = 0.03", 1.2, 8).splitlines()[-1] == "γ = 0.03"
 
 
-@pytest.mark.parametrize(
-    "names", [("adv.pth", "std"), ("runs/adv", "/nets/runs/std.pt"), ("net #1", "net #2")]
-)
-def test_models_are_labelled_by_their_checkpoint_or_their_name(names: tuple[str, str]) -> None:
-    files = ("/nets/runs/adv.pth", "/nets/runs/std.pt")
-    some = [model("net", checkpoint_file=file, metrics={"pgd20.4": 0.5, "pgd20.8": 0.4}) for file in files]
+FILES = ("/nets/runs/adv.pth", "/nets/runs/std.pt")
+
+
+def own(**metrics: float) -> Records:
+    metrics = metrics or {"pgd20.4": 0.5, "pgd20.8": 0.4}
+    return [model("net", checkpoint_file=file, metrics=metrics) for file in FILES]
+
+
+@pytest.mark.parametrize("names", [("adv.pth", "std"), ("runs/adv", "/nets/runs/std.pt")])
+def test_models_are_labelled_by_their_checkpoint(names: tuple[str, str]) -> None:
     labels = tuple(f"{name}={words}" for name, words in zip(names, ("Ours", "Theirs"), strict=True))
-    figure = drawn("curves", some, over="eps", label=labels)
+    figure = drawn("curves", own(), over="eps", label=labels)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Ours", "Theirs"]
+
+
+def test_models_that_only_their_checkpoint_tells_apart_have_its_name_and_a_colour_each() -> None:
+    figure = drawn("curves", own(), over="eps")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["adv", "std"]
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
+    alike = [{**one, "checkpoint_file": f"/{run}/best.pt"} for run, one in zip("ab", own(), strict=True)]
+    assert words.tags(alike) == ["a/best", "b/best"]
+    assert words.tags([alike[0], alike[0]]) == ["net #1", "net #2"]
+
+
+def test_clean_accuracy_begins_a_curve_over_eps_if_it_is_of_the_same_images() -> None:
+    values = {"acc": 0.9, "pgd20.4": 0.5, "pgd20.8": 0.4}
+    clean, *attacked = ({"metric": name, "value": value, "n": 50} for name, value in values.items())
+    whole, other = model("a", clean, *attacked), model("b", {**clean, "n": 100}, *attacked)
+    lines = drawn("curves", [whole, other], over="eps").axes[0].lines
+    assert [list(line.get_xdata()) for line in lines] == [[0, 4, 8], [4, 8]]
+    assert lines[0].get_ydata()[0] == 0.9
+
+
+def test_distances_of_rb_attack_curve_need_one_panel() -> None:
+    record = model("a", metrics={f"{name}.{eps}": 0.5 for name in ("pgd20", "curve") for eps in (4, 8)})
+    assert len(drawn("curves", [record], over="eps").axes) == 1
+    assert len(drawn("curves", [record], over="eps", metric="*").axes) == 2
+
+
+def test_bands_are_explained_and_a_word_says_that_they_are_left_out(fifteen: Records) -> None:
+    few, many = (drawn("curves", some, over="eps", metric="pgd20.*") for some in (fifteen[:6], fifteen[:7]))
+    assert [len(figure.axes[0].collections) for figure in (few, many)] == [6, 0]
+    said = [figure.legends[0].get_title().get_text() for figure in (few, many)]
+    assert said == ["Bands: 95 % intervals", "Intervals of more than 6 models are not drawn"]
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
