@@ -153,7 +153,7 @@ class CurvesPlot(Drawing):
             # The legend has the names, of which more than two would be too long for the axis.
             named = ", ".join(group.title for group in groups) if len(groups) <= 2 else "values"
             title = f"{named} (dashed)"
-            right.set_ylabel(layout.wrapped(title, 1.5, style.SMALL), size=style.SMALL)
+            right.set_ylabel(layout.wrapped(title, 1.5, style.small()), size=style.small())
 
     def _label(self, records: Sequence[Record]) -> str:
         metric = self.metric

@@ -53,5 +53,5 @@ def matrix(
         return
     for (row, column), value in np.ndenumerate(table):
         ink = "white" if is_dark(value) else "black"
-        how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.SMALL - 1, "color": ink}
+        how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.small() - 1, "color": ink}
         axes.text(column, row, written(value), **how)

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 # Okabe and Ito, "Color universal design" (2008), without yellow, which is too light for lines on white. Wine,
@@ -50,18 +51,25 @@ METHODS: dict[str, MethodLook] = {
     "fgsm-pgi": MethodLook("FGSM-PGI", VERMILLION, DASHES[3], "X"),
 }
 
-# Font sizes in points: labels, ticks and legends, titles.
-SIZE, SMALL, TITLE = 8.0, 7.0, 9.0
+SIZE = 8.0  # the usual font size of labels, in points
+_SIZE: ContextVar[float] = ContextVar("_SIZE", default=SIZE)
+
+
+def size() -> float:  # of labels
+    return _SIZE.get()
+
+
+def small() -> float:  # of ticks and legends
+    return max(_SIZE.get() - 1, 3.5)
+
+
+def title() -> float:
+    return _SIZE.get() + 1
+
+
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # a font of matplotlib, so it is the same everywhere
-    "font.size": SIZE,
-    "axes.titlesize": SIZE,
-    "axes.labelsize": SIZE,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "figure.titlesize": TITLE,
     "text.parse_math": False,  # a $ in a name must not begin a formula
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -87,14 +95,22 @@ _SETTINGS: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def applied() -> Iterator[None]:
-    """Use matplotlib with only this style, without the user's settings, to draw and to write figures."""
+def applied(points: float = SIZE) -> Iterator[None]:
+    """Use matplotlib with only this style, without the user's settings, to draw and to write figures. Labels
+    have a font of this size."""
     from matplotlib import style
 
-    with warnings.catch_warnings(), style.context(["default", _SETTINGS], after_reset=True):
+    token = _SIZE.set(points)
+    sizes = dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), points)
+    sizes |= dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), small())
+    settings = {**_SETTINGS, **sizes, "figure.titlesize": title()}
+    with warnings.catch_warnings(), style.context(["default", settings], after_reset=True):
         # Characters that the font lacks are shown as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        yield
+        try:
+            yield
+        finally:
+            _SIZE.reset(token)
 
 
 def line(number: int) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def _of_checkpoint(record: Record) -> str | None:
 
 def _files(records: Sequence[Record], names: Sequence[str], sets: Iterable[Sequence[int]]) -> dict[int, str]:
     """For records in the same set whose names are equal, the ends of their checkpoint files that differ."""
-    found = {}
+    found: dict[int, str] = {}
     for some in sets:
         alike: dict[str, dict[int, tuple[str, ...]]] = {}
         for place in some:
