@@ -164,7 +164,7 @@ def joined(panels: Sequence[tuple[str, Figure]], width: float) -> Figure:
         for row, height in zip(rows, heights, strict=True):
             x = 0.0
             for letter, figure in row:
-                how: dict[str, Any] = {"va": "top", "weight": "bold", "size": style.SIZE}
+                how: dict[str, Any] = {"va": "top", "weight": "bold", "size": style.size()}
                 whole.text((x + 0.03) / width, (top - 0.03) / total, f"({letter})", **how)
                 whole.add_artist(FigurePanel(figure, x, top - GAP - figure.bbox_inches.y1))
                 x += figure.get_figwidth()

@@ -25,8 +25,9 @@ _NAMED = 4  # the most metrics that the axis lists
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
     """Bars for the metrics in --metric, with 95 % intervals, for the records that are best in the first of
-    these metrics. Without --metric, or with --weighting, --preset, --within, --lower or --higher, the bars
-    are composite scores (see rb-score), with one bar for each weighting of the metrics.
+    these metrics. More than seven metrics, such as fifteen corruptions, are the rows, and then each of up to
+    seven records has a colour. Without --metric, or with --weighting, --preset, --within, --lower or
+    --higher, the bars are composite scores (see rb-score), with one bar for each weighting of the metrics.
 
     With --group, bars are the means of the groups, and error bars are the standard deviations over the
     records of a group.
@@ -53,18 +54,25 @@ class Bars(weightings.Composed):
         listed = ", ".join(map(words.label, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
         remark = weightings.together(records, self.within, score)
         axis = f"composite score of {listed} (1 is best){remark}"
-        return _drawn(rows, np.stack([rows.deviations] * 2), list(weights), axis, share=True)
+        said = self._note(rows, next(iter(weights)))
+        return _drawn(rows, np.stack([rows.deviations] * 2), list(weights), axis, share=True, note=said)
 
     @property
     def _has_values(self) -> bool:
         of_score = self.preset or self.weightings or self.within or self.lower or self.higher
         return self.metric is not None and not of_score and self.missing == "refuse"
 
+    def _note(self, rows: weightings.Rows, first: str, spread: str = "") -> str:
+        """What is above what, and what the error bars are."""
+        spread = (
+            f"Error bars: {'standard deviations' if self.group else spread}." if self.group or spread else ""
+        )
+        order = f"Order: {first}, best first." if len(rows.names) > 1 else ""
+        return " ".join(filter(None, (order, spread)))
+
     def _values(self, records: Sequence[Record]) -> FigureSpec:
         assert self.metric is not None
         names = record_values.chosen(records, self.metric, "--metric")
-        if len(names) > MOST_WEIGHTINGS:
-            raise RbError(f"--metric names {len(names)} metrics, and {MOST_WEIGHTINGS} can be told apart.")
         columns = [record_values.column(records, name, "--metric") for name in names]
         every = weightings.grouped(records, columns, self.group)
         rows = weightings.best(every, self.top, higher=metric_name.higher_is_better(names[0]))
@@ -75,10 +83,25 @@ class Bars(weightings.Composed):
             found = np.array([[known[row].get(name, without) for name in names] for row in rows.names])
             ends = np.stack([rows.means - found[..., 0], found[..., 1] - rows.means])
         titles = [words.label(name) for name in names]
-        return _drawn(rows, ends, titles, words.axis(names), words.are_accuracies(names))
+        share, spread = words.are_accuracies(names), "95 % intervals" if np.isfinite(ends).any() else ""
+        if len(names) <= MOST_WEIGHTINGS:
+            note = self._note(rows, titles[0], spread)
+            return _drawn(rows, ends, titles, words.axis(names), share, note)
+        if len(rows.names) > MOST_WEIGHTINGS:
+            raise RbError(
+                f"--metric names {len(names)} metrics, and there are {len(rows.names)} bars for each:"
+                f" {MOST_WEIGHTINGS} of one or of the other can be told apart. Name fewer metrics, or choose"
+                f" models with --top {MOST_WEIGHTINGS}."
+            )
+        turned = weightings.Rows(names, rows.means.T, rows.deviations.T)
+        labels = [words.label(name) for name in rows.names]
+        note = self._note(turned._replace(names=[]), "", spread)
+        return _drawn(turned, ends.transpose(0, 2, 1), labels, words.axis(names), share, note)
 
 
-def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool) -> FigureSpec:
+def _drawn(
+    rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str, share: bool, note: str
+) -> FigureSpec:
     """The bars of each row, where each title has its own colour. With one title and without error bars,
     numbers are written beside the bars. `ends` (2, rows, titles) contains the distances from a value to the
     ends of its interval; NaN without an interval."""
@@ -96,7 +119,7 @@ def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str
                 how: dict[str, Any] = {"color": style.BLACK, "linewidth": 0.8, "capsize": 1.5}
                 axes.errorbar(lengths[barred], places[barred], xerr=spread[:, barred], linestyle="", **how)
             elif len(titles) == 1:
-                axes.bar_label(bars, fmt=" %.3f", size=style.SMALL - 0.5)
+                axes.bar_label(bars, fmt=" %.3f", size=style.small() - 0.5)
         axes.set_ylim(count - 0.45, -0.55)
         axes.grid(visible=False, axis="y")
         if share:
@@ -104,4 +127,4 @@ def _drawn(rows: weightings.Rows, ends: np.ndarray, titles: list[str], axis: str
 
     names = [words.label(name) for name in rows.names]
     each = max(0.19, 0.075 * len(titles) + 0.06)
-    return FigureSpec([Panel(draw, x=axis, rows=names)], lambda _: each * count)
+    return FigureSpec([Panel(draw, x=axis, rows=names)], lambda _: each * count, note=note)

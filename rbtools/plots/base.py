@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,6 +38,13 @@ class Drawing:
         6.5, "Width of the figure in inches; a column of a paper is about 3.3 inches wide.", check="positive"
     )
     title: str = param("", "Title of the figure.")
+    xlim: str = param("", "Ends of the horizontal axis, such as 0:16.", metavar="LOW:HIGH")
+    ylim: str = param("", "Ends of the (left) vertical axis, such as 0:1.", metavar="LOW:HIGH")
+    font_size: float = param(
+        style.SIZE,
+        "Font size of labels in points; numbers and legends are 1 point smaller.",
+        bounds="[4, 30]",
+    )
     label: tuple[str, ...] = param(
         (),
         "Show WORDS instead of the name of a metric, a family of metrics, a method, a data set or a model: of"
@@ -56,13 +64,30 @@ class Drawing:
         held = list(records)
         if not held:
             raise RbError("There are no records to draw.")
-        with style.applied(), words.own(self.label):
-            drawn = renderer.render(self.spec(held), self.width, self.title)
+        with style.applied(self.font_size), words.own(self.label):
+            drawn = self.rendered(self.spec(held))
         drawn.set_label(str(len(held)))
         return drawn
 
+    def rendered(self, spec: renderer.FigureSpec) -> Figure:
+        limits = {name: _limits(f"--{name}lim", getattr(self, f"{name}lim")) for name in ("x", "y")}
+        chosen = {name: ends for name, ends in limits.items() if ends is not None}
+        return renderer.render(spec, self.width, self.title, chosen)
+
     def spec(self, records: Sequence[Record]) -> renderer.FigureSpec:
         raise NotImplementedError
+
+
+def _limits(option: str, text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    try:
+        low, high = map(float, text.split(":"))
+    except ValueError:
+        low, high = 0.0, 0.0
+    if not -math.inf < low < high < math.inf:
+        raise RbError(f"{option} is '{text}'. Expected two numbers, the lower one first, such as 0:1.")
+    return low, high
 
 
 def encode(drawn: Figure | str, ending: str) -> bytes:

@@ -58,17 +58,20 @@ class SearchPlot(Drawing):
                 trajectory = search["trajectory"]
                 ends = zip(trajectory.get("low") or (), trajectory.get("high") or (), strict=True)
                 points = list(enumerate(trajectory["mean"], start=1))
-                marks.line(axes, points, looks[name], name, list(ends), marked=0)
+                marks.line(axes, points, looks[name], name, list(ends))
             if len(optima) == 1:
                 look: dict[str, Any] = {"color": style.BLACK, "linestyle": style.DASHES[2], "linewidth": 1}
-                axes.axhline(next(iter(optima)), label="best there is", **look)
+                axes.axhline(next(iter(optima)), label="optimum", **look)
             layout.plain_numbers(axes.yaxis)
+            layout.whole_numbers(axes.xaxis)
             if self.log_x:
                 axes.set_xscale("log")
                 axes.xaxis.set_major_formatter(layout.short_number)
 
         label = wanted[0] if wanted[0] == "hypervolume" else words.axis([wanted[0]])
-        return FigureSpec([Panel(draw, x="queries", y=f"best {label}")])
+        banded = any(search["trajectory"].get("low") for search in searches)
+        note = "Lines: means over the runs. Bands: their 95 % intervals." if banded else ""
+        return FigureSpec([Panel(draw, x="queries", y=f"best {label}")], note=note)
 
 
 def _objective(search: dict[str, Any]) -> str:

@@ -136,7 +136,8 @@ def _by_family(columns: Mapping[str, Sequence[float | None]], together: bool) ->
     found = {family: members for family, members in found.items() if len(members) > 1}
     several = {name for members in found.values() for _, name in members}
     single = [name for name in columns if name not in several]
-    panels = [("", "", single, [words.label(name) for name in single])]
+    alone = words.label(single[0]) if len(single) == 1 and found else ""
+    panels = [(alone, "", single, [""] if alone else [words.label(name) for name in single])]
     for (title, over), members in found.items():
         panels.append((title, over, [name for _, name in members], [f"{x:.3g}" for x, _ in members]))
     for title, over, names, ticks in panels:
@@ -170,7 +171,7 @@ def _box(axes: Axes, column: Sequence[float], place: int, colour: str) -> None:
         whiskerprops=line,
         capprops=line,
         medianprops={"color": colour, "linewidth": 1.8},
-        flierprops={"marker": ".", "markersize": 3.2, "markerfacecolor": colour, "markeredgecolor": "none"},
+        flierprops={"marker": ".", "markersize": 4.5, "markerfacecolor": colour, "markeredgecolor": "none"},
     )
     for fliers in drawn["fliers"]:
         fliers.set_rasterized(True)  # thousands of points would make an SVG of many megabytes

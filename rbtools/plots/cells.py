@@ -114,7 +114,7 @@ def _operations(cells: Sequence[Record]) -> FigureSpec:
             bars = axes.bar(range(ops.shape[1]), share, 0.72, low, **look)
             texts = [f"{100 * part:.0f} %" if part >= 0.09 else "" for part in share]  # if it fits
             ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
-            axes.bar_label(bars, texts, label_type="center", size=style.SMALL - 0.5, color=ink)
+            axes.bar_label(bars, texts, label_type="center", size=style.small() - 0.5, color=ink)
             low += share
         axes.set(xlim=(-0.5, ops.shape[1] - 0.5), ylim=(0, 1))
         axes.grid(visible=False)
@@ -206,10 +206,10 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
         handle = (start + end) / 2 + bend * np.array([end[1] - start[1], start[0] - end[0]])
         x, y = (1 - share) ** 2 * start + 2 * share * (1 - share) * handle + share**2 * end
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        axes.text(x, y, f"{edge + 1}: {_SHORT[op]}", size=style.SMALL - 0.5, bbox=box, **middle)
+        axes.text(x, y, f"{edge + 1}: {_SHORT[op]}", size=style.small() - 0.5, bbox=box, **middle)
     for name, (x, y) in zip(("input", "1", "2", "output"), _NODES, strict=True):
         box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": style.BLACK, "linewidth": 0.9}
-        axes.text(x, y, name, size=style.SMALL, zorder=5, bbox=box, **middle)
+        axes.text(x, y, name, size=style.small(), zorder=5, bbox=box, **middle)
 
 
 def _network(record: Record, width: float) -> FigureSpec:
@@ -232,7 +232,7 @@ def _network(record: Record, width: float) -> FigureSpec:
             row, column = divmod(number, across)
             column = across - 1 - column if row % 2 else column  # the next row runs back
             box = {"boxstyle": "round,pad=0.5", "facecolor": colour + "40", "edgecolor": colour}
-            how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.SMALL - 0.5}
+            how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.small() - 0.5}
             shown = axes.text(column, row, text, bbox=box, zorder=3, **how)
             if before is not None:
                 ends = {"patchA": before.get_bbox_patch(), "patchB": shown.get_bbox_patch()}

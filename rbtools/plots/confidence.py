@@ -69,6 +69,7 @@ class Confidence(Drawing):
             )
         places = _places({0.0, *(value for names in families.values() for value, _ in names)})
         panels = []
+        most = max(map(len, by_metric.values()))
         for (title, over), names in families.items():
             clean = [(0.0, "acc")] if "acc" in by_metric and over != "severity" else []
             steps = [(value, by_metric[name]) for value, name in clean + names]
@@ -79,7 +80,8 @@ class Confidence(Drawing):
                 y = "mean largest probability where wrong"
                 of = f"mean largest probability where correct; beside each point {of}"
             panels.append(Panel(draw, title, of, y))
-        return FigureSpec(panels, least=1.25 if self.width < 4 else 1.9)
+        note = _note(most, "Bars" if self.view == "prediction" else "Bands")
+        return FigureSpec(panels, least=1.25 if self.width < 4 else 1.9, note=note)
 
     def _draw(self, axes: Axes, steps: Steps, places: dict[float, float]) -> None:
         if self.view == "prediction":
@@ -88,7 +90,6 @@ class Confidence(Drawing):
         if places:
             steps = [(places[value], rows) for value, rows in steps]
             axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
-        axes.set_ylim(0, 1.03)
         if self.view == "label":
             _labels(axes, steps, self.image_class)
             return
@@ -113,7 +114,12 @@ class Confidence(Drawing):
                 draw = partial(_spread, columns=shown, colour=colour)
                 ticks = ["correct", "wrong"] if scheme == "prediction" else [*map(str, range(len(shown)))]
                 panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
-        return FigureSpec(panels)
+        most = max(map(len, by_metric.values()))
+        return FigureSpec(panels, note=_note(most, "Bars"))
+
+
+def _note(models: int, spread: str) -> str:
+    return f"Medians over {models} models. {spread}: the middle 80 % of the models." if models > 1 else ""
 
 
 def _places(distances: set[float]) -> dict[float, float]:
@@ -203,4 +209,3 @@ def _spread(axes: Axes, columns: Sequence[np.ndarray], colour: str) -> None:
             axes.vlines(place, low, high, color=colour, linewidth=1.4, alpha=0.6)
             axes.plot(place, middle, linestyle="", marker="o", color=colour, markersize=3.5)
     axes.set_xlim(-0.6, len(columns) - 0.4)
-    axes.set_ylim(0, 1.03)

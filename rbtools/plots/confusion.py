@@ -53,7 +53,7 @@ class Confusion(Drawing):
         for name, rows in by_metric.items():
             counts = _sum(name, [np.array(detail["confusion"]) for detail in rows])
             names = self._names(len(counts))
-            title = words.label(name) if len(by_metric) > 1 else ""
+            title = words.label(name) + (f", sum of {len(rows)} models" if len(rows) > 1 else "")
             draw = partial(self._matrix, counts=counts, room=room)
             panels.append(Panel(draw, title, "predicted class", "true class", names, names))
         bar = "images" if self.counts else "share of the class"
@@ -67,8 +67,8 @@ class Confusion(Drawing):
 
     def _written(self, value: float) -> str:
         if self.counts:
-            return layout.short_number(float(value)) if value >= 1 else ""
-        return f"{value:.2f}".lstrip("0") if value >= 0.005 else ""
+            return layout.short_number(float(value))
+        return f"{value:.2f}".removeprefix("0") if value else "0"
 
     def _names(self, classes: int) -> list[str]:
         if self.labels is None:

@@ -79,7 +79,8 @@ class CurvesPlot(Drawing):
     metric: str | None = param(
         None,
         "Metrics and globs, separated by commas, such as 'ge.pr.*'; with --over epoch, fields of the"
-        " history such as loss,val_acc.  [default: pr.*, probacc.* ... depending on --over]",
+        " history such as loss,val_acc.  [default: pr.*, probacc.* ... depending on --over; curve.* if there"
+        " are any]",
         metavar="LIST",
     )
     facet: str | None = param(
@@ -110,9 +111,8 @@ class CurvesPlot(Drawing):
             parts = (words.label(group.facet), "" if alone else group.title)
             panels.append(Panel(draw, ", ".join(filter(None, parts)), group.over, y))
         least = 1.25 if self.width < 4 else 1.9
-        return FigureSpec(
-            panels, least=least + 0.5 * bool(beside and not self.same_scale), alike=self.over != "epoch"
-        )
+        least += 0.5 * bool(beside and not self.same_scale)
+        return FigureSpec(panels, least=least, alike=self.over != "epoch", note=_note([*groups, *beside]))
 
     def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[LineGroup]:
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
@@ -153,7 +153,7 @@ class CurvesPlot(Drawing):
             # The legend has the names, of which more than two would be too long for the axis.
             named = ", ".join(group.title for group in groups) if len(groups) <= 2 else "values"
             title = f"{named} (dashed)"
-            right.set_ylabel(layout.wrapped(title, 1.5, style.SMALL), size=style.SMALL)
+            right.set_ylabel(layout.wrapped(title, 1.5, style.small()), size=style.small())
 
     def _label(self, records: Sequence[Record]) -> str:
         metric = self.metric
@@ -167,6 +167,8 @@ class CurvesPlot(Drawing):
     def _curves(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
         """Maps each family and quantity on the axis to lines. ProbAcc has a family for each gamma or rho."""
         known = [record.get("metrics") or {} for record in records]
+        families = words.families(self._names(records, metric), self.over)
+        with_clean = {key: [*_clean(members), *members] for key, members in families.items()}
         intervals = [record_values.intervals(record) for record in records]
         deviations = [record_values.deviations(record) for record in records]
         return {
@@ -174,12 +176,12 @@ class CurvesPlot(Drawing):
                 place: [
                     Point(x, values[name], intervals[place].get(name), deviations[place].get(name))
                     for x, name in members
-                    if values.get(name) is not None
+                    if values.get(name) is not None and (x > 0 or _on_the_same(records[place], name, members))
                 ]
                 for place, values in enumerate(known)
-                if any(values.get(name) is not None for _, name in members)
+                if any(values.get(name) is not None for _, name in families[key])
             }
-            for key, members in words.families(self._names(records, metric), self.over).items()
+            for key, members in with_clean.items()
         }
 
     def _names(self, records: Sequence[Record], metric: str | None) -> list[str]:
@@ -188,7 +190,9 @@ class CurvesPlot(Drawing):
             names = expr.select(metric_name.names(records), metric or _DEFAULT.get(self.over, "*"))
         except RbError as wrong:
             raise RbError(f"--metric: {wrong} Measure it, for example with {self._maker}.") from None
-        names = [name for name in names if metric is not None or metric_name.parse(name).split == "test"]
+        if metric is None:
+            names = [name for name in names if metric_name.parse(name).split == "test"]
+            names = [name for name in names if name.startswith("curve.")] or names
         found = [name for members in words.families(names, self.over).values() for _, name in members]
         if not found:
             there = [metric_name.parse(name).over for name in names]
@@ -222,6 +226,22 @@ class CurvesPlot(Drawing):
         }
 
 
+def _clean(members: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The clean accuracy (or its generalisation error) as the point at 0 of a family of attacks."""
+    (least, name), *_ = members
+    parts = metric_name.parse(name)
+    attacked = parts.attacked and not parts.stem.startswith("cert")
+    return [(0.0, ".".join([*parts.prefixes, "acc"]))] if attacked and least > 0 else []
+
+
+def _on_the_same(record: Record, clean: str, members: Sequence[tuple[float, str]]) -> bool:
+    """Whether the clean accuracy is of the same number of images as one of the attacks; other images would
+    put a step into the curve."""
+    entries = results.by_metric(record)
+    sizes = [entries.get(name, {}).get("n") for _, name in members if name != clean]
+    return entries.get(clean, {}).get("n") in sizes
+
+
 def _history_words(name: str) -> str:
     return words.label(name).replace("_", " ")
 
@@ -249,6 +269,15 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Line
     kinds = list(dict.fromkeys(each))
     looks = dict(zip(kinds, style.looks([part for part, _ in kinds]), strict=True))
     return Names(shown, [name for _, name in each], [looks[kind] for kind in each])
+
+
+def _note(groups: Sequence[LineGroup]) -> str:
+    known = [
+        len(group.lines) for group in groups if any(p.interval for line in group.lines.values() for p in line)
+    ]
+    shown = ["Bands: 95 % intervals"] if min(known, default=_BANDS + 1) <= _BANDS else []
+    left = [f"Intervals of more than {_BANDS} models are not drawn"] if max(known, default=0) > _BANDS else []
+    return ". ".join([*shown, *left])
 
 
 def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> None:
@@ -291,4 +320,4 @@ def _crowd(axes: Axes, lines: Lines) -> None:
     apart = np.flatnonzero(~(crossed[:-1] & crossed[1:]).any(1)) + 1
     for part in np.split(np.arange(len(places)), apart):
         axes.fill_between(places[part], lower[part], upper[part], label="middle 80 %", **band)
-        marks.line(axes, list(zip(places[part], middle[part], strict=True)), look, "median", marked=1)
+        marks.line(axes, list(zip(places[part], middle[part], strict=True)), look, "median")

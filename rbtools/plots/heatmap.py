@@ -1,4 +1,4 @@
-"""The plot heatmap: rank correlations between metrics."""
+"""The plot heatmap: rank correlations between metrics, or metrics over severity or distance."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.plots import layout, marks, record_values, style, words
+from rbtools.plots import layout, marks, record_values, style, value_map, words
 from rbtools.plots.base import Drawing, Record
 from rbtools.plots.renderer import FigureSpec, Panel
 from rbtools.registry import param
@@ -21,32 +21,57 @@ if TYPE_CHECKING:
 
 # The largest height of a cell in inches, and of all rows in widths of the figure.
 _HIGHEST, _TALLEST = 0.6, 1.2
+_DIVERGING: dict[str, Any] = {
+    "cmap": "PuOr",
+    "vmin": -1,
+    "vmax": 1,
+    "is_dark": lambda value: abs(value) > 0.55,
+}
+_SEQUENTIAL: dict[str, Any] = {"cmap": "Purples", "vmin": 0, "vmax": 1, "is_dark": lambda value: value > 0.55}
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
-Correlations = tuple[list[str], list[str], "np.ndarray"]  # rows, columns, values, NaN where there is none
+
+
+class Correlations(NamedTuple):
+    """The values (rows, columns), NaN where there is none, and the numbers of records behind them."""
+
+    rows: list[str]
+    cols: list[str]
+    value: np.ndarray
+    n: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Drawing):
-    """Rank correlations between metrics, from records or from the output of rb-corr.
+    """Rank correlations between metrics, from records or from the output of rb-corr; or, with --view values,
+    accuracies with a row for each corruption (or attack) and a column for each severity (or distance).
 
     A cell is grey if one of the metrics has the same value in all records, so there is no correlation. What
-    the names along an axis have in common is written below all of them.
+    the names along an axis have in common is written below all of them. Colours run from 0 if no correlation
+    is negative. n is the number of records that have both metrics. With --view values, each model has a
+    panel, and of more than six models the mean is drawn.
 
-    Needs at least two metrics in at least three records, or the output of rb-corr.
+    Needs at least two metrics in at least three records, or the output of rb-corr; with --view values, a
+    metric at several severities or distances.
     """
 
     name: ClassVar[str] = "heatmap"
 
-    metric: str = param(
-        "*",
+    metric: str | None = param(
+        None,
         "Metrics, globs and expressions, separated by commas; --rows and --cols select the rows and"
-        " columns from them.",
+        " columns from them.  [default: all; with --view values corrupt.*]",
         metavar="EXPR",
     )
     rows: str | None = param(None, "Metrics in the rows.  [default: --metric]", metavar="EXPR")
     cols: str | None = param(None, "Metrics in the columns.  [default: --metric]", metavar="EXPR")
     kind: str | None = param(
         None, "The rank correlation to compute.  [default: spearman]", choices=("spearman", "kendall")
+    )
+
+    view: str = param(
+        "correlations",
+        "Rank correlations, or the values of metrics over severity or distance.",
+        choices=("correlations", "values"),
     )
 
     @staticmethod
@@ -56,26 +81,34 @@ class Heatmap(Drawing):
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         pairs = [line for line in records if self.adopt(line)]
+        if self.view == "values":
+            if unused := [f"--{name}" for name in ("rows", "cols", "kind") if getattr(self, name)]:
+                raise RbError(f"{unused[0]} is for correlations. Leave it or --view values out.")
+            if pairs:
+                raise RbError("--view values draws records, and there are correlations of rb-corr.")
+            return value_map.spec(records, self.metric or "corrupt.*", self.width)
         kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
         if pairs and len(pairs) < len(records):
             raise RbError("There are records and lines of rb-corr. Draw one or the other.")
-        rows, cols, table = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind)
+        rows, cols, table, counts = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind)
         if np.isnan(table).all():
             raise RbError(
                 "There is no correlation to draw: the metrics have the same value in all records, or too few"
                 f" records have both ({correlate.FEWEST} are needed)."
             )
         (columns, x), (names, y) = (_without_end(_names(some, self.width)) for some in (cols, rows))
-        beside = min(layout.widest(names, style.SMALL), 0.36 * self.width, 1.8)
-        look: dict[str, Any] = {"cmap": "PuOr", "vmin": -1, "vmax": 1, "written": _written}
-        look |= {"is_dark": lambda value: abs(value) > 0.55, "room": self.width - 0.55 - beside}
+        beside = min(layout.widest(names, style.small()), 0.36 * self.width, 1.8)
+        scale = _DIVERGING if np.nanmin(table) < 0 else _SEQUENTIAL
+        look = {**scale, "written": _written, "room": self.width - 0.55 - beside}
         draw = partial(_draw, table=table, **look)
 
         def height(wide: float) -> float:
             return min(len(rows) * min(_HIGHEST, wide / len(cols)), _TALLEST * self.width)
 
         panel = Panel(draw, x=x, y=y, columns=columns, rows=names)
-        return FigureSpec([panel], height, bar=_NAMES.get(kind, kind), bar_at="top")
+        known = [int(n) for n in (counts.min(), counts.max())]
+        n = f"{known[0]:,}" if known[0] == known[1] else f"{known[0]:,} to {known[1]:,}"
+        return FigureSpec([panel], height, bar=f"{_NAMES.get(kind, kind)}, n = {n}", bar_at="top")
 
     def _of_pairs(self, pairs: Sequence[Record], kind: str) -> Correlations:
         pairs = [line for line in pairs if line["kind"] == kind]
@@ -85,8 +118,12 @@ class Heatmap(Drawing):
             )
         rows = list(dict.fromkeys(str(line["row"]) for line in pairs))
         cols = list(dict.fromkeys(str(line["col"]) for line in pairs))
-        at = {(str(line["row"]), str(line["col"])): line["value"] for line in pairs}
-        return rows, cols, np.array([[at.get((row, col)) for col in cols] for row in rows], float)
+        at = {(str(line["row"]), str(line["col"])): line for line in pairs}
+        value, n = (
+            np.array([[at.get((row, col), {}).get(field) for col in cols] for row in rows], float)
+            for field in ("value", "n")
+        )
+        return Correlations(rows, cols, value, n[~np.isnan(n)])
 
     def _of_records(self, records: Sequence[Record], kind: str) -> Correlations:
         if len(records) < correlate.FEWEST:
@@ -94,11 +131,16 @@ class Heatmap(Drawing):
                 f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
                 f" needs {correlate.FEWEST} or more."
             )
-        rows = record_values.chosen(records, self.rows or self.metric, "--rows" if self.rows else "--metric")
-        cols = record_values.chosen(records, self.cols or self.metric, "--cols" if self.cols else "--metric")
+        rows = record_values.chosen(
+            records, self.rows or self.metric or "*", "--rows" if self.rows else "--metric"
+        )
+        cols = record_values.chosen(
+            records, self.cols or self.metric or "*", "--cols" if self.cols else "--metric"
+        )
         names = list(dict.fromkeys([*rows, *cols]))
         numbers = [correlate.floats(record_values.column(records, name, "--metric")) for name in names]
-        return rows, cols, correlate.matrix(kind, names, np.array(numbers).T, rows, cols).value
+        found = correlate.matrix(kind, names, np.array(numbers).T, rows, cols)
+        return Correlations(rows, cols, found.value, found.n)
 
 
 def _draw(axes: Axes, table: np.ndarray, **look: Any) -> None:
@@ -137,4 +179,4 @@ def _names(names: Sequence[str], width: float) -> list[str]:
 def _written(value: float) -> str:
     if np.isnan(value):
         return ""
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−").replace("0.", ".").replace("1.00", "1")
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−").replace("0.", ".")

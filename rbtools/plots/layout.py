@@ -78,8 +78,8 @@ def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most:
     may be at most `most` inches long. Names below an axis are horizontal if they fit, and otherwise vertical.
     Empty names, and names that would overlap an earlier name, are left out."""
     slot = room / max(len(names), 1)
-    level = which == "x" and widest(names, style.SMALL) + 0.06 <= slot
-    size = style.SMALL if level else max(SMALLEST, min(style.SMALL, slot / line_height(1)))
+    level = which == "x" and widest(names, style.small()) + 0.06 <= slot
+    size = style.small() if level else max(SMALLEST, min(style.small(), slot / line_height(1)))
     shown = list(names) if level else apart(names, most, size)
     least = 1.0 if level else 0.95 * line_height(size) / slot
     kept: list[int] = []

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-MARKED = 12  # a line with more points has no markers
+MARKED = 12  # of more points, only some have markers
 NOTHING = "#BDBDBD"  # the colour of a cell without a number
 _WRITTEN = 0.2  # the least inches for each column of a matrix with numbers
 
@@ -23,14 +23,12 @@ def line(
     look: dict[str, Any],
     label: str = "",
     intervals: Sequence[tuple[float, float] | None] = (),
-    marked: int = MARKED,
 ) -> None:
-    """A line through points, with markers if there are few points, and a band if points have intervals."""
+    """A line through points, with markers at equal distances if there are many points, and a band if
+    points have intervals."""
     x, y = zip(*points, strict=True)
-    shown = {"markersize": 3.5, **look}
-    if len(points) > marked:
-        shown["marker"] = ""
-    axes.plot(x, y, label=label or None, **shown)
+    every = 0.12 if len(points) > MARKED else None
+    axes.plot(x, y, label=label or None, **{"markersize": 3.5, "markevery": every, **look})
     banded = [(at, *ends) for at, ends in zip(x, intervals, strict=False) if ends is not None]
     if banded:
         places, low, high = zip(*banded, strict=True)
@@ -55,5 +53,5 @@ def matrix(
         return
     for (row, column), value in np.ndenumerate(table):
         ink = "white" if is_dark(value) else "black"
-        how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.SMALL - 1, "color": ink}
+        how: dict[str, Any] = {"ha": "center", "va": "center", "size": style.small() - 1, "color": ink}
         axes.text(column, row, written(value), **how)

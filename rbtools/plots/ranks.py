@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+Ends = Mapping[str, Sequence[tuple[float, float]]]
 MOST_CURVES, MOST_LINES = 8, 30
 _MARKED = 40  # the points of more records are not joined by a line
 
@@ -87,8 +89,10 @@ class Ranks(Drawing):
                 lines[name] = [*sorted(known, reverse=metric_name.higher_is_better(name))]
         whose = f"in the order of {words.axis([by])}" if order else "each metric in its own order"
         smooth = [name for name in names if order and name != by]
-        draw = partial(_curves, lines=lines, smooth=smooth)
-        return FigureSpec([Panel(draw, x=f"networks, best first, {whose}", y=words.axis(names))])
+        ends = _ends([records[place] for place in order], lines) if len(order) <= _MARKED else {}
+        draw = partial(_curves, lines=lines, smooth=smooth, ends=ends)
+        panel = Panel(draw, x=f"networks, best first, {whose}", y=words.axis(names))
+        return FigureSpec([panel], note="Error bars: 95 % intervals." if ends else "")
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -170,8 +174,27 @@ class Ranks(Drawing):
         return FigureSpec([panel], lambda _: max(1.0, 0.17 * worst))
 
 
-def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Sequence[str]) -> None:
-    """Draws numbers over the ranks 1, 2, ...; many points of `smooth` lines get a running median."""
+def _ends(records: Sequence[Record], lines: Mapping[str, Sequence[float | None]]) -> Ends:
+    """The lengths of the intervals below and above the values, for the metrics that have intervals."""
+    known = [record_values.intervals(record) for record in records]
+    pairs = {
+        name: [
+            (0.0, 0.0) if value is None or name not in own else (value - own[name][0], own[name][1] - value)
+            for value, own in zip(values, known, strict=True)
+        ]
+        for name, values in lines.items()
+    }
+    return {name: found for name, found in pairs.items() if any(map(any, found))}
+
+
+def _curves(
+    axes: Axes,
+    lines: Mapping[str, Sequence[float | None]],
+    smooth: Sequence[str],
+    ends: Ends = MappingProxyType({}),
+) -> None:
+    """Draws numbers over the ranks 1, 2, ...; many points of `smooth` lines get a running median. Few points
+    of such lines are not joined: the line between two networks means nothing."""
     for name, look in style.look([*lines]).items():
         known = [(rank, value) for rank, value in enumerate(lines[name], start=1) if value is not None]
         if len(known) > _MARKED and name in smooth:
@@ -190,7 +213,13 @@ def _curves(axes: Axes, lines: Mapping[str, Sequence[float | None]], smooth: Seq
             windows = np.lib.stride_tricks.sliding_window_view(np.array(known), width, axis=0)
             known = [tuple(point) for point in np.median(windows[:: max(1, width // 10)], axis=-1)]
             look = {**look, "linewidth": 0.7}  # thin, because the points show how much the order differs
-        marks.line(axes, known, look, words.label(name), marked=_MARKED)
+        elif name in smooth:
+            look = {**look, "linestyle": ""}
+        if name in ends:
+            x, y, lengths = zip(*[(rank, value, ends[name][rank - 1]) for rank, value in known], strict=True)
+            how: dict[str, Any] = {"color": look["color"], "alpha": 0.5, "linewidth": 0.8, "linestyle": ""}
+            axes.errorbar(x, y, np.array(lengths).T.clip(0), **how)
+        marks.line(axes, known, look, words.label(name))
     layout.whole_numbers(axes.xaxis)
 
 
@@ -210,7 +239,10 @@ def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: flo
             at.setdefault(rank, []).append(tag)
     right = axes.twinx()
     right.set_ylim(axes.get_ylim())
-    right.set_yticks(list(at), [layout.fitted(", ".join(names), most, style.SMALL) for names in at.values()])
+    axes.callbacks.connect("ylim_changed", lambda left: right.set_ylim(left.get_ylim()))
+    right.set_yticks(
+        list(at), [layout.fitted(", ".join(names), most, style.small()) for names in at.values()]
+    )
     right.tick_params(axis="y", length=0, pad=6)
     right.grid(visible=False)
     right.spines["bottom"].set_visible(False)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rbtools.errors import RbError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MOST_PANELS = 48
 _SIDE = 0.65  # inches for the label and the numbers on the left
 _EDGE = 0.06  # inches below the panels
-_LEGEND = 0.5  # inches of the line of a legend entry and of the gap after its name
+_LEGEND = 5.4  # font sizes of the line of a legend entry and of the gap after its name
 
 
 class Panel(NamedTuple):
@@ -48,6 +49,7 @@ class FigureSpec(NamedTuple):
     `height` maps the width of a panel's axes to their height, in inches. `least` is the smallest width of a
     panel. `alike` is true if all vertical axes have the same scale, unless this would squeeze a panel. `bar`
     is the label of a colour bar for the image or the points in the last panel, and `bar_at` is its side.
+    `note` says above the legend what bands and error bars are.
     """
 
     panels: Sequence[Panel]
@@ -56,6 +58,7 @@ class FigureSpec(NamedTuple):
     alike: bool = True
     bar: str | None = None
     bar_at: Literal["right", "top"] = "right"
+    note: str = ""
 
 
 def blank(width: float) -> Figure:
@@ -68,8 +71,12 @@ def blank(width: float) -> Figure:
     return figure
 
 
-def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
-    """Draws the Figure of a specification, `width` inches wide. Call this only inside `style.applied`."""
+Limits = Mapping[str, tuple[float, float]]  # the ends of the axes x and y, if they are chosen
+
+
+def render(spec: FigureSpec, width: float, title: str = "", limits: Limits = MappingProxyType({})) -> Figure:
+    """Draws the Figure of a specification, `width` inches wide. Call this only inside `style.applied`. Raises
+    RbError if axes with `limits` have no numbers."""
     count = len(spec.panels)
     if count > MOST_PANELS:
         raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
@@ -82,8 +89,10 @@ def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
         of = {"sharey": drawn[0]} if drawn and spec.alike else {}
         drawn.append(figure.add_subplot(grid[divmod(place, columns)], **of))
         panel.draw(drawn[-1])
-    if spec.alike and _squeezed(drawn):
-        return render(spec._replace(alike=False), width, title)
+    if spec.alike and "y" not in limits and _squeezed(drawn):
+        return render(spec._replace(alike=False), width, title, limits)
+    for axes, panel in zip(drawn, spec.panels, strict=True):
+        _limit(axes, panel, limits)
     for place, (axes, panel) in enumerate(zip(drawn, spec.panels, strict=True)):
         axes.set(xlabel=panel.x, ylabel=panel.y)
         left, below = place - 1, place + columns
@@ -96,12 +105,27 @@ def render(spec: FigureSpec, width: float, title: str = "") -> Figure:
             axes.tick_params(labelleft=not spec.alike)
     if spec.bar is not None:
         _bar(figure, drawn, spec.bar, spec.bar_at)
+    for axes in figure.axes:
+        axes.tick_params(labelsize=style.small())
     if title:
-        figure.suptitle(wrapped(title, width - 0.3, style.TITLE))
+        figure.suptitle(wrapped(title, width - 0.3, style.title()))
     _legend(figure, spec, rows, columns)
     _fit(figure, drawn, spec, rows, columns)
     _settle(figure, drawn, columns)
     return figure
+
+
+def _limit(axes: Axes, panel: Panel, limits: Limits) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    for which, ends in limits.items():
+        axis = axes.xaxis if which == "x" else axes.yaxis
+        named = panel.columns if which == "x" else panel.rows
+        if named or isinstance(axis.get_major_locator(), FixedLocator | NullLocator):
+            raise RbError(f"--{which}lim: this axis of the figure has no numbers. Leave --{which}lim out.")
+        if axis.get_scale() == "log" and ends[0] <= 0:
+            raise RbError(f"--{which}lim begins at {ends[0]:g}. A logarithmic axis needs numbers above 0.")
+        axes.set(**{f"{which}lim": ends[::-1] if axis.get_inverted() else ends})
 
 
 def _squeezed(drawn: Sequence[Axes]) -> bool:
@@ -118,7 +142,7 @@ def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
     colours = [*drawn[-1].images, *drawn[-1].collections][-1]
     bar = figure.colorbar(colours, ax=drawn, pad=0.02, aspect=28, location=side)
     bar.outline.set_visible(False)
-    bar.set_label(wrapped(label, 1.3, style.SIZE))
+    bar.set_label(wrapped(label, 1.3, style.size()))
 
 
 def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
@@ -127,24 +151,31 @@ def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
     for axes in figure.axes:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    if entries:
+    if entries or spec.note:
         wide = (figure.get_figwidth() - 0.15 - _SIDE) / columns
         free = (rows * columns - len(spec.panels)) * wide
-        _add_legend(figure, entries, "outside lower center", free, spec.height(wide))
+        _add_legend(figure, entries, "outside lower center", spec.note, free, spec.height(wide))
 
 
 def _add_legend(
-    figure: Figure, entries: Mapping[str, Any], where: str, free: float = 0.0, height: float = 0.0
+    figure: Figure,
+    entries: Mapping[str, Any],
+    where: str,
+    note: str,
+    free: float = 0.0,
+    height: float = 0.0,
 ) -> Legend:
     """A legend in the free space of `free` x `height` inches if it fits, and otherwise at `where`."""
     room = figure.get_figwidth() - 0.15
     # Many names in one column would be too high, so they are shortened until two columns fit.
-    most = room / (2 if len(entries) > 6 else 1) - _LEGEND
-    names = [fitted(name, most, style.SMALL) for name in entries]
-    across = _columns(names, free)
-    inside = across > 0 and len(names) / across * line_height(style.SMALL) < height
+    most = room / (2 if len(entries) > 6 else 1) - _LEGEND * style.small() / 72
+    names = [fitted(name, most, style.small()) for name in entries]
+    across = _columns([*names, note] if note else names, free)
+    inside = across > 0 and (len(names) / across + bool(note)) * line_height(style.small()) < height
     where, across = ("center", across) if inside else (where, _columns(names, room))
-    legend = figure.legend([*entries.values()], names, loc=where, ncols=across, columnspacing=1.4)
+    title = wrapped(note, room, style.small()) or None
+    how: dict[str, Any] = {"title": title, "title_fontsize": style.small(), "columnspacing": 1.4}
+    legend = figure.legend([*entries.values()], names, loc=where, ncols=across, **how)
     legend.set_in_layout(not inside)
     return legend
 
@@ -152,9 +183,9 @@ def _add_legend(
 def note(text: str, width: float) -> Figure:
     """A figure that contains only a text. Call this only inside `style.applied`."""
     figure = blank(width)
-    lines = wrapped(text, width - 0.5, style.SMALL)
-    figure.set_figheight(0.4 + line_height(style.SMALL) * len(lines.splitlines()))
-    figure.text(0.5, 0.5, lines, ha="center", va="center", size=style.SMALL, color=style.GREY)
+    lines = wrapped(text, width - 0.5, style.small())
+    figure.set_figheight(0.4 + line_height(style.small()) * len(lines.splitlines()))
+    figure.text(0.5, 0.5, lines, ha="center", va="center", size=style.small(), color=style.GREY)
     return figure
 
 
@@ -190,12 +221,14 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
     explained = [(part, _explained(part.legends[0])) for part in parts if part.legends]
     met = Counter(key for _, entries in explained for key in entries)
     sharing = [(part, entries) for part, entries in explained if any(met[key] > 1 for key in entries)]
+    said = {part: part.legends[0].get_title().get_text() for part, _ in sharing}
     for part, _ in sharing:
         part.legends[0].remove()
         below = part.get_tightbbox().y0 - _EDGE
         part.bbox_inches.set(part.bbox_inches.translated(0, -below))
     shared = {name: handle for _, entries in sharing for (name, _), handle in entries.items()}
-    legend = _add_legend(whole, shared, "center") if shared else None
+    notes = dict.fromkeys(title for part, _ in sharing if (title := said[part]))
+    legend = _add_legend(whole, shared, "center", "; ".join(notes)) if shared else None
     return legend, [part for part, _ in sharing]
 
 
@@ -214,7 +247,7 @@ def _explained(legend: Legend) -> dict[tuple[str, Any], Any]:
 
 def _columns(names: Sequence[str], room: float) -> int:
     """The most columns with which a legend fits into a width in inches; 0 if the names never fit."""
-    widths = [text_width(name, style.SMALL) + _LEGEND for name in names]
+    widths = [text_width(name, style.small()) + _LEGEND * style.small() / 72 for name in names]
     tables = (
         [widths[at : at + rows] for at in range(0, len(widths), rows)] for rows in range(1, len(widths) + 1)
     )
@@ -232,9 +265,9 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
         high = spec.height(widths[0])
         for axes, panel, wide in zip(drawn, spec.panels, widths, strict=True):
             title = panel.title if panel.title != panel.y else ""
-            axes.set_title(wrapped(title, wide, style.SMALL), size=style.SMALL)
-            axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.SIZE))
-            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high - 0.1, style.SIZE))
+            axes.set_title(wrapped(title, wide, style.small()), size=style.small())
+            axes.set_xlabel(axes.get_xlabel() and wrapped(panel.x, wide, style.size()))
+            axes.set_ylabel(axes.get_ylabel() and wrapped(panel.y, high - 0.1, style.size()))
             if panel.columns:
                 name_places(axes, "x", panel.columns, wide)
             if panel.rows:
@@ -287,7 +320,7 @@ def write_names(axes: Axes, points: Iterable[tuple[float, float]], names: Sequen
 
     for point, name in zip(points, names, strict=True):
         text = axes.annotate(
-            name, point, (0, 0), textcoords="offset points", size=style.SMALL - 0.5, va="center", zorder=6
+            name, point, (0, 0), textcoords="offset points", size=style.small() - 0.5, va="center", zorder=6
         )
         text.set_label(_NAME)
         text.set_in_layout(False)

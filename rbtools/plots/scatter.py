@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 16  # the number of distinguishable colours and shapes
 _OUTLINED = 60  # more points of groups are outlines, because filled points would cover earlier groups
+Place = tuple[float, float]
 _NAMED = 20  # the most points with names beside them
 
 
@@ -33,7 +34,8 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Drawing):
-    """Two metrics against each other, coloured by a third metric, with the Pareto front.
+    """Two metrics against each other, coloured by a third metric, with the Pareto front. Up to 60 points have
+    their 95 % intervals.
 
     `neighbours=13714` marks one architecture of NAS-Bench-201 and all architectures that differ from this
     architecture in one edge. Colour and shape show the operation that is different, and the number beside a
@@ -81,9 +83,13 @@ class Scatter(Drawing):
             except RbError:  # not numbers
                 groups = record_values.groups(points.records, self.colour, "--colour")
 
+        ends = _intervals(points, (self.x, y)) if len(points.x) <= _OUTLINED and not self.neighbours else []
+
         def draw(axes: Axes) -> None:
             if self.log_x:
                 self._scale(axes, points)
+            for low, high in ends:
+                axes.plot(*zip(low, high, strict=True), color=style.PALE, linewidth=0.8, zorder=1)
             if self.neighbours is not None:
                 _neighbourhood(axes, points, nasbench201.find(self.neighbours))
             elif self.highlight is not None:
@@ -102,7 +108,9 @@ class Scatter(Drawing):
             for axis in (axes.yaxis,) if self.log_x else (axes.xaxis, axes.yaxis):
                 layout.plain_numbers(axis)
 
-        return FigureSpec([Panel(draw, x=words.axis([self.x]), y=words.axis([y]))], shaped(0.7, 3.2), bar=bar)
+        panel = Panel(draw, x=words.axis([self.x]), y=words.axis([y]))
+        note = "Error bars: 95 % intervals." if ends else ""
+        return FigureSpec([panel], shaped(0.7, 3.2), bar=bar, note=note)
 
     def _scale(self, axes: Axes, points: Points) -> None:
         from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -115,7 +123,7 @@ class Scatter(Drawing):
         axes.xaxis.set_major_formatter(FuncFormatter(layout.short_number))
         short = max(points.x) / min(points.x) < 30  # the range is too short for ticks at powers of ten only
         axes.xaxis.set_minor_formatter(FuncFormatter(_at_2_and_5) if short else NullFormatter())
-        axes.tick_params(axis="x", which="minor", labelsize=style.SMALL)
+        axes.tick_params(axis="x", which="minor", labelsize=style.small())
 
     def _front(self, axes: Axes, points: Points, y: str) -> None:
         higher = (metric_name.higher_is_better(self.x), metric_name.higher_is_better(y))
@@ -146,6 +154,16 @@ def _points(records: Sequence[Record], x: str, y: str) -> Points:
     if not both:
         raise RbError(f"No record has both '{x}' and '{y}'.")
     return Points(*map(list, zip(*both, strict=True)))
+
+
+def _intervals(points: Points, names: tuple[str, str]) -> list[tuple[Place, Place]]:
+    """The ends of the interval of each point along x, and along y."""
+    found: list[tuple[Place, Place]] = []
+    for record, x, y in zip(*points, strict=True):
+        along_x, along_y = map(record_values.intervals(record).get, names)
+        found += [((along_x[0], y), (along_x[1], y))] if along_x else []
+        found += [((x, along_y[0]), (x, along_y[1]))] if along_y else []
+    return found
 
 
 def _dots(axes: Axes, points: Points, places: Sequence[int] | None = None, **look: Any) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Images = Sequence["np.ndarray"]
-_LARGEST, _BLOCK = 0.8, 3.0  # inches: the largest tile; the width of a block of names and tiles
+_LARGEST, _BLOCK = 1.4, 3.0  # inches: the largest tile; the width of a block of names and tiles
 _HALF = 0.48  # half a tile, as a share of its place
 
 
@@ -48,9 +48,10 @@ class ContactSheet(base.Drawing):
         def height(width: float) -> float:
             return down * min(_LARGEST, width / len(heads)) * len(clean) / len(clean[0])
 
-        with style.applied():
-            spec = renderer.FigureSpec(panels, height, least=(self.width - 1) / blocks, alike=False)
-            return renderer.render(spec, self.width, self.title)
+        with style.applied(self.font_size):
+            return self.rendered(
+                renderer.FigureSpec(panels, height, least=(self.width - 1) / blocks, alike=False)
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +73,8 @@ class AdversarialSheet(base.Drawing):
         def height(width: float) -> float:
             return len(rows) * min(_LARGEST, width / len(ids)) * len(tile) / len(tile[0])
 
-        with style.applied():
-            spec = renderer.FigureSpec([panel], height, least=self.width - 1, alike=False)
-            return renderer.render(spec, self.width, self.title)
+        with style.applied(self.font_size):
+            return self.rendered(renderer.FigureSpec([panel], height, least=self.width - 1, alike=False))
 
 
 def _tiles(axes: Axes, rows: Sequence[Images], down: int) -> None:

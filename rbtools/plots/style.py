@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 # Okabe and Ito, "Color universal design" (2008), without yellow, which is too light for lines on white. Wine,
@@ -15,7 +16,7 @@ SKY, ORANGE, BLACK, GREY, PALE = "#56B4E9", "#E69F00", "#000000", "#767676", "#C
 WINE, OLIVE, INDIGO, BROWN = "#882255", "#999933", "#332288", "#8C510A"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, WINE, BLACK, OLIVE, INDIGO, BROWN)
 Dashes = str | tuple[int, tuple[float, ...]]  # a matplotlib line style
-DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+DASHES: tuple[Dashes, ...] = ("-", (0, (3.5, 1.5)), (0, (1.2, 1.2)), (0, (4, 1.3, 1.2, 1.3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -50,18 +51,25 @@ METHODS: dict[str, MethodLook] = {
     "fgsm-pgi": MethodLook("FGSM-PGI", VERMILLION, DASHES[3], "X"),
 }
 
-# Font sizes in points: labels, ticks and legends, titles.
-SIZE, SMALL, TITLE = 8.0, 7.0, 9.0
+SIZE = 8.0  # the usual font size of labels, in points
+_SIZE: ContextVar[float] = ContextVar("_SIZE", default=SIZE)
+
+
+def size() -> float:  # of labels
+    return _SIZE.get()
+
+
+def small() -> float:  # of ticks and legends
+    return max(_SIZE.get() - 1, 3.5)
+
+
+def title() -> float:
+    return _SIZE.get() + 1
+
+
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # a font of matplotlib, so it is the same everywhere
-    "font.size": SIZE,
-    "axes.titlesize": SIZE,
-    "axes.labelsize": SIZE,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "figure.titlesize": TITLE,
     "text.parse_math": False,  # a $ in a name must not begin a formula
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -75,7 +83,7 @@ _SETTINGS: dict[str, Any] = {
     "lines.linewidth": 1.3,
     "lines.markersize": 4,
     "legend.frameon": False,
-    "legend.handlelength": 2.4,
+    "legend.handlelength": 3.2,
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.w_pad": 0.07,  # inches; text is drawn up to a pixel wider than measured
     "figure.dpi": 100,
@@ -87,14 +95,22 @@ _SETTINGS: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def applied() -> Iterator[None]:
-    """Use matplotlib with only this style, without the user's settings, to draw and to write figures."""
+def applied(points: float = SIZE) -> Iterator[None]:
+    """Use matplotlib with only this style, without the user's settings, to draw and to write figures. Labels
+    have a font of this size."""
     from matplotlib import style
 
-    with warnings.catch_warnings(), style.context(["default", _SETTINGS], after_reset=True):
+    token = _SIZE.set(points)
+    sizes = dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), points)
+    sizes |= dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), small())
+    settings = {**_SETTINGS, **sizes, "figure.titlesize": title()}
+    with warnings.catch_warnings(), style.context(["default", settings], after_reset=True):
         # Characters that the font lacks are shown as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        yield
+        try:
+            yield
+        finally:
+            _SIZE.reset(token)
 
 
 def line(number: int) -> dict[str, Any]:
@@ -124,8 +140,9 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
     """Colour, dashes and marker of lines whose names differ in these parts. The training method (or else the
-    last part) determines the colour, and the other parts determine the dashes. If there are too few colours
-    or dash patterns, the number of the line determines all three."""
+    last part) determines the colour, the other parts determine the dashes, and the number of the line its
+    marker. If there are too few colours or dash patterns, or all lines would have one colour, the number
+    determines all three."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]
@@ -135,11 +152,14 @@ def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
         met[part] += 1
         heads.append((part[:at] + part[at:][1:], met[part]))
     kinds = list(dict.fromkeys(heads))
-    if len(kinds) > len(DASHES) or len(set(tails)) > 2 * len(COLOURS):
-        return [{**line(number), "marker": MARKERS[number % len(MARKERS)]} for number in range(len(parts))]
+    marked = [{"marker": MARKERS[number % len(MARKERS)]} for number in range(len(parts))]
+    one_colour = len(parts) > 1 and len(set(tails)) == 1
+    if one_colour or len(kinds) > len(DASHES) or len(set(tails)) > 2 * len(COLOURS):
+        return [{**line(number), **marker} for number, marker in enumerate(marked)]
     own = look(tails)
     if len(kinds) == 1:
         return [own[tail] for tail in tails]
     return [
-        {**own[tail], "linestyle": DASHES[kinds.index(head)]} for tail, head in zip(tails, heads, strict=True)
+        {**own[tail], "linestyle": DASHES[kinds.index(head)], **marker}
+        for tail, head, marker in zip(tails, heads, marked, strict=True)
     ]

@@ -28,6 +28,7 @@ _WORDS = {
     "kernel_params": "kernel parameters",
     "live_kernel_params": "kernel parameters",
     "wci": "WCI",
+    "curve": "minimum distances",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "cinic10": "CINIC-10",
@@ -131,7 +132,8 @@ def family(name: str, over: str) -> str:
     whole, words = bare.form.heading(bare), _words(name)
     if not words.endswith(whole):  # the user's own label
         return parts.family
-    return words.removesuffix(whole) + bare.form.heading(bare, over)
+    text = words.removesuffix(whole) + bare.form.heading(bare, over)
+    return _WORDS.get(text, text)
 
 
 def with_number(name: str) -> metric_name.MetricName | None:
@@ -242,11 +244,29 @@ def _of_checkpoint(record: Record) -> str | None:
     return next(filter(None, given), None)
 
 
+def _files(records: Sequence[Record], names: Sequence[str], sets: Iterable[Sequence[int]]) -> dict[int, str]:
+    """For records in the same set whose names are equal, the ends of their checkpoint files that differ."""
+    found: dict[int, str] = {}
+    for some in sets:
+        alike: dict[str, dict[int, tuple[str, ...]]] = {}
+        for place in some:
+            if isinstance(file := records[place].get("checkpoint_file"), str):
+                alike.setdefault(names[place], {})[place] = PurePath(tidy(file)).with_suffix("").parts
+        for paths in alike.values():
+            distinct = len(set(paths.values()))
+            ends = ({place: path[-depth:] for place, path in paths.items()} for depth in range(1, 99))
+            end = next((end for end in ends if len(set(end.values())) == distinct), {})
+            if distinct > 1:
+                found |= {place: "/".join(path) for place, path in end.items()}
+    return found
+
+
 def told_apart(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[tuple[str | None, ...], str]]:
     """For each record, the parts of its name that differ among the records, and a short name of these parts.
-    Equal names are numbered. Only records in the same set of `apart` (indices) are compared."""
+    Equal names get the file of the checkpoint, or a number. Only records in the same set of `apart` (indices)
+    are compared."""
     rows = [_parts(record) for record in records]
     sets = [range(len(rows))] if apart is None else list(apart)
     differ = [
@@ -257,6 +277,9 @@ def told_apart(
     for row in rows:
         shown = [before[place] + label(row[place]) for place in differ or [0] if row[place] is not None]
         names.append(shortened(" ".join(shown) or "unnamed"))
+    files = _files(records, names, sets)
+    for place, file in files.items():
+        names[place] = " ".join([names[place]] * bool(differ) + [shortened(file)])
     names = [_of_checkpoint(record) or name for record, name in zip(records, names, strict=True)]
     for some in sets:
         total, met = Counter(names[number] for number in some), Counter[str]()
@@ -264,7 +287,9 @@ def told_apart(
             met[name := names[number]] += 1
             numbered = name if total[name] == 1 else f"{name} #{met[name]}"
             names[number] = _OWN.get().get(numbered) or numbered
-    return [(tuple(row[place] for place in differ), name) for row, name in zip(rows, names, strict=True)]
+    tails = [(files.get(place),) * bool(files) for place in range(len(rows))]
+    parts = [tuple(row[place] for place in differ) + tail for row, tail in zip(rows, tails, strict=True)]
+    return list(zip(parts, names, strict=True))
 
 
 def tags(records: Sequence[Record]) -> list[str]:

@@ -40,7 +40,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         {"x": "params", "y": "acc", "log_x": True, "colour": "pgd20.8"},
         {"y": "pgd20.8", "highlight": "kernel_params > 9"},
     ],
-    "heatmap": [{"metric": SCORED}, {}],
+    "heatmap": [{"metric": SCORED}, {}, {"view": "values"}],
     "ranks": [{}, {"view": "own", "metric": "acc,fgsm.*"}],
     "confidence": [
         {},
@@ -91,6 +91,19 @@ def test_one_record_or_a_constant_metric_is_drawn_or_refused(name: str, fifteen:
                 drawn(name, records)
         else:  # other endings: test_plot.py
             assert base.encode(drawn(name, records, **ASKED[name][0]), "svg").startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("which", ["x", "y"])
+@pytest.mark.parametrize("name", FIGURES)
+def test_limits_of_an_axis_are_kept_or_refused(name: str, which: str, fifteen: Records) -> None:
+    for options in ASKED[name]:
+        try:
+            figure = drawn(name, fifteen, **{**options, f"{which}lim": "0.25:0.75"})
+        except RbError as refused:
+            assert "has no numbers" in str(refused)
+        else:
+            panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
+            assert (0.25, 0.75) in {tuple(sorted(getattr(axes, f"get_{which}lim")())) for axes in panels}
 
 
 def texts_of(figure: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:

@@ -108,7 +108,7 @@ def searched(algorithm: str, objective: str = "acc") -> dict[str, Any]:
 def test_searches_have_a_band_each_and_the_best_there_is() -> None:
     figure = drawn("search", [searched("random"), searched("local")])
     axes = figure.axes[0]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["random", "local", "best there is"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["random", "local", "optimum"]
     assert [line.get_ydata()[-1] for line in axes.lines] == [0.2, 0.2, 0.4]
     assert len(axes.collections) == 2
     with pytest.raises(RbError, match=r"acc and pgd20\.8, which share no axis"):

@@ -48,15 +48,139 @@ def test_a_condition_has_words_and_a_range_stays_on_its_line() -> None:
     assert layout.wrapped("ProbAcc uniform, γ = 0.03", 1.2, 8).splitlines()[-1] == "γ = 0.03"
 
 
-@pytest.mark.parametrize(
-    "names", [("adv.pth", "std"), ("runs/adv", "/nets/runs/std.pt"), ("net #1", "net #2")]
-)
-def test_models_are_labelled_by_their_checkpoint_or_their_name(names: tuple[str, str]) -> None:
-    files = ("/nets/runs/adv.pth", "/nets/runs/std.pt")
-    some = [model("net", checkpoint_file=file, metrics={"pgd20.4": 0.5, "pgd20.8": 0.4}) for file in files]
+FILES = ("/nets/runs/adv.pth", "/nets/runs/std.pt")
+
+
+def own(**metrics: float) -> Records:
+    metrics = metrics or {"pgd20.4": 0.5, "pgd20.8": 0.4}
+    return [model("net", checkpoint_file=file, metrics=metrics) for file in FILES]
+
+
+@pytest.mark.parametrize("names", [("adv.pth", "std"), ("runs/adv", "/nets/runs/std.pt")])
+def test_models_are_labelled_by_their_checkpoint(names: tuple[str, str]) -> None:
     labels = tuple(f"{name}={words}" for name, words in zip(names, ("Ours", "Theirs"), strict=True))
-    figure = drawn("curves", some, over="eps", label=labels)
+    figure = drawn("curves", own(), over="eps", label=labels)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Ours", "Theirs"]
+
+
+def test_models_that_only_their_checkpoint_tells_apart_have_its_name_and_a_colour_each() -> None:
+    figure = drawn("curves", own(), over="eps")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["adv", "std"]
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
+    alike = [{**one, "checkpoint_file": f"/{run}/best.pt"} for run, one in zip("ab", own(), strict=True)]
+    assert words.tags(alike) == ["a/best", "b/best"]
+    assert words.tags([alike[0], alike[0]]) == ["net #1", "net #2"]
+
+
+def test_clean_accuracy_begins_a_curve_over_eps_if_it_is_of_the_same_images() -> None:
+    values = {"acc": 0.9, "pgd20.4": 0.5, "pgd20.8": 0.4}
+    clean, *attacked = ({"metric": name, "value": value, "n": 50} for name, value in values.items())
+    whole, other = model("a", clean, *attacked), model("b", {**clean, "n": 100}, *attacked)
+    lines = drawn("curves", [whole, other], over="eps").axes[0].lines
+    assert [list(line.get_xdata()) for line in lines] == [[0, 4, 8], [4, 8]]
+    assert lines[0].get_ydata()[0] == 0.9
+
+
+def test_distances_of_rb_attack_curve_need_one_panel() -> None:
+    record = model("a", metrics={f"{name}.{eps}": 0.5 for name in ("pgd20", "curve") for eps in (4, 8)})
+    assert len(drawn("curves", [record], over="eps").axes) == 1
+    assert len(drawn("curves", [record], over="eps", metric="*").axes) == 2
+
+
+def test_bands_are_explained_and_a_word_says_that_they_are_left_out(fifteen: Records) -> None:
+    few, many = (drawn("curves", some, over="eps", metric="pgd20.*") for some in (fifteen[:6], fifteen[:7]))
+    assert [len(figure.axes[0].collections) for figure in (few, many)] == [6, 0]
+    said = [figure.legends[0].get_title().get_text() for figure in (few, many)]
+    assert said == ["Bands: 95 % intervals", "Intervals of more than 6 models are not drawn"]
+
+
+def test_a_heat_map_of_values_has_a_row_for_each_corruption_and_a_panel_for_each_model() -> None:
+    def some(count: int) -> Records:
+        return [
+            model(
+                "abcdefg"[n], metrics={"corrupt.fog.1": 0.1 * n, "corrupt.fog.3": 0.5, "corrupt.snow.1": 0.2}
+            )
+            for n in range(count)
+        ]
+
+    figure = drawn("heatmap", some(2), view="values")
+    tables = [axes.images[0].get_array().filled(9).tolist() for axes in figure.axes[:2]]
+    assert tables == [[[0.0, 0.5], [0.2, 9]], [[0.1, 0.5], [0.2, 9]]]
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["a", "b"]
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["fog", "snow"]
+    (axes, bar) = drawn("heatmap", some(7), view="values").axes
+    assert axes.images[0].get_array()[0, 0] == pytest.approx(0.3)
+    assert bar.get_xlabel().replace("\n", " ") == "accuracy, mean of 7 models"
+    with pytest.raises(RbError, match="--kind is for correlations"):
+        drawn("heatmap", some(2), view="values", kind="kendall")
+    with pytest.raises(RbError, match="have no severity or distance"):
+        drawn("heatmap", [model("a", metrics={"acc": 0.1})], view="values", metric="acc")
+
+
+def test_correlations_say_their_number_and_begin_at_zero_if_none_is_negative() -> None:
+    for sign, low in ((1, 0), (-1, -1)):
+        some = [model("a", metrics={"acc": 0.1 * n, "b": sign * n}) for n in range(4)]
+        axes, bar = drawn("heatmap", some).axes
+        assert bar.get_xlabel() == "Spearman's ρ, n = 4"
+        assert axes.images[0].get_clim() == (low, 1)
+        assert {text.get_text().removeprefix("−") for text in axes.texts} == {"1.00"}
+
+
+def test_bars_of_fifteen_corruptions_are_rows_and_models_are_colours() -> None:
+    names = [f"corrupt.c{n}.mean" for n in range(15)]
+    some = [model(letter, metrics=dict.fromkeys(names, value)) for letter, value in (("a", 0.2), ("b", 0.4))]
+    figure = drawn("bars", some, metric="corrupt.*.mean")
+    assert len(figure.axes[0].get_yticklabels()) == 15
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["b", "a"]
+    assert [bars[0].get_width() for bars in figure.axes[0].containers] == [0.4, 0.2]
+    many = [{**some[0], "arch": {"name": str(n)}} for n in range(8)]
+    with pytest.raises(RbError, match="--metric names 15 metrics, and there are 8 bars for each"):
+        drawn("bars", many, metric="corrupt.*.mean")
+
+
+def test_intervals_are_drawn_in_scatter_and_ranks() -> None:
+    some = [
+        model(
+            name,
+            {"metric": "acc", "value": acc, "ci95": [acc - 0.125, acc + 0.25]},
+            {"metric": "pgd20.8", "value": 0.25, "ci95": [0.125, 0.5]},
+        )
+        for name, acc in (("a", 0.5), ("b", 0.75))
+    ]
+    axes = drawn("scatter", some, y="pgd20.8").axes[0]
+    assert axes.lines[0].get_xydata().tolist() == [[0.375, 0.25], [0.75, 0.25]]
+    assert axes.lines[1].get_xydata().tolist() == [[0.5, 0.125], [0.5, 0.5]]
+    figure = drawn("ranks", some, metric="acc,pgd20.8")
+    bars = [one.lines[2][0].get_segments() for one in figure.axes[0].containers]
+    assert [bar[0].tolist() for bar in bars] == [[[1, 0.625], [1, 1]], [[1, 0.125], [1, 0.5]]]
+    assert figure.legends[0].get_title().get_text() == "Error bars: 95 % intervals."
+    joined = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
+    assert (joined["clean"], joined["PGD-20, ε = 8/255"]) == ("-", "None")
+
+
+def test_a_confusion_matrix_names_its_attack_and_its_zeros(fifteen: Records) -> None:
+    axes = drawn("confusion", fifteen[:2], metric="fgsm.8", width=6.5).axes[0]
+    assert axes.get_title() == "FGSM, ε = 8/255, sum of 2 models"
+    assert len([text for text in axes.texts if text.get_text()]) == 100
+
+
+def test_limits_and_the_size_of_the_font_are_as_asked() -> None:
+    figure = drawn("curves", own(), over="eps", xlim="0:16", ylim="0.25:1", font_size=10.0)
+    axes = figure.axes[0]
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0, 16), (0.25, 1))
+    assert (axes.xaxis.label.get_size(), axes.get_xticklabels()[0].get_size()) == (10, 9)
+    for kind, options, limit in (
+        ("box", {"metric": "pgd20.8"}, {"xlim": "0:1"}),
+        ("bars", {"metric": "pgd20.8"}, {"ylim": "0:1"}),
+        ("heatmap", {"view": "values", "metric": "pgd20.*"}, {"ylim": "0:1"}),
+    ):
+        with pytest.raises(RbError, match="this axis of the figure has no numbers"):
+            drawn(kind, own(), **options, **limit)
+    for wrong in ("1:0", "1", "a:b", "0:inf"):
+        with pytest.raises(RbError, match=f"--xlim is '{wrong}'. Expected two numbers"):
+            drawn("curves", own(), over="eps", xlim=wrong)
+    with pytest.raises(RbError, match="A logarithmic axis needs numbers above 0"):
+        drawn("scatter", own(), x="pgd20.4", y="pgd20.8", log_x=True, xlim="0:1")
 
 
 def test_chance_is_known_for_published_sets_and_from_matrices() -> None:
