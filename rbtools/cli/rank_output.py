@@ -155,7 +155,8 @@ def _metrics(result: Ranking, records: Sequence[Record], options: RankOptions) -
     metrics = [*first, *(name for name in wanted if name not in first)]
     if not metrics:
         raise UsageError(
-            "No record has a metric to show. Evaluate the models first, for example with rb-attack pgd --eps 8."
+            "No record has a metric to show. Evaluate the models first, for example with rb-attack pgd"
+            " --eps 8."
         )
     return metrics
 
