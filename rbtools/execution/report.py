@@ -47,7 +47,7 @@ class Pace:
         self.start = time.monotonic()
 
     def words(self, done: int, passes: float = 0, expected: float = 0) -> str:
-        """The text `1,234 images/s · 42 s left`; empty until the first unit is done. If `passes` were made
+        """The text `42 s left · 1,234 images/s`; empty until the first unit is done. If `passes` were made
         and others are `expected`, they determine the time, and it is known before the first unit is done."""
         seconds = time.monotonic() - self.start
         parts = []
@@ -59,7 +59,7 @@ class Pace:
             parts.append(f"{most}{short_time(expected * seconds / passes)} left")
         elif parts:
             parts.append(f"{short_time((self.total - done) * seconds / (done - self.first))} left")
-        return " · ".join(parts)
+        return " · ".join(reversed(parts))  # a narrow terminal cuts the end
 
 
 def without_time(text: str) -> str:

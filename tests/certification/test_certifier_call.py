@@ -70,7 +70,7 @@ nn.init.constant_(NAN[1].bias, math.nan)
     ("changed", "message"),
     [
         ({"images": IMAGES * 255}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
-        ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"There are no images"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"No images were given"),
         (
             {"model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(768, 3))},
             r"in training mode.*model\.eval\(\)",

@@ -89,9 +89,11 @@ def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.
 
 
 def test_a_fact_of_the_whole_run_is_said_once() -> None:
-    """A folder that is missing fails all records for one reason, and a device that is missing the run."""
+    """A folder or device that is missing ends the run; records that fail for one reason are counted."""
     given = run("arch", "--index 1-4 --dataset digits").stdout
     result = run("attack", "none --dataset imagefolder:nowhere", given)
-    assert result.stderr.count("nowhere does not exist") == 1 and "3 further records failed" in result.stderr
-    assert all("nowhere does not exist" in one["error"]["message"] for one in records(result))
-    assert run("attack", "none -v --dataset imagefolder:nowhere", given).stderr.count("nowhere does not") == 4
+    assert result.exit_code == 2 and result.stderr.count("nowhere does not exist") == 1 and not result.stdout
+    result = run("attack", "none", given)
+    assert result.stderr.count("has no checkpoint") == 1 and "3 further records failed" in result.stderr
+    assert all("has no checkpoint" in one["error"]["message"] for one in records(result))
+    assert run("attack", "none -v", given).stderr.count("has no checkpoint") == 4

@@ -163,7 +163,7 @@ MISTAKES = {
         "gaussian results.jsonl": "'gaussian_noise'",
         "contrast --severity 0": "--severity is 0. Severities are 1, 2, 3, 4 and 5; write 3 or 1-5.",
         "contrast --from nowhere": "--from: nowhere does not exist. Expected the folder of an archive",
-        "contrast --write x --severity 3": "--write makes an archive, which has all five",
+        "contrast --write x --severity 3": "--write makes an archive, which always has all five",
         "contrast --write x --from y": "evaluate nothing, but --from is given.",
         "contrast --reference x": "give --reference with all.",
         "all --reference x": "x does not exist. Expected a file.",

@@ -37,7 +37,7 @@ def test_radii_are_read_on_the_unit_scale() -> None:
 def test_tolerances_are_shares() -> None:
     assert tolerances("0,0.05,0.05") == (0.0, 0.05)
     for text in ("1", "-0.1", "5"):
-        with pytest.raises(UsageError, match=r"is not in \[0, 1\): it is the tolerated failure rate"):
+        with pytest.raises(UsageError, match=r"Expected a tolerated failure rate in \[0, 1\)"):
             tolerances(text)
 
 

@@ -198,7 +198,7 @@ def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
     other["checkpoint"] = "sha256:" + "0" * 64
     other["metrics"] = {name: value / 2 for name, value in measured["metrics"].items()}
     del other["evals"], other["checksums"]
-    with pytest.warns(UserWarning, match="min-max of two records"):
+    with pytest.warns(UserWarning, match="with two records, min-max"):
         record = rbtools.score([measured, other], metric=["acc"], weight={"pgd3.8": 2})[0]
     assert verdicts(run("", record))["score"] == "match"
     lie = run("", edited(record, "score", value=record["metrics"]["score"] - 0.1))

@@ -114,7 +114,7 @@ def test_a_kernel_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.Monke
         inputs = torch.rand(2, *SHAPE, device="cuda").bfloat16()
         assert fuse(traced, inputs) is not None and fuse(there, inputs) is None
         assert fuse(traced, inputs.float()) is None
-        for kernel, words in ((missing, "no engine"), (wrong, "fused copy's results differ")):
+        for kernel, words in ((missing, "no engine"), (wrong, "results of the fused copy differ")):
             with monkeypatch.context() as patch:
                 patch.setattr(torch, "cudnn_convolution_relu", kernel)
                 with pytest.raises((RuntimeError, ValueError), match=words):

@@ -281,8 +281,8 @@ def test_a_line_that_is_no_header_is_refused_without_showing_it(lines: str) -> N
         ({"text": "ftp://host"}, "is no address"),
         ({"text": "http://"}, "is no address"),
         ({"text": "http://host:port"}, "is no address"),
-        ({"text": "http://host", "protocol": "json"}, "needs --request FILE"),
-        ({"text": "http://host", "request": '"{images}"'}, "needs --request FILE"),
+        ({"text": "http://host", "protocol": "json"}, "Only the protocol json takes --request FILE"),
+        ({"text": "http://host", "request": '"{images}"'}, "Only the protocol json takes --request FILE"),
         ({"text": "http://host", "protocol": "json", "request": "{}"}, "Expected either"),
         (
             {"text": "http://host", "protocol": "json", "request": '"{image}"', "model_pixels": "float"},

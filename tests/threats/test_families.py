@@ -164,7 +164,7 @@ def test_random_points_and_gradients_are_not_stronger_than_a_fine_grid(
 
 
 def test_means_over_samples_are_refused() -> None:
-    with pytest.raises(RbError, match="cannot follow means"):
+    with pytest.raises(RbError, match="cannot average gradients"):
         ZoomAttack(share=0.2, eot=5).check_distance()
 
 
