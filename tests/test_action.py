@@ -51,6 +51,9 @@ def test_inputs_reach_the_scripts_through_the_environment_only() -> None:
     assert INSTALL["run"].endswith(
         'python -m pip install --quiet --constraint "$pins" "$GITHUB_ACTION_PATH"\n'
     )
+    assert (
+        '--index-url "$INDEX" --no-deps torch torchvision\n' in INSTALL["run"]
+    )  # the rest is not from there
     assert {one["value"] for one in ACTION["outputs"].values()} == {
         f"${{{{ steps.gate.outputs.{name} }}}}" for name in ACTION["outputs"]
     }
@@ -70,10 +73,9 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
     for name in ("temp", "work"):
         (tmp_path / name).mkdir()
     baseline, summary = tmp_path / "work" / "robustness-baseline.jsonl", tmp_path / "summary.md"
-    (tmp_path / "work" / "models.jsonl").write_text(trained(tmp_path / "work" / "rb-store"))
+    (tmp_path / "work" / "my models.jsonl").write_text(trained(tmp_path / "work" / "rb-store"))
     inputs: dict[str, Any] = {
-        "evaluate": "fgsm --eps 8 --n 40 --dataset digits",
-        "records": "models.jsonl",
+        "evaluate": "fgsm --eps 8 --n 40\n --dataset digits 'my models.jsonl'",
         "by": "fgsm.8",
         "assert": "fgsm.8 >= reference - .01\n",
         "assert-point": "acc >= 0\nacc <= 1\n",

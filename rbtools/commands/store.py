@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +31,34 @@ class StoreSelection:
     kind: str | None = param(None, "Select only results of this kind.", choices=KINDS)
 
 
+_BYTES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_AGES = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def _amount(text: str | None, units: dict[str, float], option: str, such_as: str) -> float:
+    """A number with a unit; no limit if `text` is None. Raises UsageError."""
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text or "")
+    if text is not None and (parts is None or parts[2] not in units):
+        raise UsageError(f"{option} is '{text}'. Expected {such_as}.")
+    return math.inf if parts is None else float(parts[1]) * units[parts[2]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpkeepOptions:
     delete: bool = param(False, "Remove damaged files; their content is computed again.", flags=("--delete",))
     keep_metrics: bool = param(
         False, "Keep only results; also remove checkpoints and unfinished runs.", flags=("--keep-metrics",)
+    )
+    max_size: str | None = param(
+        None,
+        "Also remove results and checkpoints until the store has at most this size, such as 10G. Those that"
+        " were not read for the longest time are removed first.",
+        metavar="SIZE",
+    )
+    older_than: str | None = param(
+        None,
+        "Also remove results and checkpoints that were not read for this time, such as 90d.",
+        metavar="AGE",
     )
     dry_run: bool = param(
         False, "Only report the files that would be removed.", flags=("--dry-run",), group="Records and store"
@@ -168,7 +193,7 @@ def _deleted(path: Path, screen: shared.Terminal) -> bool:
 
 
 @shared.command()
-@shared.takes("typed", UpkeepOptions, "keep_metrics", "dry_run")
+@shared.takes("typed", UpkeepOptions, "keep_metrics", "max_size", "older_than", "dry_run")
 @store_option
 @options.screen_options
 def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
@@ -178,8 +203,16 @@ def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     unfinished work that was not continued for 30 days. With --keep-metrics, the tool removes all checkpoints,
     too. Results are kept, and rb-train trains a network again if its checkpoint is needed. Files of work in
     progress are never removed, and while work is in progress, no checkpoint is removed.
+
+    --max-size and --older-than also remove results, which are then computed again when they are needed. The
+    file system records when a file was read, often only once a day. Baselines of rb-rank and answers of
+    models that only answer are kept.
     """
-    cleared = upkeep.clear(store, keep_metrics=typed.keep_metrics, dry_run=typed.dry_run)
+    limits = upkeep.Limits(
+        _amount(typed.max_size, _BYTES, "--max-size", "a size, such as 500M or 10G"),
+        _amount(typed.older_than, _AGES, "--older-than", "an age, such as 12h, 90d or 8w"),
+    )
+    cleared = upkeep.clear(store, keep_metrics=typed.keep_metrics, limits=limits, dry_run=typed.dry_run)
     gone: dict[str, list[int]] = {}
     for garbage in cleared.garbage:
         counts = gone.setdefault(garbage.kind, [0, 0])
@@ -194,10 +227,10 @@ def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     files, size = gone["total"]
     verb = "would be freed" if typed.dry_run else "freed"
     screen.say(f"{_in_bytes(size)} in {_counted(files, 'file')} {verb}.")
-    if cleared.live and typed.keep_metrics:
+    if cleared.live and (typed.keep_metrics or limits != upkeep.NO_LIMITS):
         screen.warn(
-            f"{_counted(len(cleared.live), 'piece')} of work in progress: checkpoints were kept. Run this"
-            " again when it is finished."
+            f"{_counted(len(cleared.live), 'piece')} of work in progress: results and checkpoints were kept."
+            " Run this again when it is finished."
         )
     return shared.DONE
 
@@ -241,6 +274,7 @@ def main() -> None:
       rb-store du
       rb-store verify --delete
       rb-store gc --keep-metrics --dry-run
+      rb-store gc --max-size 10G --older-than 90d
     """
 
 

@@ -27,6 +27,7 @@ DATASETS = {
     "imagenet": "ILSVRC/imagenet-1k",
 }
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
+_PATH = re.compile(r"(?<![^\s=:,'])/[^=:,']*/([^/=:,']*)")  # an absolute path
 _TASK = {"type": "image-classification", "name": "Image classification"}
 
 
@@ -63,7 +64,10 @@ class Hub(WrittenOnly):
             for key in ("method", "seed")
             if (value := results.at(record, ("train", key))) is not None
         }
-        kept: Record = {"arch": {"name": text_of(record, "arch.name")}, "dataset": text_of(record, "dataset")}
+        dataset = results.short_dataset(text_of(record, "dataset") or "")
+        kept: Record = {"arch": {"name": text_of(record, "arch.name")}, "dataset": dataset}
+        if isinstance(weights := record.get("checkpoint"), str):
+            kept["checkpoint"] = weights
         return {**kept, **({"train": train} if train else {}), "metrics": metrics, "evals": evals}
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
@@ -87,10 +91,8 @@ class Hub(WrittenOnly):
         yield Document(f".eval_results/{name}.yaml", _yaml(_results(card, dataset)).encode())
 
     def _card(self, card: Record) -> str:
-        of_data = {
-            "type": self.hub_dataset or DATASETS.get(card["dataset"], card["dataset"] or "unknown"),
-            "name": card["dataset"] or "unknown",
-        }
+        name = card["dataset"] or "unknown"
+        of_data = {"type": self.hub_dataset or DATASETS.get(name, name), "name": self.hub_dataset or name}
         rows = [
             {
                 "task": _TASK,
@@ -116,23 +118,23 @@ class Hub(WrittenOnly):
             "tags": ["adversarial-robustness"],
             "model-index": [{"name": model_name(card), "results": rows}],
         }
-        return f"---\n{_yaml(front)}---\n\n# {_cell(model_name(card))}\n\n{_table(card)}"
+        text = f"{_table(card, of_data['name'])}{_identity(card)}"
+        return f"---\n{_yaml(front)}---\n\n# {_cell(model_name(card))}\n\n{text}"
 
 
 def _plain(entry: Record) -> Record:
-    """The fields of an entry whose value is a number, a text or a list of numbers."""
+    """The fields of an entry whose value is a number, a text or a list of numbers; of a path, only the name
+    of the file."""
     return {
-        key: value
+        key: _PATH.sub(r"\1", value) if isinstance(value, str) else value
         for key, value in entry.items()
         if isinstance(value, int | float | str)
         or (isinstance(value, list) and all(map(results.is_number, value)))
     }
 
 
-def _table(card: Record) -> str:
-    lines = [
-        f"Robustness on {_cell(card['dataset'] or 'an unnamed data set')}, as shares of its test images.\n"
-    ]
+def _table(card: Record, dataset: str) -> str:
+    lines = [f"Robustness on {_cell(dataset)}, as shares of its test images.\n"]
     lines += ["| metric | value | 95 % interval | images |", "|---|---:|---:|---:|"]
     for entry in card["evals"]:
         beside = measured(entry)
@@ -140,6 +142,14 @@ def _table(card: Record) -> str:
         n = beside.get("n", "")
         lines.append(f"| {_cell(entry['metric'])} | {entry['value']:.4g} |{interval}| {n} |")
     return "\n".join(lines) + "\n"
+
+
+def _identity(card: Record) -> str:
+    """The hashes of the weights and of the names of classes in their order, by which the model is checked."""
+    maps = dict.fromkeys(str(entry["class_map"]) for entry in card["evals"] if "class_map" in entry)
+    lines = [f"Weights: {_cell(card['checkpoint'])}\n"] if "checkpoint" in card else []
+    lines += [f"Class map: {_cell(', '.join(maps))}\n"] if maps else []
+    return "".join("\n" + line for line in lines)
 
 
 def _cell(value: object) -> str:

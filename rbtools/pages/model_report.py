@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
+from rbtools import datasets
 from rbtools.errors import RbError
 from rbtools.pages import templates
 from rbtools.pages.whole_pipe import steps_of
@@ -17,10 +19,13 @@ from rbtools.plots.base import encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
 from rbtools.records.results import at, interval, is_number, short_dataset
+from rbtools.scoring import per_class
 
 Record = Mapping[str, Any]
 Check = tuple[str, str, bool | None]  # a test, its message, and whether it holds; None if it was not run
 CHECK = "obfuscation.failed"
+_BY_CLASS = 4  # metrics in the table by class
+_PATH = re.compile(r"(?<![^\s=:,'])/(?!/)[^=:,']*/([^/=:,']*)")  # an absolute path
 # Fields of an entry that the table of results shows.
 _SAID = (
     *("attack", "norm", "eps", "steps", "restarts", "corruption", "severity", "noise", "gamma", "samples"),
@@ -35,13 +40,15 @@ _CURVES = (
 
 def page(record: Record, latex: str, title: str | None = None) -> str:
     """The report as HTML that loads no other files and runs no script. Every text from the record is escaped.
-    `latex` is the row of a LaTeX table."""
+    `latex` is the row of a LaTeX table. Of a path, only the name of the file is shown."""
+    classes, record = _classes(record), _without_folders(record)
     data = short_dataset(str(record.get("dataset") or ""))
     name = title or ", ".join(str(part) for part in (at(record, ("arch", "name")), data) if part)
     values = {
         "title": name,
         "facts": _facts(record),
         "results": _results(record),
+        "classes": classes,
         "curves": _curves(record),
         "checklist": _checklist(record),
         "latex": latex,
@@ -81,16 +88,64 @@ def _normalisation(arch: Record, train: Record) -> str | None:
     return "none: pixels in [0, 1]" if setting in (None, "none") else str(setting)
 
 
-def _results(record: Record) -> list[tuple[object, ...]]:
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(inner) for inner in value]
+    return _PATH.sub(r"\1", value) if isinstance(value, str) else value
+
+
+def in_a_mean(record: Record) -> set[str]:
+    """The metrics of single corruptions, if the record has their mean."""
+    parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
+    single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}
+    return single if "corrupt.mean" in parts else set()
+
+
+def _results(record: Record) -> list[list[tuple[object, ...]]]:
+    """The rows of the table of results, and those of a table that is folded."""
     entries = {str(entry.get("metric")): entry for entry in record.get("evals") or ()}
-    rows: list[tuple[object, ...]] = []
+    rows: tuple[list[tuple[object, ...]], ...] = ([], [])
+    folded = in_a_mean(record)
     for name, value in (record.get("metrics") or {}).items():
         entry = entries.get(name, {})
         ends, count = interval(entry), entry.get("n")
-        between = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if ends else ""
+        between = f"[{_share(ends[0])}, {_share(ends[1])}]" if ends else ""
         said = ", ".join(f"{key} {_said(key, entry)}" for key in _SAID if entry.get(key) is not None)
-        rows.append((name, _figure(value), between, "" if count is None else count, said))
-    return rows
+        row = (metric_name.heading(name), _share(value), between, "" if count is None else count, said)
+        rows[name in folded].append(row)
+    return list(rows)
+
+
+def _share(value: object) -> str:
+    """With four digits after the point, so that the numbers of a table can be compared."""
+    return f"{value:.4f}" if isinstance(value, float) and abs(value) <= 1 else _figure(value)
+
+
+def _classes(record: Record) -> tuple[list[str], list[list[object]]]:
+    """The headings and the rows of the table by class, for the first metrics with answers for each image."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for name in record.get("metrics") or {}:
+        with contextlib.suppress(RbError, LookupError, TypeError, ValueError):
+            if len(found) < _BY_CLASS and name not in in_a_mean(record):
+                found[name] = per_class.counts(record, name)
+    names = _class_names(record)
+    rows: list[list[object]] = []
+    for label in sorted({label for every in found.values() for label in every}):
+        counts = [every.get(label) for every in found.values()]
+        shares = ["" if one is None else f"{one[0] / one[1]:.4f}" for one in counts]
+        images = max(one[1] for one in counts if one is not None)
+        rows.append([names[label] if label < len(names) else label, images, *shares])
+    return ["class", "n", *map(metric_name.heading, found)], rows
+
+
+def _class_names(record: Record) -> list[str]:
+    """The names of the data set's classes, unless the model has them in another order."""
+    mapped = any("class_map" in entry for entry in record.get("evals") or ())
+    with contextlib.suppress(RbError):
+        return [] if mapped else datasets.describe(str(record.get("dataset"))).class_names
+    return []
 
 
 def _said(field: str, entry: Mapping[str, Any]) -> str:
@@ -156,7 +211,8 @@ def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Reco
     if record.get("randomised"):
         means = [entry for entry in attacked if isinstance(entry.get("eot"), int) and entry["eot"] > 1]
         for entry in means:
-            says = f"{entry['metric']}: means of the {entry.get('eot_mean')} over {entry['eot']} draws"
+            name = metric_name.heading(str(entry["metric"]))
+            says = f"{name}: means of the {entry.get('eot_mean')} over {entry['eot']} draws"
             yield "EOT", says, True
         if not means:
             yield "EOT", "the model is randomised, and no attack took means over its draws", False
@@ -177,7 +233,10 @@ def _masking(entries: Sequence[Record]) -> Iterator[Check]:
 
 def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
     for entry in attacked:
-        name, warnings = f"flags of {entry.get('metric')}", entry.get("warnings") or ()
+        name, warnings = (
+            f"flags of {metric_name.heading(str(entry.get('metric')))}",
+            entry.get("warnings") or (),
+        )
         for warning in warnings:
             yield name, str(warning), False
         parts = entry.get("broken_by")

@@ -11,7 +11,6 @@ from rbtools.cli.sink import Sink
 from rbtools.cli.source import name_of
 from rbtools.pages import model_report
 from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
-from rbtools.records import metric_name
 from rbtools.scoring import rank_order, render, table
 
 Record = dict[str, Any]
@@ -19,10 +18,8 @@ Record = dict[str, Any]
 
 def _latex(record: Mapping[str, Any]) -> str:
     """A row with clean accuracy first, in which the mean over corruptions replaces the single ones."""
-    parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
-    means = "corrupt.mean" in parts
-    single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}
-    shown = [name for name in parts if not (means and name in single)]
+    single = model_report.in_a_mean(record)
+    shown = [name for name in record.get("metrics") or () if name not in single]
     metrics = sorted(shown, key=lambda name: name != "acc")
     ranked = [rank_order.Ranked(None, None, record)]
     return render.to_latex(table.build(ranked, metrics=metrics, fields=["name"])) if metrics else ""
@@ -35,10 +32,11 @@ def _latex(record: Mapping[str, Any]) -> str:
 def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Write a report on one model as a single HTML file, for example for a paper's appendix or a review.
 
-    The report contains all results with intervals and settings, curves over eps, radius and severity, a
-    checklist (whether attacks were adaptive, which gradients were replaced, whether the means over random
-    samples were sufficient, the five tests of rb-attack check, AutoAttack's flags), a row for a LaTeX table,
-    the command lines that reproduce the results, and BibTeX entries of the methods.
+    The report contains all results with intervals and settings, the accuracies of classes, curves over eps,
+    radius and severity, a checklist (whether attacks were adaptive, which gradients were replaced, whether
+    the means over random samples were sufficient, the five tests of rb-attack check, AutoAttack's flags), and
+    folded the command lines that make the results, a row for a LaTeX table, and BibTeX entries of the
+    methods.
 
     Needs one record with at least one metric.
 

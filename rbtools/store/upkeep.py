@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +21,7 @@ from rbtools.store.files import ASIDE
 
 FOREIGN = "it is not a file of a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
+_FINISHED = ("results", "outcomes", "objects")  # answers of models that only answer may have cost money
 _ABANDONED_SECONDS = 3600.0  # an older temporary file has no writer: no pause between two writes is as long
 
 
@@ -80,6 +84,16 @@ class Garbage(NamedTuple):
     bytes: int
 
 
+class Limits(NamedTuple):
+    """The most bytes of a store, and the most seconds since a file of finished work was last used."""
+
+    bytes: float = math.inf
+    seconds: float = math.inf
+
+
+NO_LIMITS = Limits()
+
+
 class Cleared(NamedTuple):
     """The files that were removed (with `dry_run`: would be removed), and the leases that processes hold."""
 
@@ -87,19 +101,23 @@ class Cleared(NamedTuple):
     live: list[Path]
 
 
-def clear(store: Store, *, keep_metrics: bool = False, dry_run: bool = False) -> Cleared:
+def clear(
+    store: Store, *, keep_metrics: bool = False, limits: Limits = NO_LIMITS, dry_run: bool = False
+) -> Cleared:
     """Remove leases of ended processes, incomplete files, and unneeded states of training runs.
 
     With `keep_metrics`, also remove cached hashes of files and, if no process holds a lease, checkpoints,
-    states of training runs, and parts of evaluations. Results and outcomes of single examples are kept. With
-    `dry_run`, nothing is removed. Raises RbError if a file cannot be removed.
+    states of training runs, and parts of evaluations. Results and outcomes of single examples are kept,
+    unless they are beyond `limits`. With `dry_run`, nothing is removed. Raises RbError if a file cannot be
+    removed.
     """
     store.existing()
     # Checkpoints are listed before leases: a new checkpoint has a lease or is not in the list.
     objects = list(store.files("objects")) if keep_metrics else []
     live = [path for path in store.files("leases") if lease.is_alive(path)]
-    garbage = []
-    for kind, path in _unused(store, keep_metrics, bool(live), objects):
+    garbage: list[Garbage] = []
+    beyond = _beyond(store, limits, garbage) if limits != NO_LIMITS and not live else ()
+    for kind, path in itertools.chain(_unused(store, keep_metrics, bool(live), objects), beyond):
         if not is_plain(path):  # a file of the user, or removed meanwhile
             continue
         try:
@@ -139,6 +157,38 @@ def _unused(
         if cached is None or cached["key"].startswith(FILE):
             yield "cache", path
     yield from (("objects", path) for path in objects if not working)
+
+
+def _beyond(store: Store, limits: Limits, garbage: Sequence[Garbage]) -> Iterator[tuple[str, Path]]:
+    """Yields the files of finished work that were not used for too long, and then those that were not used
+    for the longest time until the store is small enough. `garbage` is what is removed before. A baseline
+    (`rb-rank --baseline store`) is nobody's result, so it stays."""
+    gone = {one.path for one in garbage}
+    total, used = 0, []
+    for kind in KINDS:
+        for path, own in store.walk(kind):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.lstat()
+                if path in gone or not stat.S_ISREG(status.st_mode):
+                    continue
+                total += status.st_size
+                if own and kind in _FINISHED:
+                    used.append((max(status.st_atime, status.st_mtime), status.st_size, kind, path))
+    oldest = time.time() - limits.seconds
+    for last, size, kind, path in sorted(used):
+        if last >= oldest and total <= limits.bytes:
+            break
+        if kind != "results" or not _is_baseline(store, path):
+            total -= size
+            yield kind, path
+
+
+def _is_baseline(store: Store, path: Path) -> bool:
+    status = path.lstat()
+    found = store.read("results", path.name)
+    with contextlib.suppress(OSError):  # reading it is no use of it
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return found is not None and found["what"].get("kind") == "baseline"
 
 
 def _is_stale(store: Store, state: Path, now: float) -> bool:

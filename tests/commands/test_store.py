@@ -99,6 +99,13 @@ def test_a_dry_run_says_the_same_and_does_nothing(attacked: dict[str, Record]) -
     assert records(wet)[0] == expected and not list(store().files("objects"))
 
 
+@pytest.mark.parametrize("words", ["--max-size 10Q", "--max-size G", "--older-than 90", "--older-than -1d"])
+def test_a_limit_has_a_unit(words: str, attacked: dict[str, Record]) -> None:
+    refused = run(f"gc {words}")
+    assert refused.exit_code == 2 and words.replace(" ", " is '") + "'. Expected a" in refused.stderr
+    assert run("gc --max-size 1T --older-than 8w").stderr == "rb-store: 0 bytes in 0 files freed.\n"
+
+
 def test_metrics_stay_found_and_weights_are_trained_again_where_they_are_needed(
     attacked: dict[str, Record],
 ) -> None:

@@ -56,6 +56,23 @@ def test_a_card_is_what_the_hubs_own_client_reads() -> None:
     assert "not expressed in hub, fields (and how often): arch.space (1)." in result.stderr
 
 
+def test_a_card_names_data_and_weights_and_no_folder() -> None:
+    own = {"class_map": "0123abcd", "indices": "/home/me/my lists/some.txt", "defend": "python:/home/me/d:F"}
+    record = model(
+        dataset="imagefolder:/home/me/photos", checkpoint="sha256:ab12", checkpoint_file="/home/me/m"
+    )
+    record["evals"][0] = {**ACC, **own}
+    assert convert("hub", "--write page", record).exit_code == 0
+    assert convert("hub", "--hub-dataset acme/shapes --write named", record).exit_code == 0
+    for folder, name in (("page", "photos"), ("named", "acme/shapes")):
+        text = Path(folder, "README.md").read_text()
+        assert "/home" not in text and f"Robustness on {name}, " in text
+        assert "Weights: sha256:ab12\n\nClass map: 0123abcd\n" in text
+    (acc, _) = ModelCard.load("named/README.md").data.eval_results
+    assert (acc.dataset_type, acc.dataset_name) == ("acme/shapes", "acme/shapes")
+    assert acc.metric_args["indices"] == "some.txt" and acc.metric_args["defend"] == "python:d:F"
+
+
 def test_names_are_texts_in_yaml_and_markdown_whatever_they_are() -> None:
     name = "a: [b]\n---\n| <script> `x` {y}"
     assert convert("hub", "--write page", model(name)).exit_code == 0

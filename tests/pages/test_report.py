@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import Result
 
+from rbtools.records import answers
+from rbtools.records.metric_name import heading
 from tests import runner
 from tests.runner import model
 
@@ -52,12 +55,15 @@ def test_a_report_has_results_curves_commands_and_references() -> None:
     text = page([], evaluated())
     assert len(re.findall(r'class="curve" alt="[^"]*" src="data:image/svg\+xml;base64,', text)) == 3
     assert (
-        re.search(r"\[0\.8, 1\]</td>\s*<td class=\"number\">50</td>", text)
+        re.search(r"\[0\.8000, 1\.0000\]</td>\s*<td class=\"number\">50</td>", text)
         and "attack pgd, norm linf, eps 4/255, steps 20" in text
     )
-    made = [entry("acc", 0.5, command="rb-attack none &"), entry("fgsm.8", 0.5, command="rb-attack none &")]
+    made = [
+        entry("acc", 0.5, command="rb-attack none --member '&'"),
+        entry("fgsm.8", 0.5, command="rb-attack none --member '&'"),
+    ]
     labelled = page([], record(*made, train={"method": "trades", "command": "rb-train a.jsonl@01234567"}))
-    assert "rb-train |\n  rb-attack none &amp;</pre>" in labelled
+    assert "rb-train |\n  rb-attack none --member &#39;&amp;&#39;</pre>" in labelled
     keys = ["madry2018towards", "hendrycks2019benchmarking", "robey2022probabilistically"]
     assert re.findall(r"@\w+\{(\w+),", text) == [*keys, "zhang2019theoretically"]
     assert "default-src 'none'" in text and "<script" not in text
@@ -78,6 +84,20 @@ def test_hostile_texts_stay_texts() -> None:
     assert "&lt;script&gt;" in text
     assert not re.search(r"<(script|img src=x)", text) and "\u202e" not in text
     assert text.count("<td") == text.count("</td>") and text.count("<tr>") == text.count("</tr>")
+
+
+def test_classes_have_names_and_files_no_folders() -> None:
+    right = np.array([True, True, False, True, False, False])
+    labels = np.array([0, 0, 1, 1, 9, 9])
+    known = {**entry("acc", 0.5), "n": 6, "answers": answers.packed(right, "abc")}
+    mean, fog = (entry(f"corrupt.{name}", 0.25, defend="python:/home/me/d:F") for name in ("mean", "fog.1"))
+    made = record(known, mean, fog, checkpoint_file="/home/me/m.pt")
+    text = page([], answers.with_labels(made, "abc", answers.packed_labels(labels)))
+    found = re.findall(r'<td>(\d)</td><td class="number">(\d)</td><td class="number">([\d.]+)</td>', text)
+    assert found == [("0", "2", "1.0000"), ("1", "2", "0.5000"), ("9", "2", "0.0000")]
+    assert "/home" not in text
+    shown, folded = text.split("<summary>Each corruption")
+    assert heading("corrupt.mean") in shown and heading("corrupt.fog.1") in folded
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
@@ -116,9 +136,9 @@ def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
     found = rows(text)
     assert ("gradient masking a", "holds", "fgsm.8 &gt;= pgd20.8") in found
     assert ("gradient masking b", "fails", "square.8 &gt;= pgd20.8, but it is not so by 0.08") in found
-    assert ("flags of aa.8", "fails", "Square broke 9 of 50") in found
+    assert (f"flags of {heading('aa.8')}", "fails", "Square broke 9 of 50") in found
     kinds = {name: kind for name, kind, _ in found}
-    assert [kinds[f"flags of aa.{eps}"] for eps in (1, 2, 4)] == ["hint", "holds", "hint"]
+    assert [kinds[f"flags of {heading(f'aa.{eps}')}"] for eps in (1, 2, 4)] == ["hint", "holds", "hint"]
 
 
 @pytest.mark.parametrize(

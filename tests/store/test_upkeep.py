@@ -290,3 +290,30 @@ def test_what_is_no_store_is_said_and_not_made() -> None:
     Path("photos/cat").mkdir(parents=True)
     with pytest.raises(RbError, match=r"photos is not a store: it has no format\.json"):
         list(listing.records(Store("photos")))
+
+
+def test_the_files_that_were_not_used_for_longest_go_first(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    now, ages = time.time(), {}
+    for age, kind in enumerate(["baseline", *["evaluation"] * 4]):
+        key = {"kind": kind, "age": age}
+        store.keep_result(digest(key), key, "x" * 1000, {})
+        ages[digest(key)] = age
+        read = now if age == 1 else now - 100 + age
+        os.utime(store.path("results", digest(key)), (read, now - 100 + age))
+
+    def kept() -> list[int]:
+        return sorted(ages[path.name] for path in store.files("results"))
+
+    each = sum(path.stat().st_size for path in store.files("results")) / 5
+    sizes = upkeep.Limits(bytes=sum(row["bytes"] for row in listing.usage(store)[-1:]) - 1.5 * each)
+    assert len(upkeep.clear(store, limits=sizes, dry_run=True).garbage) == 2 and kept() == [0, 1, 2, 3, 4]
+    assert [one.kind for one in upkeep.clear(store, limits=sizes).garbage] == ["results"] * 2
+    assert kept() == [0, 1, 4]
+    working = lease.claim(store.path("leases", KEY))
+    assert not upkeep.clear(store, limits=upkeep.Limits(seconds=50)).garbage
+    working.release()
+    upkeep.clear(store, limits=upkeep.Limits(seconds=50))
+    assert kept() == [0, 1]
+    upkeep.clear(store, limits=upkeep.Limits(bytes=0))
+    assert kept() == [0]
