@@ -135,7 +135,8 @@ def _notebook(cells: Iterable[dict[str, Any]]) -> str:
             if "image/png" in data:
                 found.append(f'<img alt="The figure" src="data:image/png;base64,{data["image/png"]}">')
             elif "text/html" in data:
-                found.append(re.sub(r"\n\s*\n", "\n", data["text/html"]))
+                plain = re.sub(r"(?s)<style.*?</style>|(?<=<table)[^>]*", "", data["text/html"])
+                found.append(re.sub(r"\n\s*\n", "\n", plain))
             else:
                 found.append(f"```text\n{data['text/plain']}\n```")
     return "\n\n".join([*found, "[The notebook as a file](notebook.ipynb)"]) + "\n"
