@@ -90,10 +90,10 @@ def _front(readme: str, folder: Path) -> str:
     (line,) = re.findall(
         r"^# Installing\n\n(```\n.*?^```\n)", (folder / "install.md").read_text("utf-8"), re.M | re.S
     )
-    title, first, *sections = re.split(r"^(?=## )", markdown, flags=re.M)
-    place = next(place for place, text in enumerate(sections) if text.startswith("## Your own network"))
-    photographs = sections.pop(place)
-    return "".join([title, line, "\n", _QUICK, photographs, first, *sections])
+    title, start = markdown.split("\n\n", 1)
+    about, *sections = re.split(r"^(?=## )", start, flags=re.M)
+    sections.sort(key=lambda text: not text.startswith("## Your own network"))
+    return "\n".join([title, "", line, about, _QUICK, *sections])
 
 
 _QUICK = """[What does it not do?](limits.md) · [How long does it take?](speed.md#how-long-will-it-take) ·
@@ -135,7 +135,8 @@ def _notebook(cells: Iterable[dict[str, Any]]) -> str:
             if "image/png" in data:
                 found.append(f'<img alt="The figure" src="data:image/png;base64,{data["image/png"]}">')
             elif "text/html" in data:
-                found.append(re.sub(r"\n\s*\n", "\n", data["text/html"]))
+                plain = re.sub(r"(?s)<style.*?</style>|(?<=<table)[^>]*", "", data["text/html"])
+                found.append(re.sub(r"\n\s*\n", "\n", plain))
             else:
                 found.append(f"```text\n{data['text/plain']}\n```")
     return "\n\n".join([*found, "[The notebook as a file](notebook.ipynb)"]) + "\n"
@@ -175,10 +176,11 @@ class Reference(griffe.Extension):
 
 def _table(rows: Iterable[tuple[str, object, str]]) -> str:
     """The options of a function or a method in Markdown."""
-    lines = [f"| `{name}` | `{default}` | {_cell(text)} |" for name, default, text in rows]
-    return (
-        "\n\n" + "\n".join(["| option | default | what it does |", "|---|---|---|", *lines]) if lines else ""
-    )
+    lines = ["", "", "| option | default | what it does |", "|---|---|---|"]
+    for name, default, text in rows:
+        text, _, said = text.removesuffix("]").partition(" [default: ")  # in words, where no value is set
+        lines.append(f"| `{name}` | {_cell(said) if said else f'`{default}`'} | {_cell(text)} |")
+    return "\n".join(lines) if len(lines) > 4 else ""
 
 
 def _cell(text: str) -> str:
