@@ -365,8 +365,8 @@ def figure(value: float, digits: int | None = None) -> str:
 
 
 def spread(cell: TableCell) -> str:
-    """What a cell has beside its value: "deviation", "half" (of the interval, after ±), "brackets" or "". Half
-    of an interval does not describe it if one end is more than twice as far from the value as the other."""
+    """What a cell has beside its value: "deviation", "half" (of the interval, after ±), "brackets" or "".
+    Half does not describe an interval with one end more than twice as far from the value as the other."""
     if cell.value is None or isinstance(cell.value, str):
         return ""
     if cell.deviation is not None or cell.interval is None:
