@@ -148,9 +148,8 @@ def _metrics(result: Ranking, records: Sequence[Record], options: RankOptions) -
     --metric, they come first if the list does not contain them."""
     every = metric_name.names(records)
     wanted = every if options.shown is None else chosen(options.shown, records)
-    sorted_by = list(dict.fromkeys(one.text for one in (*result.keys, *options.front)))
-    if options.pivot:
-        sorted_by = []
+    keys = () if options.pivot else (*result.keys, *options.front)
+    sorted_by = list(dict.fromkeys(one.text for one in keys))
     first = sorted_by if options.shown is None else [name for name in sorted_by if name not in wanted]
     metrics = [*first, *(name for name in wanted if name not in first)]
     if not metrics:

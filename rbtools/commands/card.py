@@ -208,7 +208,8 @@ def _rows_of(record: Record) -> Table:
             entry = results.last_entry(record, metric)
             value = table.measured(entry.get("value"), entry)
             images = table.TableCell(table.sides(value.n))
-            rows.append([table.TableCell(name), table.TableCell(metric), value, images])
+            shown = value._replace(n=None)  # it has a column of its own
+            rows.append([table.TableCell(name), table.TableCell(metric), shown, images])
         if "reason" in part:
             rows.append(
                 [table.TableCell(cell) for cell in (name, f"not measured: {part['reason']}", None, None)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rbtools.records import sheet_cells
-from rbtools.scoring.table import Spread, Table, TableCell, printable, sides, spread, text
+from rbtools.scoring.table import Table, TableCell, printable, sides, spread, text
 
 # Punctuation marks with a meaning inside a cell. CommonMark permits a backslash before each of them.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
@@ -130,16 +130,16 @@ def note(table: Table, *, always: bool = True) -> str:
     (without `always`, only beside an interval or if the numbers differ)."""
     found = {spread(cell) for row in table.rows for cell in row}
     words = []
-    if Spread.HALF in found:
+    if "half" in found:
         words.append("± is half of the 95 % interval")
-        if Spread.BRACKETS in found:
+        if "brackets" in found:
             words.append("Brackets are 95 % intervals whose middle is far from the value")
-    elif Spread.BRACKETS in found:
+    elif "brackets" in found:
         words.append("Brackets are 95 % intervals")
     counts, intervals = of_images(table), bool(words)
     if intervals and len(counts) == 1:
         words[0] += f", n = {next(iter(counts))}"
-    if Spread.DEVIATION in found:
+    if "deviation" in found:
         least, most = table.averaged or (0, 0)
         records = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
         words.append(f"± is the standard deviation over the {records}records averaged in each row")

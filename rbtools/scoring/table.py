@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -365,22 +364,15 @@ def figure(value: float, digits: int | None = None) -> str:
     return f"{value:.4g}"
 
 
-class Spread(enum.Enum):
-    """What a cell has beside its value."""
-
-    DEVIATION = enum.auto()  # ± the standard deviation over records
-    HALF = enum.auto()  # ± half of the interval
-    BRACKETS = enum.auto()  # the ends of the interval
-
-
-def spread(cell: TableCell) -> Spread | None:
+def spread(cell: TableCell) -> str:
+    """What a cell has beside its value: "deviation", "half" (of the interval, after ±), "brackets" or "".
+    Half does not describe an interval with one end more than twice as far from the value as the other."""
     if cell.value is None or isinstance(cell.value, str):
-        return None
-    if cell.deviation is not None:
-        return Spread.DEVIATION
-    if cell.interval is None:
-        return None
-    return Spread.HALF if cell.plus_minus and is_symmetric(cell) else Spread.BRACKETS
+        return ""
+    if cell.deviation is not None or cell.interval is None:
+        return "deviation" if cell.deviation is not None else ""
+    shorter, longer = sorted((cell.value - cell.interval[0], cell.interval[1] - cell.value))
+    return "half" if cell.plus_minus and shorter >= 0.5 * longer else "brackets"
 
 
 def text(cell: TableCell) -> str:
@@ -390,21 +382,13 @@ def text(cell: TableCell) -> str:
     if isinstance(cell.value, str):
         return printable(cell.value)
     shown, beside = figure(cell.value, cell.digits), spread(cell)
-    if beside is None:
+    if not beside:
         return shown
     low, high = cell.interval or (0.0, 0.0)
-    if beside is Spread.BRACKETS:
+    if beside == "brackets":
         return f"{shown} [{figure(low, cell.digits)}, {figure(high, cell.digits)}]"
     half = (high - low) / 2 if cell.deviation is None else cell.deviation
     return f"{shown} ± {half:.{len(shown.partition('.')[2])}f}"
-
-
-def is_symmetric(cell: TableCell) -> bool:
-    """Whether ± describes the interval: neither end is more than twice as far from the value as the other."""
-    if cell.interval is None or cell.value is None or isinstance(cell.value, str):
-        return False
-    arms = sorted((cell.value - cell.interval[0], cell.interval[1] - cell.value))
-    return arms[0] >= 0.5 * arms[1]
 
 
 def printable(words: str) -> str:

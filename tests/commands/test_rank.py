@@ -274,6 +274,17 @@ def test_merging_results_of_other_numbers_of_images_is_said() -> None:
     assert "numbers of images" not in run("--by acc", twice).stderr
 
 
+def test_a_mean_over_values_of_other_numbers_of_images_is_said_if_it_is_shown() -> None:
+    seeds = [
+        {**of_images("a", acc=acc, fgsm_8=50), "train": {"method": "pgd", "seed": seed}}
+        for seed, acc in enumerate((50, 200))
+    ]
+    words = "'clean' has means over values from 50 to 200 images."
+    assert words in run("--by fgsm.8 --aggregate seed", seeds).stderr
+    assert words in run("--by 'mean(acc,fgsm.8)' --metric fgsm.8 --aggregate seed --format md", seeds).stderr
+    assert out("--by fgsm.8 --metric fgsm.8 --aggregate seed --format md", seeds)  # without a warning
+
+
 @pytest.mark.parametrize("option", ["--percent", "--digits 1", "--label acc=A", "--plus-minus"])
 def test_options_of_tables_for_people_are_refused_for_programs(option: str) -> None:
     for form in ("jsonl", "csv"):
