@@ -89,7 +89,7 @@ class Ranks(Drawing):
                 lines[name] = [*sorted(known, reverse=metric_name.higher_is_better(name))]
         whose = f"in the order of {words.axis([by])}" if order else "each metric in its own order"
         smooth = [name for name in names if order and name != by]
-        ends = _ends([records[place] for place in order], lines) if len(order) <= _MARKED else {}
+        ends = _ends([records[place] for place in order], lines) if 0 < len(order) <= _MARKED else {}
         draw = partial(_curves, lines=lines, smooth=smooth, ends=ends)
         panel = Panel(draw, x=f"networks, best first, {whose}", y=words.axis(names))
         return FigureSpec([panel], note="Error bars: 95 % intervals." if ends else "")

@@ -142,7 +142,7 @@ def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
     colours = [*drawn[-1].images, *drawn[-1].collections][-1]
     bar = figure.colorbar(colours, ax=drawn, pad=0.02, aspect=28, location=side)
     bar.outline.set_visible(False)
-    bar.set_label(wrapped(label, 1.3, style.size()))
+    bar.set_label(wrapped(label, 1.3 if side == "right" else 0.4 * figure.get_figwidth(), style.size()))
 
 
 def _legend(figure: Figure, spec: FigureSpec, rows: int, columns: int) -> None:
