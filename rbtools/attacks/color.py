@@ -59,9 +59,9 @@ class Color(Family):
         channels = images.shape[1]
         if channels not in (1, 3) or (channels == 1 and self.what in ("hue", "saturation")):
             raise RbError(
-                f"The images have {channels} channels. The threat color changes {self.what} of images with"
-                " 3 channels, and only brightness and contrast of images with 1. Choose another quantity"
-                " or attack."
+                f"The threat color changes the {self.what} of images with 3 channels, and of images with 1"
+                f" channel only brightness and contrast; these have {channels}. Choose another quantity or"
+                " attack."
             )
         brightness, contrast, saturation, hue = points.view(-1, 4, 1, 1, 1).unbind(1)
         images = (images * (1 + brightness)).clamp(0, 1)
