@@ -228,7 +228,7 @@ def _masking(entries: Sequence[Record]) -> Iterator[Check]:
     for test in tests:
         yield f"gradient masking {test.get('test')}", str(test.get("says")), bool(test.get("holds"))
     if not tests:
-        yield "gradient masking a to e", "rb-attack check was not run on this model", None
+        yield "gradient masking, a to e", "rb-attack check was not run on this model", None
 
 
 def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
