@@ -250,4 +250,4 @@ def test_the_table_names_tests_that_there_are() -> None:
     named = {
         word for line in text.splitlines() for word in line.split("`")[1::2] if word.startswith("tests/")
     }
-    assert len(named) > 5 and all((ROOT / name).exists() for name in named)
+    assert len(named) > 1 and all((ROOT / name).exists() for name in named)

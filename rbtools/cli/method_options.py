@@ -103,7 +103,8 @@ def _range(bounds: str, kind: type) -> click.ParamType:
 def _help(field: dataclasses.Field[Any]) -> str:
     default, text = field.default, str(field.metadata["help"])
     if field.metadata.get("unit") == "eps" and "unit of" not in text:
-        text = f"{text.rstrip('.')}, in 1/255."
+        first, _, others = text.partition(". ")
+        text = f"{first.rstrip('.')}, in 1/255. {others}".rstrip()
     if default is None or default is dataclasses.MISSING or default in ((), ""):
         return text
     if field.metadata.get("unit") == "eps":

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from rbtools import spaces
 from rbtools.cli.click_commands import with_pairs
 from rbtools.cli.declare import TOOLS, Option, Tool, method_options
+from rbtools.datasets import preprocessing
 from rbtools.inputs.named_networks import SIZES, VARIANTS
 from rbtools.pages.templates import CONTROL
 
@@ -136,8 +137,14 @@ def _source(record: Record, later: list[str]) -> list[str]:
             ":".join(PurePath(part).name if part[:1] == "/" else part for part in data.split(":")),
         ]
         if isinstance(how := record.get("preprocessing"), str):
-            words += ["--preprocessing", how]
+            words += _scaling(preprocessing.parse(how))
     return words
+
+
+def _scaling(how: preprocessing.Preprocessing) -> list[str]:
+    """The options of `Preprocessing`: --resize, --crop, --interpolation and --squash."""
+    words = [] if how.resize is None else ["--resize", str(how.resize), "--interpolation", how.interpolation]
+    return [*words, "--crop", str(how.crop), *(["--squash"] if how.squash else [])]
 
 
 def _hints(record: Record, arch: Record) -> list[str]:

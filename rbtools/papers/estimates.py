@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 RESAMPLES = 200
 
 
-class Estimate(float):
+class WithInterval(float):
     """A value with its 95 % interval. A comparison that the interval leaves open decides nothing."""
 
     low: float
@@ -26,12 +26,12 @@ class Estimate(float):
 
 def ends(value: float) -> tuple[float, float]:
     """The ends of the interval; a value without an interval is both."""
-    return (value.low, value.high) if isinstance(value, Estimate) else (value, value)
+    return (value.low, value.high) if isinstance(value, WithInterval) else (value, value)
 
 
 def of_difference(first: float, second: float) -> tuple[float, float]:
     """The interval of `first - second`, as of independent numbers."""
-    if not (isinstance(first, Estimate) or isinstance(second, Estimate)):
+    if not (isinstance(first, WithInterval) or isinstance(second, WithInterval)):
         return first - second, first - second
     from rbtools.probabilistic import intervals
 
@@ -40,7 +40,7 @@ def of_difference(first: float, second: float) -> tuple[float, float]:
 
 def text(value: float) -> str:
     low, high = ends(value)
-    return f"{value:.4g}" + (f" [{low:.4g}, {high:.4g}]" if isinstance(value, Estimate) else "")
+    return f"{value:.4g}" + (f" [{low:.4g}, {high:.4g}]" if isinstance(value, WithInterval) else "")
 
 
 def correlations(
@@ -49,7 +49,7 @@ def correlations(
     others: Sequence[str],
     kind: Literal["kendall", "spearman"] = "kendall",
     resamples: int = RESAMPLES,
-) -> dict[str, Estimate]:
+) -> dict[str, WithInterval]:
     """Rank correlations of a column with other columns, with bootstrap intervals over the rows; without those
     for which the rows are too few or too much alike."""
     import numpy as np
@@ -63,10 +63,10 @@ def correlations(
     found = correlate.matrix(kind, names, numbers, [first], others, bootstrap=resamples)
     assert found.low is not None and found.high is not None
     three = zip(others, found.value[0], found.low[0], found.high[0], strict=True)
-    return {name: Estimate(*map(float, ends)) for name, *ends in three if not np.isnan(ends).any()}
+    return {name: WithInterval(*map(float, ends)) for name, *ends in three if not np.isnan(ends).any()}
 
 
-def mean(values: Sequence[float] | np.ndarray) -> Estimate | None:
+def mean(values: Sequence[float] | np.ndarray) -> WithInterval | None:
     """The mean with Student's interval; None for fewer than three values."""
     import numpy as np
 
@@ -78,16 +78,16 @@ def mean(values: Sequence[float] | np.ndarray) -> Estimate | None:
     half = (
         intervals.student_quantile(0.95, len(values) - 1) * float(np.std(values, ddof=1)) / len(values) ** 0.5
     )
-    return Estimate(centre, centre - half, centre + half)
+    return WithInterval(centre, centre - half, centre + half)
 
 
-def median(values: Sequence[float]) -> Estimate | None:
+def median(values: Sequence[float]) -> WithInterval | None:
     """The median with its exact binomial interval; None for fewer than six values, which have none."""
     from scipy import stats
 
     if len(values) < 6:
         return None
     ordered, place = sorted(values), int(stats.binom.ppf(0.025, len(values), 0.5))
-    return Estimate(
+    return WithInterval(
         (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2, ordered[place - 1], ordered[-place]
     )

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from statistics import median, stdev
 
 from rbtools.papers import sidebyside as side
-from rbtools.papers.estimates import Estimate
+from rbtools.papers.estimates import WithInterval
 from rbtools.plots import weightings
 from rbtools.probabilistic import intervals
 
@@ -50,7 +50,7 @@ def composite(rows: side.Rows) -> side.Values:
 
 def with_intervals(
     row: Mapping[str, float | None], images: tuple[int, int, int], columns: Container[str]
-) -> dict[str, Estimate]:
+) -> dict[str, WithInterval]:
     """The values of `columns`, which are shares of images and generalisation errors, with Clopper and
     Pearson's intervals. `images` are the numbers of test images: all, those under AutoAttack, and those of
     the generalisation error of PR. For PR, whose shares of copies vary less, the interval is too long.
@@ -63,7 +63,7 @@ def with_intervals(
         trials = max(round(count), 1)
         return intervals.clopper_pearson(min(max(share, 0.0), 1.0) * trials, trials)
 
-    found: dict[str, Estimate] = {}
+    found: dict[str, WithInterval] = {}
     for column, value in row.items():
         of = column.replace("GE ", "")
         level = row.get(of)
@@ -72,12 +72,12 @@ def with_intervals(
         noisy = "PR " in of or "ProbAcc" in of
         if of == column:
             count = under_aa if of in ("AA", ANY_AA) else test * correct if noisy else test
-            found[column] = Estimate(value, *of_share(value, count))
+            found[column] = WithInterval(value, *of_share(value, count))
         else:  # PR is over correct images, its generalisation error over all
             level, count = (level * correct, of_gap) if noisy else (level, test)
             train = level + value
             ends = intervals.square_and_add(train, of_share(train, count), level, of_share(level, count))
-            found[column] = Estimate(value, *ends)
+            found[column] = WithInterval(value, *ends)
     return found
 
 

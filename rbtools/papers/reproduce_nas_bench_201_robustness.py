@@ -209,7 +209,7 @@ def between_corruptions(records: side.Records) -> side.Row:
     # More than a thousand networks hardly change the interval, whose length is then about that of a thousand.
     draws = np.random.default_rng(0).integers(len(rows), size=(40, min(len(rows), 1000)))
     low, high = np.quantile([of(some) for some in draws], [0.025, 0.975])
-    return {"median |tau|": estimates.Estimate(of(np.arange(len(rows))), float(low), float(high))}
+    return {"median |tau|": estimates.WithInterval(of(np.arange(len(rows))), float(low), float(high))}
 
 
 def of_confidence(records: side.Records) -> side.Values:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rbtools.papers import items, packaged
 from rbtools.papers import sidebyside as side
-from rbtools.papers.estimates import Estimate
+from rbtools.papers.estimates import WithInterval
 from rbtools.papers.prbench_scores import ANY_AA, WEIGHTINGS, composite, medians, with_intervals
 from rbtools.papers.printed import fractions
 
@@ -205,7 +205,7 @@ def claims_of(
         for name, row in compared.items():
             for column, half in spread.get(name, {}).items():
                 if half is not None and (value := row[column]) is not None:
-                    row[column] = Estimate(value, value - half, value + half)
+                    row[column] = WithInterval(value, value - half, value + half)
             row.update(with_intervals(row, images, SHARES))
     return [side.tested(words, tests, compared) for words, tests in items.paper("prbench", "full").claims]
 

@@ -90,7 +90,7 @@ def rows(
             section = record["search"]["looked_up"]["table"]
             found.setdefault("best there is", columns_of(paper, section["optima"]))
             means = {
-                metric: estimates.Estimate(one["mean"], *one.get("ci95", [one["mean"]] * 2))
+                metric: estimates.WithInterval(one["mean"], *one.get("ci95", [one["mean"]] * 2))
                 for metric, one in section["metrics"].items()
             }
             found[f"{name} on {label}"] = columns_of(paper, means)

@@ -269,8 +269,8 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     compares columns in the row CVaR. `by -0.1` tolerates that the first is lower by .1. `>=` is also true for
     equal values. `<= 0.02` is true for a value of at most 0.02. Several names are separated by commas, and a
     name may be a pattern with wildcards that matches rows. A number on the left or on the right stands for
-    itself. A difference of values with intervals (`Estimate`) whose own interval contains the limit decides
-    nothing.
+    itself. A difference of values with intervals (`WithInterval`) whose own interval contains the limit
+    decides nothing.
     """
     found: dict[str, list[str]] = {"right": [], "wrong": [], "equal": [], "near": []}
     most, lacking = (-math.inf, ""), 0

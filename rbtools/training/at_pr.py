@@ -135,7 +135,7 @@ class ATPR(Method[Solution]):
     plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
     walk_size: str = param(
         "own",
-        "Step size of a walk: that of the candidate as in PRBench's text, or --plain-step (plain) as in"
+        "Step size of a walk: that of the candidate (own) as in PRBench's text, or --plain-step (plain) as in"
         " its code.",
         choices=("own", "plain"),
         optional=True,

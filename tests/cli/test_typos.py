@@ -152,7 +152,7 @@ MISTAKES = {
         "--eps 0.1 results.jsonl": "Did you mean '--gamma'?",
         "--as mine --gamma 8": "Did you mean 8/255?",
         "--truncate --no-clip": "in place of clipping",
-        "--confidence 95": "0.95 is 95 %. Did you mean 0.95?",
+        "--confidence 95": "Expected a number in [0.5, 1), such as 0.95. Did you mean 0.95?",
         "--confidence 0.3": "Expected a number in [0.5, 1)",
         "--rho 0.1,0 --passes above": "no PR is above 1",
         "--sampling rare --require-decided": "does not support --require-decided.",

@@ -10,7 +10,7 @@ import pytest
 
 from rbtools.papers import figures_of_papers, items, pipes, printed, recipes, reproduce_search, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
-from rbtools.papers.estimates import Estimate
+from rbtools.papers.estimates import WithInterval
 from rbtools.papers.recipes import Setting
 from rbtools.spaces import nasbench201
 from tests.runner import lines
@@ -182,7 +182,7 @@ def test_ranks_under_corruptions_are_compared_pair_by_pair() -> None:
     ]
     value = jung.between_corruptions(records)["median |tau|"]
     # |tau| is 1 of three pairs and (7 - 3) / 10 of three pairs.
-    assert isinstance(value, Estimate) and value == pytest.approx(0.7) and value.low < 0.7 < value.high
+    assert isinstance(value, WithInterval) and value == pytest.approx(0.7) and value.low < 0.7 < value.high
     assert jung.between_corruptions([{"metrics": {"corrupt.fog.3": 0.5}}] * 4) == {}
 
 

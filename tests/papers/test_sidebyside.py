@@ -8,7 +8,7 @@ import pytest
 
 from rbtools.papers import estimates
 from rbtools.papers import sidebyside as side
-from rbtools.papers.estimates import Estimate
+from rbtools.papers.estimates import WithInterval
 
 
 def test_a_site_is_a_side_of_its_own_between_the_printed_values_and_ours() -> None:
@@ -83,10 +83,10 @@ def test_a_claim_compares_rows_in_columns_and_columns_in_rows() -> None:
 def test_a_claim_that_an_interval_leaves_open_is_undecided() -> None:
     rows: side.Rows = {
         "tau": {
-            "a": Estimate(0.5, 0.4, 0.6),
-            "b": Estimate(0.3, 0.1, 0.45),
-            "c": Estimate(0.1, -0.1, 0.3),
-            "d": Estimate(0.4, 0.1, 0.5),
+            "a": WithInterval(0.5, 0.4, 0.6),
+            "b": WithInterval(0.3, 0.1, 0.45),
+            "c": WithInterval(0.1, -0.1, 0.3),
+            "d": WithInterval(0.4, 0.1, 0.5),
         }
     }
 

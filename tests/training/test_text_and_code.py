@@ -28,12 +28,17 @@ def entries_of(command: Tool, *arguments: str) -> dict[str, str]:
 
 
 def named(entry: str, text: str, code: str) -> bool:
-    """Whether the text's value precedes a "(... text", and then the code's value a "(... code"."""
-    parts = re.search(
-        rf"(?<![\w.-]){re.escape(text)} \((?:not in )?(?:the |PRBench's )?text(.*?)\((PRBench's )?code\b",
-        entry,
+    """Whether the help, besides the choices and the default, speaks of the text and of the code of a paper
+    and names the values of both; of a flag, it says which of them sets it."""
+    words = re.sub(r"\[[^]]*\]", "", entry)
+    sources = all(re.search(rf"\b{source}\b", words) for source in ("text", "code"))
+    if {text, code} <= {"on", "off"}:
+        return sources and re.search(r"\b(text|code)\)? does (so|not)\b|\((text|code)\)", words) is not None
+    if "text does not" in words:
+        words += f" {text}"  # then it is the default
+    return sources and all(
+        re.search(rf"(?<![\w.-]){re.escape(value)}(?![\w-]|[.]\d)", words) for value in (text, code)
     )
-    return parts is not None and re.search(rf"(?<![\w.,-]){re.escape(code)}(?![\w.])", parts[1]) is not None
 
 
 def differences(method: str) -> dict[str, tuple[Any, Any]]:
