@@ -153,14 +153,15 @@ def robbench_lemmas(hidden: Sequence[Array], last: Array, pixels: int) -> dict[s
         zetas.append(max(scaled[0] - long - short, long - short - scaled[-1]))
     # Lemma 2 is about matrices with no more columns than rows, such as the last, lemma 9 about all.
     layers = [layer for layer, one in enumerate(matrices) if pixels or one.shape[0] >= one.shape[1]]
-    worst = max(layers, key=lambda layer: float(values[layer][0]))
-    rows, columns = matrices[worst].shape
     zeta = math.sqrt(2 * math.log(2 * len(matrices) / (1 - _SURE)))
     formula = "max_l max(s_max - sqrt(m1) - sqrt(m2), sqrt(m1) - sqrt(m2) - s_min) <= zeta"
     found = {
         "singular": _limited(formula, max(zetas), zeta, {"layers": len(matrices)}),
-        "spectral": _limited("max_l |W_l|_2 <= 3", values[worst][0], 3.0, {"m": rows, "n": columns}),
     }
+    if layers:
+        worst = max(layers, key=lambda layer: float(values[layer][0]))
+        sides = dict(zip("mn", matrices[worst].shape, strict=True))
+        found["spectral"] = _limited("max_l |W_l|_2 <= 3", values[worst][0], 3.0, sides)
     if pixels:
         norm = float(np.linalg.norm(last, axis=1).max())
         found["frobenius"] = _limited("|W_L|_F <= 3 sqrt(p)", norm, 3 * math.sqrt(pixels), {"p": pixels})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -204,12 +205,16 @@ def between_corruptions(records: side.Records) -> side.Row:
 
     def of(some: np.ndarray) -> float:
         tau = correlate.matrix("kendall", names, numbers[some], names, names).value
-        return float(np.nanmedian(np.abs(tau[first, second])))
+        known = np.abs(tau[first, second])
+        return float(np.median(known[~np.isnan(known)])) if not np.isnan(known).all() else math.nan
 
+    value = of(np.arange(len(rows)))
+    if math.isnan(value):
+        return {}
     # More than a thousand networks hardly change the interval, whose length is then about that of a thousand.
     draws = np.random.default_rng(0).integers(len(rows), size=(40, min(len(rows), 1000)))
-    low, high = np.quantile([of(some) for some in draws], [0.025, 0.975])
-    return {"median |tau|": estimates.WithInterval(of(np.arange(len(rows))), float(low), float(high))}
+    low, high = np.nanquantile([*map(of, draws), value], [0.025, 0.975])
+    return {"median |tau|": estimates.WithInterval(value, float(low), float(high))}
 
 
 def of_confidence(records: side.Records) -> side.Values:
