@@ -33,7 +33,8 @@ from tests.papers import test_robustness_dataset_items as of_jung
 Record = dict[str, Any]
 TRACKED = ("theory", "wci")  # their items show the history of trainings
 OPTIONS = ("metric", "rows", "cols", "x", "y", "by", "right")  # options of rb-plot that name metrics
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in TRACKED)) for name in items.NAMES]
+LONG = (*TRACKED, "robustness-dataset")
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in items.NAMES]
 
 
 def commands(name: str, scale: str) -> list[list[str]]:
