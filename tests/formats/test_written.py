@@ -57,9 +57,9 @@ def test_a_card_is_what_the_hubs_own_client_reads() -> None:
 
 
 def test_a_card_names_data_and_weights_and_no_folder() -> None:
-    own = {"class_map": "0123abcd", "indices": "/home/me/my lists/some.txt", "defend": "python:/home/me/d:F"}
+    own = {"class_map": "0123abcd", "indices": "/data/me/my lists/some.txt", "defend": "python:/data/me/d:F"}
     record = model(
-        dataset="imagefolder:/home/me/photos", checkpoint="sha256:ab12", checkpoint_file="/home/me/m"
+        dataset="imagefolder:/data/me/photos", checkpoint="sha256:ab12", checkpoint_file="/data/me/m"
     )
     record["evals"][0] = {**ACC, **own}
     assert convert("hub", "--write page", record).exit_code == 0

@@ -90,8 +90,8 @@ def test_classes_have_names_and_files_no_folders() -> None:
     right = np.array([True, True, False, True, False, False])
     labels = np.array([0, 0, 1, 1, 9, 9])
     known = {**entry("acc", 0.5), "n": 6, "answers": answers.packed(right, "abc")}
-    mean, fog = (entry(f"corrupt.{name}", 0.25, defend="python:/home/me/d:F") for name in ("mean", "fog.1"))
-    made = record(known, mean, fog, checkpoint_file="/home/me/m.pt")
+    mean, fog = (entry(f"corrupt.{name}", 0.25, defend="python:/data/me/d:F") for name in ("mean", "fog.1"))
+    made = record(known, mean, fog, checkpoint_file="/data/me/m.pt")
     text = page([], answers.with_labels(made, "abc", answers.packed_labels(labels)))
     found = re.findall(r'<td>(\d)</td><td class="number">(\d)</td><td class="number">([\d.]+)</td>', text)
     assert found == [("0", "2", "1.0000"), ("1", "2", "0.5000"), ("9", "2", "0.0000")]
