@@ -66,7 +66,7 @@ def test_a_card_names_data_and_weights_and_no_folder() -> None:
     assert convert("hub", "--hub-dataset acme/shapes --write named", record).exit_code == 0
     for folder, name in (("page", "photos"), ("named", "acme/shapes")):
         text = Path(folder, "README.md").read_text()
-        assert "/home" not in text and f"Robustness on {name}, " in text
+        assert "/data" not in text and f"Robustness on {name}, " in text
         assert "Weights: sha256:ab12\n\nClass map: 0123abcd\n" in text
     (acc, _) = ModelCard.load("named/README.md").data.eval_results
     assert (acc.dataset_type, acc.dataset_name) == ("acme/shapes", "acme/shapes")

@@ -95,7 +95,7 @@ def test_classes_have_names_and_files_no_folders() -> None:
     text = page([], answers.with_labels(made, "abc", answers.packed_labels(labels)))
     found = re.findall(r'<td>(\d)</td><td class="number">(\d)</td><td class="number">([\d.]+)</td>', text)
     assert found == [("0", "2", "1.0000"), ("1", "2", "0.5000"), ("9", "2", "0.0000")]
-    assert "/home" not in text
+    assert "/data" not in text
     shown, folded = text.split("<summary>Each corruption")
     assert heading("corrupt.mean") in shown and heading("corrupt.fog.1") in folded
 
