@@ -110,7 +110,7 @@ def evaluate(
         report = SILENT if line is None else Report(progress=line)
         look, first = in_memory.looked_at(network, given, order, place, cache)
         network = randomised.controlled(network, look)
-        examples, results = Examples(given.images, given.labels, order), in_memory.Results()
+        examples, results = Examples(given.images, given.labels, order), in_memory.ResultList()
         where: Any = {"settings": settings, "device": place, "report": report, "store": cache.store}
         for one in task if isinstance(task, list) else [task]:
             asked = in_memory.able(in_memory.task_of(one), network)

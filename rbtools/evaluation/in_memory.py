@@ -290,10 +290,10 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        return Results([self])._repr_html_()
+        return ResultList([self])._repr_html_()
 
 
-class Results(list[Result]):
+class ResultList(list[Result]):
     """The results of several tasks, which a notebook shows as one table."""
 
     def _repr_html_(self) -> str:
