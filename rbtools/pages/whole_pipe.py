@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 _OF_A_RUN = frozenset(("allow_empty", "in_place", "shard", "placeholders"))
 _OF_A_FILE = frozenset(("checkpoint", "arch", "normalize"))
 # The label of a file as `ToolCall.label` writes it; a revision of published weights follows a slash.
-_HASHED = re.compile(r"(?<![^=:,])([^/=:,]+)@([0-9a-f]{8})(?![^=:,])")
+_NAME_WITH_HASH = re.compile(r"(?<![^=:,])([^/=:,]+)@([0-9a-f]{8})(?![^=:,])")
 
 
 class _Stage(NamedTuple):
@@ -52,9 +52,9 @@ def steps_of(record: Record) -> list[str]:
 
 def _without_hashes(word: str, notes: dict[str, None]) -> str:
     """The word with names of files instead of their labels, whose hashes become comments."""
-    for name, digest in _HASHED.findall(word):
+    for name, digest in _NAME_WITH_HASH.findall(word):
         notes[f"# The SHA-256 of {name} begins with {digest}."] = None
-    return _HASHED.sub(r"\1", word)
+    return _NAME_WITH_HASH.sub(r"\1", word)
 
 
 def _words(line: str) -> list[str]:
