@@ -1,8 +1,8 @@
 """Adversarial attacks: pure functions of a model, images, labels and the random numbers of each example.
 
 An attack does not know the device or the seed and does not read or write files. The evaluation projects the
-result of an attack onto the ball again and decides in float32 whether the attack succeeded, so a wrong result
-of an attack cannot count as a success.
+result of an attack onto the ball again and decides in float32 whether the attack succeeded, so an invalid
+result cannot count as a success.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ ATTACKS = Registry(
 
 
 def named(text: str) -> Attack:
-    """The attack with the name that metrics have, such as `spatial.30.3`. Raises RbError for other texts."""
+    """The attack with this name, as in metrics, such as `spatial.30.3`. Raises RbError for other strings."""
     name, _, settings = text.partition(".")
     cls = ATTACKS.load(name)
     match = cls.within.pattern().fullmatch(settings)
     if match is None:
         form = ".".join(name.upper() for name in cls.within.fields_in_names())
-        raise RbError(f"'{text}' lacks the settings of its threat. Write {name}.{form}.")
+        raise RbError(f"'{text}' does not contain the settings of its threat. Write {name}.{form}.")
     values = {field: match[field] for field in cls.within.fields_in_names()}
     attack: Attack = cls(**cls.within.settings(match["word"] or "", values))
     return attack

@@ -80,8 +80,8 @@ class AutoAttack(ReferenceBackend):
         for name in self.named:
             if name not in known:
                 raise RbError(
-                    f"attacks of attack 'aa' names '{name}'.{near(name, known)} With backend {self.backend}"
-                    f" there are: {', '.join(known)}."
+                    f"attacks of attack 'aa' contains '{name}'.{near(name, known)} Attacks with backend"
+                    f" {self.backend}: {', '.join(known)}."
                 )
         named = dict.fromkeys(self.named)
         standard = _standard(self.norm)
@@ -130,7 +130,7 @@ class AutoAttack(ReferenceBackend):
         return [self._part(name, settings) for name, settings in self.plan]
 
     def able(self, answers: str) -> Attack | None:
-        """The attacks that can run, under another name than AutoAttack; if it is only one, this attack."""
+        """The attacks that can run, as an ensemble with its own name, or the only one that can."""
         parts = [part for part in self.parts if part.able(answers) is not None]
         if len(parts) == len(self.parts) or not parts:
             return self if parts else None
@@ -197,8 +197,8 @@ def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
 
 @dataclass(frozen=True)
 class _PartRun:
-    """A stage with the precision and the random numbers of its attack. Only images that the stage breaks are
-    changed."""
+    """A stage that uses the precision and the random numbers of its attack. Only images that the stage breaks
+    are changed."""
 
     part: SequentialAttack
     run: Stage
@@ -212,7 +212,7 @@ class _PartRun:
         return unchanged, broken
 
     def joined(self, others: Sequence[Any]) -> tuple[Stage, int]:
-        """As `Towards.joined`, for runs of the same attack."""
+        """The same as `Towards.joined`, for runs of the same attack."""
         if not isinstance(self.run, Towards):
             return self, 0
         run, count = self.run.joined([other.run for other in others])

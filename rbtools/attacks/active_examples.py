@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _FULL, _PIXELS, _MOST = 128, 32 * 32, 4
 
 STILL_CORRECT, CLEAN = -1, -2
-"""Instead of a stage's number: the example is not broken, or it is misclassified without an attack."""
+"""Values instead of the number of a stage: the example is not broken, or is misclassified when unchanged."""
 
 
 class CheckSchedule(NamedTuple):
@@ -42,7 +42,7 @@ class CheckSchedule(NamedTuple):
 
     @property
     def each_step(self) -> bool:
-        """True if a broken example is dropped at once."""
+        """True if broken examples are dropped at once."""
         return self.every == 1
 
     def due(self, step: int) -> bool:
@@ -50,15 +50,15 @@ class CheckSchedule(NamedTuple):
         return self.each_step or (step >= 0 and (step + 1) % self.every == 0)
 
     def seldom(self, share: int) -> CheckSchedule:
-        """The schedule with a `share`-th of the checks, unless every step is checked."""
+        """A schedule with one of every `share` checks, unless every step is checked."""
         return self if self.each_step else CheckSchedule(share * self.every)
 
     def rounds(self, most: int, unchecked: int) -> range:
-        """The rounds of a loop inside a step: `most`, or as many as are made without any check."""
+        """The number of rounds of a loop inside a step: `most`, or the number of rounds without checks."""
         return range(most if self.each_step else unchecked)
 
     def unconfirmed(self, model: Oracle) -> Oracle | None:
-        """The fast copy alone, if the model itself is asked at the checks only. Otherwise None."""
+        """The fast copy alone, if the model itself is only used in checks. Otherwise None."""
         return None if self.each_step else model.undecided()
 
 
@@ -76,13 +76,13 @@ def may_be_true(mask: Tensor) -> bool:
 
 
 def rows_of(mask: Tensor) -> Tensor | slice:
-    """An index of the rows where a mask (N,) is true. On a GPU, where the host would wait, of all rows."""
+    """An index of the rows where a mask (N,) is true, or of all rows on a GPU, where the host would wait."""
     return mask if check_schedule(mask.device).each_step and not mask.all() else slice(None)
 
 
 def misclassified(among: Tensor, model: Oracle, points: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-    """A mask (N,) of the rows of the mask `among` whose points (N, C, H, W) the model misclassifies. `logits`
-    belong to the points. On a GPU, the model is asked about the other rows, too."""
+    """A mask (N,) of the rows in the mask `among` whose points (N, C, H, W) the model misclassifies. `logits`
+    belong to the points. On a GPU, the model also classifies the other rows."""
     if not check_schedule(among.device).each_step:
         return among & ~model.still_correct(points, labels, logits)
     wrong = among.clone()
@@ -98,7 +98,7 @@ class AttackBatch:
     `images` is float32 (N, C, H, W) in [0, 1], `labels` is int64 (N,), and `draws` holds the random numbers.
     `logits` (N, K) are the logits of the unchanged images, or None without a clean pass. `decides` is the
     model itself, if the search uses a fast copy whose decisions are not checked at once. `unchanged` (N, ...)
-    are the points of the threat that change nothing; without them, the points are images. If several runs
+    are the points of the threat that change nothing. If it is None, the points are images. If several runs
     share the batch, `examples` is the number of examples, and row i belongs to example i modulo this number.
     """
 
@@ -130,10 +130,11 @@ class AttackBatch:
 
     @property
     def room(self) -> int:
-        """The number of runs that may share this batch: up to 128 images of 32x32, or 512 small ones.
+        """The number of runs that may share this batch: up to 128 images of 32x32, or 512 small ones. More
+        would not be faster.
 
-        More would not be faster. The memory batch does not matter, because an attack that is resumed needs
-        the same number. On a GPU, each run has its own batch.
+        The number does not depend on the memory batch, because a resumed attack needs the same number. On a
+        GPU, each run has its own batch.
         """
         smaller = _PIXELS // (self.images.shape[-1] * self.images.shape[-2])
         full = _FULL * min(max(smaller, 1), _MOST)
@@ -147,7 +148,7 @@ class ExampleRows:
     """Base class of dataclasses whose tensors, objectives and random numbers have one row per example."""
 
     def take(self, kept: Tensor) -> Any:
-        """Select some examples, by a mask or by positions, in place."""
+        """Select some examples in place, by a mask or by positions."""
         for name, value in list(vars(self).items()):
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value[kept])
@@ -161,8 +162,8 @@ class ExampleRows:
 
 def size_for(active: int, size: int) -> int | None:
     """The number of examples that remain in a loop, or None if at least half of the `size` examples are
-    active. The number is `size`, halved (rounded up) as often as all active examples still fit, so a loop
-    uses few different tensor shapes."""
+    active. The number is `size`, halved (rounded up) as often as possible so that all active examples fit. A
+    loop thus uses few different tensor shapes."""
     if 2 * active >= size:
         return None
     if not active:
@@ -173,7 +174,7 @@ def size_for(active: int, size: int) -> int | None:
 
 
 class ActiveExamples:
-    """The examples in a loop. The result of a broken example is the first point that fooled the model.
+    """The examples in a loop. The result for a broken example is the first point that fooled the model.
 
     `schedule` replaces the schedule of the batch. `result` (N, ...) initially contains the unchanged points.
     `broken` is bool (N,). `row` contains the indices of the examples in the loop, which on a GPU include
@@ -228,7 +229,7 @@ class ActiveExamples:
         return _kept(rows, kept)
 
     def marks(self) -> tuple[Tensor, Tensor]:
-        """A copy of the marks that `update` writes on a GPU: the mask of broken rows, and their points."""
+        """A copy of what `update` writes on a GPU: the mask of broken rows, and their points."""
         return self._done.clone(), self._first.clone()
 
     def set_marks(self, marks: tuple[Tensor, Tensor]) -> None:
@@ -236,7 +237,7 @@ class ActiveExamples:
         self._first.copy_(marks[1])
 
     def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Returns `result` and `broken`. `points` (M, C, H, W) are the results of unbroken rows."""
+        """Returns `result` and `broken`. `points` (M, C, H, W) are the results for unbroken rows."""
         if not self.schedule.each_step:
             if self.batch.decides is not None:
                 self._decided()
@@ -296,5 +297,5 @@ def uploaded(index: Tensor, device: torch.device) -> Tensor:
 
 
 def wide(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask (N,) shaped to broadcast over (N, C, H, W)."""
+    """Reshape a mask (N,) so that it broadcasts over (N, C, H, W)."""
     return mask.view(-1, *[1] * (like.ndim - 1))

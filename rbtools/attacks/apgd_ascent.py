@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ALPHA = 0.75  # weight of the new step relative to the last move
 RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
 SPARSER = 0.95  # l1: the change is sparser if its number of changed entries falls below this share
-# l1: changed entries of the best point for each entry of the gradient that a step follows
+# l1: the number of changed entries of the best point per entry of the gradient that a step follows
 SPARSITY_RATIO = 1.5
 SHRINK, LEAST_STEP = 1.5, 0.1  # l1: divides the step size; the least step size as a share of eps
 
@@ -40,10 +40,10 @@ def apgd(
     """Run the steps of an attack from a random start. Returns images (N, C, H, W) and a mask (N,) of the
     broken images. `draws` are the numbers of the starts, one for each equal part of the batch.
 
-    An example is broken and dropped as soon as an iterate fools the model. Unbroken examples are returned
-    unchanged, or at their point of largest loss (the last iterate is not considered). In L1, the first steps
-    use balls larger than eps, and points in these balls do not count as a success. The steps in the ball of
-    radius eps start from the projection of the best point.
+    An example is broken and dropped as soon as an iterate fools the model. For unbroken examples, the
+    unchanged image or the point of largest loss is returned (the last iterate is not considered). In L1, the
+    first steps use balls larger than eps, and points in these balls do not count as a success. The steps in
+    the ball of radius eps start from the projection of the best point.
     """
     norm, balls = attack.norm, [(attack.eps, attack.steps)]
     if norm == "l1":
@@ -77,7 +77,7 @@ class Climb(SteppedAttack):
 
     @property
     def length(self) -> int:
-        """The first step is at the start. The last iterate needs no gradient if it is only judged."""
+        """The first step evaluates the start. The last iterate needs no gradient if it is only classified."""
         return self.steps if self.any_counts else self.steps + 1
 
     def begin(self, batch: AttackBatch, restart: int) -> Ascent:
@@ -103,7 +103,7 @@ class Climb(SteppedAttack):
 
 
 def border_start(images: Tensor, draws: Draws, eps: float, norm: str, draw: int) -> Tensor:
-    """A random point on the border of each ball, with the shape of `images` (N, C, H, W), in [0, 1].
+    """Random points on the borders of the balls around `images` (N, C, H, W), in [0, 1].
 
     In linf, the offset is uniform and scaled so that its largest entry is eps. In l2 the offset has length
     eps and a uniform direction. In linf and l2, the point is clipped to the box [0, 1]. In l1, the offset is
@@ -249,8 +249,8 @@ class HalvingAscent(Ascent):
 
 
 def radii(eps: float, count: int) -> list[tuple[float, int]]:
-    """The radius and the number of steps of each ball. The radii 3 eps, 2 eps and eps get 30, 30 and 40 % of
-    the steps. With fewer than four steps, the ball of radius eps gets all."""
+    """The radius and the number of steps for each ball. The radii 3 eps, 2 eps and eps get 30, 30 and 40 % of
+    the steps. If there are fewer than four steps, the ball of radius eps gets all of them."""
     larger = 3 * count // 10
     balls = [(3 * eps, larger), (2 * eps, larger), (eps, count - 2 * larger)]
     return [(radius, number) for radius, number in balls if number]
@@ -268,7 +268,7 @@ def sparse_direction(gradient: Tensor, entries: Tensor) -> Tensor:
 
 @dataclass
 class SparseAscent(Ascent):
-    """Steps in L1 along the largest entries of the gradient. Their number depends on the best point.
+    """Steps in L1 along the largest entries of the gradient. The number of entries depends on the best point.
 
     The step size is adapted after every 4 % of the steps. If an example's best point has become sparser, the
     step size is reset to eps and the run continues from the best point. Otherwise the step size shrinks.

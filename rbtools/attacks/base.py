@@ -36,7 +36,7 @@ _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 
 
 def norm_param(*more: str) -> Any:
-    told = "; sphere is L2 on the points that have the norm of the image, and eps a share of it"
+    told = "; sphere is L2 on the points with the same norm as the image, and eps is a share of this norm"
     text = f"The norm that bounds the perturbation{told if 'sphere' in more else ''}."
     return param("linf", text, choices=("linf", "l2", *more))
 
@@ -58,14 +58,14 @@ def relative_step_param() -> Any:
 def backend_param() -> Any:
     return param(
         "rbtools",
-        "The code to run: that of this package, or AutoAttack's own code (pyautoattack).",
+        "The implementation to run: this package, or AutoAttack's own code (pyautoattack).",
         choices=("rbtools", "pyautoattack"),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackSearch:
-    """The options of every attack. The oracle follows them: an attack does not know the grid of the images
+    """The options of every attack. The oracle applies them, so an attack does not know the grid of the images
     or the samples of a randomised model."""
 
     grid: str = lattice.grid_param()
@@ -73,10 +73,10 @@ class AttackSearch:
 
 
 class Attack(AttackSearch, Registered):
-    """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
+    """Base class of all registered attacks, which are frozen, keyword-only dataclasses with `__call__`.
 
-    `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. An attack in
-    another threat (`within`) has the fields of this threat instead. With `grid` "8bit", callers use
+    `eps` is the radius of the ball in `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. An attack
+    within another threat (`within`) has the fields of this threat instead. With `grid` "8bit", callers use
     `lattice.run` instead of `run` and `lattice.project` for the projection.
     """
 
@@ -92,9 +92,9 @@ class Attack(AttackSearch, Registered):
     for_nearest: ClassVar[Mapping[str, Any]] = {}
     # Settings that may follow from other settings; an entry contains the values in use.
     derived: ClassVar[frozenset[str]] = frozenset({"step_size"})
-    # Whether the attack needs gradients of the model, or its outputs alone.
+    # Whether the attack needs gradients of the model, or only its outputs.
     uses_gradients: ClassVar[bool] = True
-    # Whether the attack needs logits, or the predicted classes alone.
+    # Whether the attack needs logits, or only the predicted classes.
     uses_logits: ClassVar[bool] = True
     # Whether the search computes in float32: it stays near the decision boundary, where a fast copy with
     # rounding errors decides by chance.
@@ -103,16 +103,16 @@ class Attack(AttackSearch, Registered):
     mean_of: ClassVar[str] = "logits"
     # The threat in which the attack searches: the attack has its fields.
     within: ClassVar[type[Threat]] = Ball
-    # The attack in headings; by default, this is its name in capitals.
+    # The name of the attack in headings; the default is its name in capitals.
     words: ClassVar[str] = ""
-    # The norm that the name of the attack says, so that names of metrics leave it out.
+    # The norm that the name of the attack implies, which names of metrics therefore omit.
     implied: ClassVar[str] = ""
     eps: float
     norm: str = "linf"
 
     @property
     def threat(self) -> Threat:
-        """What the attack may do to an image. Raises RbError for a norm that cannot be checked."""
+        """The threat, which limits what the attack may do to an image. Raises RbError for an unknown norm."""
         if self.in_ball and self.eps is None:
             return AnyDistance(norm=self.norm)
         names = [one.name for one in dataclasses.fields(self.within)]  # type: ignore[arg-type]
@@ -130,11 +130,11 @@ class Attack(AttackSearch, Registered):
 
     @property
     def strength(self) -> float:
-        """The distance of a ball (eps), or the setting of another threat that lists and curves vary."""
+        """The radius of a ball (eps), or the setting of another threat that varies in lists and curves."""
         return float(getattr(self, self.within.strength))
 
     def at(self, strength: float) -> Self:
-        """The attack at this strength."""
+        """The same attack with this strength."""
         field = next(one for one in dataclasses.fields(self) if one.name == self.within.strength)
         value: Any = int(strength) if kind_of(field) == "int" and strength == int(strength) else strength
         changed: dict[str, Any] = {field.name: value}
@@ -147,7 +147,7 @@ class Attack(AttackSearch, Registered):
 
     @property
     def threat_suffix(self) -> str:
-        """The word of the threat in the metric's name, which is empty for L-infinity."""
+        """The word for the threat in the metric's name, which is empty for L-infinity."""
         word = self.norm if self.in_ball else self.within.name
         return "" if word in ("linf", self.implied, self.name) else f".{word}"
 
@@ -179,22 +179,22 @@ class Attack(AttackSearch, Registered):
 
     @property
     def most_passes(self) -> int:
-        """The largest number of forward and backward passes for an image, by which times are estimated."""
+        """The largest number of forward and backward passes for an image, which is used to estimate times."""
         runs = max(getattr(self, "restarts", 1), 1) * getattr(self, "targets", 1)
         return self.draws_each * runs * 2 * getattr(self, "steps", 1)
 
     @property
     def parts(self) -> Sequence[Attack]:
-        """The attacks of an ensemble, indexed by the numbers in `broken_by`. Other attacks have no parts."""
+        """The attacks in an ensemble, indexed by the numbers in `broken_by`. Other attacks have no parts."""
         return ()
 
     @property
     def needs(self) -> str:
-        """What the attack needs of the model: "gradients", "logits" or "labels"."""
+        """What the attack needs from the model: "gradients", "logits" or "labels"."""
         return "gradients" if self.uses_gradients else "logits" if self.uses_logits else "labels"
 
     def able(self, answers: str) -> Attack | None:
-        """The attack, or what remains of it, for a model that answers with "logits" or "labels", or "logits
+        """The attack, or the part of it that can run, for a model that returns "logits", "labels" or "logits
         with gradients"."""
         return self if self.needs == "labels" or self.needs in answers else None
 
@@ -206,7 +206,7 @@ class Attack(AttackSearch, Registered):
     def shortened(self, steps: int) -> Self:
         """The attack with this number of steps, for adversarial training. Raises RbError if it has none."""
         if not any(one.name == "steps" for one in dataclasses.fields(self)):
-            raise RbError(f"The attack {self.name} makes no steps, so it is no inner attack of a training.")
+            raise RbError(f"The attack {self.name} has no steps, so it cannot be used for training.")
         changed: dict[str, Any] = {"steps": steps}
         return replace(self, **changed)
 
@@ -219,20 +219,20 @@ class Attack(AttackSearch, Registered):
         return settings
 
     def loss_for(self, classes: int) -> str | None:
-        """The loss that is used for a model with this number of classes."""
+        """The loss to use for a model with this number of classes."""
         return self.loss
 
     def check_step_size(self) -> None:
         """Raise RbError if both step_size and relative_step are given."""
         if getattr(self, "step_size", None) is not None and getattr(self, "relative_step", None) is not None:
             raise RbError(
-                f"Attack '{self.name}' has a step_size and a relative_step. Give one of them: the length of a"
-                " step, or its share of eps."
+                f"Attack '{self.name}' has both step_size and relative_step. Give only one of them: the"
+                " length of a step, or its share of eps."
             )
 
     def check_distance(self) -> None:
-        """Raise RbError for a norm that cannot be checked, for `eot` if the attack cannot average over draws,
-        and for a ball in which the clean image is the only image of the grid."""
+        """Raise RbError for an unknown norm, for `eot` if the attack cannot average over draws, and for a
+        ball in which the clean image is the only image of the grid."""
         if self.eot is not None and not self.over_draws:
             raise RbError(
                 f"The attack {self.name} cannot average gradients over random draws. Leave out eot."
@@ -242,8 +242,8 @@ class Attack(AttackSearch, Registered):
             return
         if self.norm not in (*ORDER, "any", "sphere"):
             raise RbError(
-                f"The attack {self.name} has the norm {self.norm!r}, and its images cannot be checked in this"
-                " norm. Expected linf, l2 or l1, or any for an attack whose images are in no ball."
+                f"The attack {self.name} has the norm {self.norm!r}, in which images cannot be checked."
+                " Expected linf, l2 or l1, or any for an attack whose images are not in a ball."
             )
         if self.norm == "sphere" and self.eps > 2:
             raise RbError(
@@ -253,38 +253,37 @@ class Attack(AttackSearch, Registered):
         lattice.check_distance(self)
 
     def _check_threat(self) -> None:
-        """Raise RbError if the class of the attack or of its threat is not complete."""
+        """Raise RbError if the class of the attack or of its threat is incomplete."""
         own = {one.name: one for one in dataclasses.fields(self)}
         needed = [one.name for one in dataclasses.fields(self.within)]  # type: ignore[arg-type]
         if missing := [name for name in (*needed, self.within.strength) if name not in own]:
             raise RbError(
                 f"The attack {self.name} lacks the field '{missing[0]}' of its threat {self.within.name}."
-                " Give both a field of this name; the strength of a threat is one of its fields."
+                " Define a field of this name in both classes; the strength of a threat is one of its fields."
             )
         undone = ("project", "contains", *(("distances",) if self.minimal else ()))
         for name in undone:
             if getattr(self.within, name) is getattr(Threat, name):
-                raise RbError(f"The threat {self.within.name} has no method {name}. Define it.")
+                raise RbError(f"The threat {self.within.name} has no method {name}. Define this method.")
         for one in dataclasses.fields(AttackSearch):
             if own[one.name].metadata != one.metadata:
                 raise RbError(
-                    f"The attack {self.name} has a field '{one.name}', which is an option of every attack."
-                    " Give it another name."
+                    f"The attack {self.name} has a field '{one.name}', which is already an option of every"
+                    " attack. Rename the field."
                 )
 
     def __call__(self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
 
-        Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). In another
-        threat than a ball, the result are the points (N, ...) of the threat. `model` maps images to logits
-        (N, classes). `draws` holds the random numbers of these N examples
-        (rbtools.rng.draws.Draws).
+        Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). For a threat
+        other than a ball, the result consists of the points (N, ...) of the threat. `model` maps images to
+        logits (N, classes). `draws` holds the random numbers of these N examples (rbtools.rng.draws.Draws).
         """
         raise NotImplementedError
 
     def runner(self, oracle: Oracle) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
-        """The function that searches on this oracle: `run`, or `lattice.run` for 8-bit images and for means
-        over samples."""
+        """The function that runs the search on this oracle: `run`, or `lattice.run` for 8-bit images and for
+        means over samples."""
         means = self.over_draws and (self.draws_each > 1 or oracle.randomised)
         plain = self.grid == "none" and (self.batch_dependent or not means)
         return self.run if plain else functools.partial(lattice.run, self)
@@ -347,7 +346,7 @@ class SequentialAttack(Attack):
     def run(
         self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run the stages one after another on the examples that are still classified correctly."""
+        """Run the stages in turn, each on the examples that are still classified correctly."""
         threat = self.threat
         points = threat.unchanged(images)
         if threat.empty or len(images) == 0:
@@ -382,7 +381,7 @@ class SequentialAttack(Attack):
                 if alone is not None:
                     batch, some = replace(batch, decides=some), alone
 
-                # Of examples that are not broken, the next stage finds other points.
+                # The next stage finds other points for examples that are not broken.
                 found = some.partial.open(some)
                 if found is None:
                     ends, broken = stage(some, batch, more)
@@ -398,7 +397,7 @@ class SequentialAttack(Attack):
         return points, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
-        """The further results of `run`. `by` (N,) is the number of the stage that broke each example."""
+        """The additional results of `run`. `by` (N,) is the number of the stage that broke each example."""
         return {}
 
 

@@ -22,7 +22,7 @@ _TRUNCATED = 4  # standard deviations, as in SciPy's gaussian_filter
 class Blur(Family):
     """Gaussian blur with a standard deviation of at most `sigma` pixels; a point is this deviation.
 
-    The kernel ends at four deviations, and pixels outside the image equal the nearest pixel inside.
+    The kernel is truncated at four deviations, and the edge pixels are repeated outside the image.
     """
 
     name: ClassVar[str] = "blur"
@@ -38,7 +38,7 @@ class Blur(Family):
 
     def transformed(self, points: Tensor, images: Tensor) -> Tensor:
         count = max(len(points), len(images))
-        # A convolution with one group alone would round otherwise.
+        # A convolution with a single group would round differently.
         images = images.expand(max(count, 2) if images.shape[1] == 1 else count, *images.shape[1:])
         reach = int(_TRUNCATED * self.sigma + 0.5)
         places = torch.arange(-reach, reach + 1, device=points.device)
@@ -58,11 +58,11 @@ class Blur(Family):
 class BlurAttack(FamilySearch):
     """Gaussian blur with a standard deviation of at most `sigma` pixels.
 
-    By default, `values` evenly spaced deviations are tried, and the result is exact for these. The kernel
-    ends at four deviations, and pixels outside the image equal the nearest pixel inside.
+    By default, `values` evenly spaced deviations are tried, and the result is exact for these. The kernel is
+    truncated at four deviations, and the edge pixels are repeated outside the image.
 
-    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result are the deviations
-    (N, 1) in pixels.
+    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result contains the
+    deviations (N, 1) in pixels.
     """
 
     name: ClassVar[str] = "blur"
@@ -79,7 +79,7 @@ class BlurAttack(FamilySearch):
 
 @dataclass(frozen=True, kw_only=True)
 class BlurNoise(FamilyNoise):
-    """Gaussian blur with a standard deviation that is uniform from 0 to gamma pixels."""
+    """Gaussian blur with a standard deviation uniform from 0 to gamma pixels."""
 
     name: ClassVar[str] = "blur"
     axis: ClassVar[str] = "largest blur σ [pixels]"

@@ -26,14 +26,14 @@ _TOWARDS = (0.1, 0.25)  # wanted shares of misclassified points nearer to the im
 class Boundary(DecisionAttack):
     """The boundary attack (Brendel et al. 2018, arXiv:1712.04248), L2, untargeted.
 
-    The attack uses predicted classes alone. It starts at a random image and moves along the line to the clean
+    The attack uses only predicted classes. It starts at a random image and moves along the line to the clean
     image until the class changes. Then it makes random steps on the sphere around the clean image. If the
-    point on the sphere is misclassified, the attack asks about a point nearer to the clean image, and moves
-    there if it is misclassified, too. The lengths of both steps follow their rates of success. Only
+    point on the sphere is misclassified, the attack tries a point nearer to the clean image, and moves there
+    if it is also misclassified. The lengths of both steps are adapted to their success rates. Only
     misclassified images within eps count as a success.
 
-    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without a
-    misclassified image within eps are returned unchanged.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images for which
+    no misclassified image within eps was found are returned unchanged.
     """
 
     name: ClassVar[str] = "boundary"
@@ -70,7 +70,7 @@ class Boundary(DecisionAttack):
         return (state.images + change).clamp(0, 1)[:, None]
 
     def learn(self, state: _Walk, points: Tensor, wrong: Tensor) -> None:
-        """`moved` are the images whose point on the sphere, `far`, is misclassified."""
+        """Here `moved` marks the images for which the point on the sphere, `far`, is misclassified."""
         if state.phase != SEARCH:
             super().learn(state, points, wrong)
             return
@@ -94,7 +94,7 @@ class Boundary(DecisionAttack):
 @dataclass
 class _Walk(Decision):
     """The lengths (N,) of the steps `around` and `towards` the clean image, as shares of the distance, and
-    how many steps of each were tried and won since the length changed."""
+    how many steps of each kind were tried, and succeeded, since the length changed."""
 
     around: Tensor = field(init=False)
     towards: Tensor = field(init=False)
@@ -104,7 +104,7 @@ class _Walk(Decision):
     won_towards: Tensor = field(init=False)
 
     def adapt(self, kind: str, made: Tensor, won: Tensor, wanted: tuple[float, float]) -> None:
-        """Count the steps `made` (N,) and those `won` (N,), and change the length at the end of a window."""
+        """Count the steps that were `made` and `won` (N,), and adapt the length at the end of a window."""
         tried = getattr(self, f"tried_{kind}") + made
         wins, length = getattr(self, f"won_{kind}") + (made & won), getattr(self, kind)
         full, share = tried >= _WINDOW, wins / tried.clamp_min(1)
@@ -116,6 +116,6 @@ class _Walk(Decision):
 
 
 def without(vectors: Tensor, units: Tensor) -> Tensor:
-    """The vectors (N, C, H, W) without their parts along the unit vectors (N, C, H, W)."""
+    """Remove from vectors (N, C, H, W) their components along unit vectors (N, C, H, W)."""
     along = (vectors * units).sum(dim=(1, 2, 3), keepdim=True)
     return vectors - along * units

@@ -27,12 +27,12 @@ def _what() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Color(Family):
-    """Changes of one quantity, or of all four, by at most `amount`, as torchvision's ColorJitter makes them.
+    """Changes of one quantity, or of all four, by at most `amount`, as in torchvision's ColorJitter.
 
     A point is (brightness, contrast, saturation, hue), changed in this order: pixels are multiplied by 1 +
     brightness; moved away from the mean grey of the image by 1 + contrast; moved away from their grey by 1 +
-    saturation; and their hue is turned by this share of the circle. Images have one channel, without hue and
-    saturation, or three.
+    saturation; and their hue is turned by this share of the circle. Images have three channels, or one
+    channel without hue and saturation.
     """
 
     name: ClassVar[str] = "color"
@@ -59,9 +59,8 @@ class Color(Family):
         channels = images.shape[1]
         if channels not in (1, 3) or (channels == 1 and self.what in ("hue", "saturation")):
             raise RbError(
-                f"The threat color changes the {self.what} of images with 3 channels, and of images with 1"
-                f" channel only brightness and contrast; these have {channels}. Choose another quantity or"
-                " attack."
+                f"The threat color ({self.what}) needs images with 3 channels, or with 1 channel except for"
+                f" hue and saturation, but these have {channels}. Choose another quantity or attack."
             )
         brightness, contrast, saturation, hue = points.view(-1, 4, 1, 1, 1).unbind(1)
         images = (images * (1 + brightness)).clamp(0, 1)
@@ -75,7 +74,7 @@ class Color(Family):
 
 
 def _grey(images: Tensor) -> Tensor:
-    """The brightness that eyes see: (N, 1, H, W)."""
+    """The perceived brightness (N, 1, H, W)."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, 1)
@@ -84,7 +83,7 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _turned(images: Tensor, hue: Tensor) -> Tensor:
-    """Images (N, 3, H, W) whose hue in HSV is turned by shares of the circle (N, 1, 1) or (1, 1, 1)."""
+    """Turn the hue, in HSV, of images (N, 3, H, W) by shares of the circle (N, 1, 1) or (1, 1, 1)."""
     value, least = images.amax(1), images.amin(1)
     spread = value - least
     red, green, blue = images.unbind(1)
@@ -108,10 +107,10 @@ class ColorAttack(FamilySearch):
     By default, all points of a grid are tried: `values` evenly spaced changes of the quantity, or 5 of each
     quantity with `what="all"`, and the result is exact for these points. With `mode="random"`, the result is
     the worst of `samples` random points, and with "gradient" the attack follows the gradient of the margin.
-    The changes are those of torchvision's ColorJitter. An `amount` of hue is a share of the circle.
+    The changes are the same as in torchvision's ColorJitter. For hue, `amount` is a share of the circle.
 
-    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result are the points
-    (N, 4): brightness, contrast, saturation and hue.
+    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result contains the
+    points (N, 4): brightness, contrast, saturation and hue.
     """
 
     name: ClassVar[str] = "color"

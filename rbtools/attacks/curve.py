@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.oracle import Oracle
 
 # Shares of the steps: _TARGETED for searches towards the _TARGETS likeliest classes, _REFINED for the search
-# around the nearest point so far. The first search gets the rest; in L2, DDN gets the share _DDN of the rest.
+# around the nearest point so far. The first search gets the rest; in L2, DDN gets the share _DDN of this.
 _TARGETED, _TARGETS = 0.5, 4
 _MANY = 150  # with fewer steps there are no targeted searches, because the first search would not converge
 _REFINED = 0.2
@@ -47,7 +47,7 @@ SEARCHES = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class CurveAttack(MinimalNormAttack):
-    """The nearest adversarial example of several searches, with at most `queries` passes for each image.
+    """The nearest adversarial example from several searches, with at most `queries` passes for each image.
 
     The searches run in this order: DDN in L2; FMN in L2, L-infinity and L1; FMN towards each of the four most
     likely other classes; FMN with smaller steps from the nearest example so far, towards the class of this
@@ -108,7 +108,7 @@ class CurveAttack(MinimalNormAttack):
 
 
 def search_named(name: str, norm: str, queries: int) -> Any:
-    """The search `name`, with at most `queries` passes per image. Raises RbError for others."""
+    """The search called `name`, with at most `queries` passes per image. Raises RbError for other names."""
     searches: dict[str, Callable[[], Any]] = {
         "curve": lambda: CurveAttack(norm=norm, queries=queries),
         "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=None),

@@ -1,8 +1,9 @@
-"""What attacks on labels share: the start, bisection, the count of queries and the nearest point so far.
+"""The common parts of attacks on labels: the start, bisection, query counts and the nearest point so far.
 
-A search consists of phases, in each of which all images ask about points of the same kind. An image that has
-reached the aim of a phase waits for the others, or has used its queries, asks nothing. The queries of an
-image therefore depend neither on the other images, nor on how many queries are left.
+A search consists of phases, in each of which the model is queried about the same kind of points for all
+images. Images that have completed a phase wait for the others without queries, as do images that have no
+queries left. The queries of an image therefore depend neither on the other images nor on how many queries are
+left.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def queries_param() -> Any:
 class DecisionAttack(SteppedAttack):
     """Base class of attacks on labels, which search for the nearest misclassified image with at most
     `queries` queries for each image. `run` also returns the distances as "distance" (N,), which are infinite
-    without a misclassified image, and the number of queries as "asked" (N,).
+    if no misclassified image was found, and the number of queries as "asked" (N,).
 
     An attack defines `follow`, and `propose` and `learn` for the phase SEARCH and the phases after it. It may
     also define the other methods.
@@ -54,7 +55,7 @@ class DecisionAttack(SteppedAttack):
     precise: ClassVar[bool] = True
     uses_gradients: ClassVar[bool] = False
     uses_logits: ClassVar[bool] = False
-    # Smaller numbers of queries at which the nearest points are returned, too ("at.500").
+    # Smaller numbers of queries after which the nearest points are also returned ("at.500").
     marks: tuple[int, ...] = ()
     queries: int
     unbroken = "nearest"
@@ -76,7 +77,7 @@ class DecisionAttack(SteppedAttack):
         return self.queries + _SPARE
 
     def marked(self, marks: tuple[int, ...]) -> Self:
-        """The attack that returns its points at these numbers of queries, too."""
+        """A copy of the attack that also returns its points after these numbers of queries."""
         made = copy.copy(self)
         object.__setattr__(made, "marks", marks)  # no field: it does not change the search
         return made
@@ -102,16 +103,16 @@ class DecisionAttack(SteppedAttack):
     # The phases
 
     def limit(self, state: Any) -> int:
-        """The largest number of questions in the phase of the state."""
+        """The largest number of queries in the current phase."""
         return _STARTS if state.phase == START else state.halvings
 
     def wanted(self, state: Any) -> Tensor:
-        """The images that still ask in this phase, bool (N,), if they have queries left."""
+        """A mask (N,) of the images that need further queries in this phase."""
         moved: Tensor = state.moved
         return ~moved if state.phase == START else moved
 
     def propose(self, state: Any) -> Tensor:
-        """The points (N, B, C, H, W) about which this phase asks next."""
+        """The next points (N, B, C, H, W) to query in this phase."""
         if state.phase == START:
             noise: Tensor = state.draws.child("start").uniform(state.images.shape[1:], draw=state.place)
             return noise[:, None]
@@ -119,8 +120,8 @@ class DecisionAttack(SteppedAttack):
         return middle[:, None]
 
     def learn(self, state: Any, points: Tensor, wrong: Tensor) -> None:
-        """Update the state from the points (N, B, C, H, W) of `propose`, of which those are misclassified
-        that are true in `wrong` (N, B)."""
+        """Update the state from the points (N, B, C, H, W) of `propose` and the mask `wrong` (N, B) of the
+        misclassified points."""
         if state.phase == START:
             state.far = torch.where(wide(wrong[:, 0], state.far), points[:, 0], state.far)
             state.moved = state.moved | wrong[:, 0]
@@ -130,13 +131,13 @@ class DecisionAttack(SteppedAttack):
             state.low = torch.where(asked & ~wrong[:, 0], middle, state.low)
 
     def follow(self, state: Any) -> int:
-        """Prepare the phase after the state's phase, and return it. `BISECT` follows the start."""
+        """Prepare the next phase, and return it. `BISECT` follows the start."""
         raise NotImplementedError
 
     # The loop
 
     def fields(self, batch: AttackBatch) -> dict[str, Any]:
-        """The fields of a `Decision` at the start, in which no misclassified image is known."""
+        """The fields of a `Decision` at the start, when no misclassified image is known."""
         images, size = batch.images.contiguous(), batch.images[0].numel()
         first = images.flatten(1)[:, 0]
         none, unreached = torch.zeros_like(first, dtype=torch.bool), torch.full_like(first, torch.inf)
@@ -187,10 +188,10 @@ class Decision(Iterate):
     the distances `length` (N,).
 
     `nearest` (N, C, H, W) are the nearest misclassified images so far, with their distances (N,), and `at`
-    (N, M, C, H, W) those at smaller numbers of queries. `asked` (N,) are the numbers of queries, and `asking`
-    (N, B) are the points in question. `far` (N, C, H, W) are the misclassified ends of a bisection between
-    the shares `low` and `high` (N,) of the way, for the images `moved` (N,). `place` is the number of
-    questions in the phase so far, and `round` the number of rounds of phases.
+    (N, M, C, H, W) are the nearest ones after fewer queries. `asked` (N,) are the numbers of queries, and
+    `asking` (N, B) marks the points to query. `far` (N, C, H, W) are the misclassified ends of a bisection
+    between the shares `low` and `high` (N,) of the way, for the images `moved` (N,). `place` is the number of
+    queries in the phase so far, and `round` is the number of rounds of phases.
     """
 
     draws: Draws
@@ -214,8 +215,8 @@ class Decision(Iterate):
     asks: Tensor = field(init=False)
 
     def wrong(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Whether the model misclassifies these points (N, B, C, H, W): bool (N, B), false for those that are
-        not asked about. On a GPU, where the host would wait, the model is asked about all."""
+        """A mask (N, B) of the points (N, B, C, H, W) that the model misclassifies, false for points that are
+        not queried. On a GPU, all points are queried, because a selection would make the host wait."""
         rows = torch.arange(len(points), device=labels.device).repeat_interleave(points.shape[1])
         chosen = rows_of(self.asking.flatten())
         rows = rows[chosen]
@@ -225,8 +226,8 @@ class Decision(Iterate):
         return torch.zeros_like(chosen).masked_scatter(chosen, wrong).view_as(self.asking)
 
     def note(self, points: Tensor, wrong: Tensor, marks: tuple[int, ...]) -> None:
-        """Keep those of the points (N, C, H, W) that are misclassified (`misclassified`, (N,)) and nearer
-        than the nearest point so far."""
+        """Keep the points (N, C, H, W) that are misclassified (`misclassified`, (N,)) and nearer than the
+        nearest point so far."""
         if not may_be_true(wrong):
             return
         points = self.model.seen(points)
@@ -239,8 +240,8 @@ class Decision(Iterate):
             self.at[:, place] = torch.where(early, points, self.at[:, place])
 
     def between(self, share: Tensor) -> Tensor:
-        """The points at these shares (N,) of the way from the images to the far ends: in L-infinity, the ends
-        are clipped to a ball."""
+        """The points at these shares (N,) of the way from the images to the far ends. In L-infinity, these
+        are the ends clipped to a ball."""
         share, change = wide(share, self.images), self.far - self.images
         if self.norm == "linf":
             reach = share * change.abs().flatten(1).amax(1).view(-1, 1, 1, 1)
@@ -254,7 +255,7 @@ class Decision(Iterate):
         return BISECT
 
     def settle(self) -> None:
-        """Move to the misclassified ends of the bisection."""
+        """Move to the misclassified end of each bisection."""
         ends = self.between(self.high)
         self.points = torch.where(wide(self.moved, ends), ends, self.points)
         self.length = ball.distances(self.points, self.images, self.norm)
@@ -266,9 +267,9 @@ class Decision(Iterate):
 
 
 def directions(draws: Draws, count: int, shape: tuple[int, ...], draw: int, norm: str) -> Tensor:
-    """Random directions (N, count, *shape) of L2 norm 1: uniform ones, or in L-infinity those of uniform
-    points of a cube. Each number is one of 256 quantiles, because eight random bits cost a quarter of the
-    time of 32."""
+    """Random directions (N, count, *shape) of L2 norm 1, which are uniform or, in L-infinity, the directions
+    of uniform points in a cube. Each number is one of 256 quantiles, because eight random bits take a quarter
+    of the time of 32."""
     size = count * math.prod(shape)
     words = draws.bits(-(-size // 4), draw).to(torch.int32)
     levels = (torch.arange(256, device=words.device) + 0.5) / 128 - 1

@@ -1,5 +1,5 @@
-"""The loop of all attacks by steps. In each step, the loop asks the attack for points, asks the model about
-these points, and passes the answers about the unbroken examples to the attack."""
+"""The loop of all step-by-step attacks. In each step, the loop gets points from the attack, evaluates the
+model at these points, and passes the results for the unbroken examples to the attack."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @dataclass
 class Iterate(ExampleRows):
     """The state of a run. `images` (N, C, H, W) in [0, 1] are the unchanged images, `points` are the current
-    points, and `goal` is the loss to maximise. The loop sets `model`. Attacks that need more fields define a
-    subclass."""
+    points, and `goal` is the loss to maximise. The loop sets `model`. Attacks that need further fields define
+    a subclass."""
 
     images: Tensor
     points: Tensor
@@ -35,7 +35,7 @@ class Iterate(ExampleRows):
 
 
 class SteppedAttack(SequentialAttack):
-    """Base class of attacks by steps, which define `begin`, `tell` and, if necessary, the other methods.
+    """Base class of step-by-step attacks, which define `begin`, `tell` and, if necessary, the other methods.
 
     The code of an attack does not depend on the device, the chunks, the fast copy of the model, the samples
     of a randomised model, 8-bit images or earlier stages.
@@ -44,11 +44,11 @@ class SteppedAttack(SequentialAttack):
     steps: int
     restarts: int = 1
     # Whether a GPU may replay the steps (rbtools.attacks.replays). `ask`, `question` and `tell` then depend
-    # on the number of the step only as `prepare` says.
+    # on the step number only through the value of `prepare`.
     replayed: ClassVar[bool] = False
-    # How often a check of the broken examples makes the host wait for a GPU.
+    # How often the host waits for a GPU to check which examples are broken.
     waits: ClassVar[int] = 1
-    # The field of the state with the results of unbroken examples: "points" after the last step, or others.
+    # The field of the state with the results for unbroken examples: "points" after the last step, or another.
     unbroken: str = "points"
 
     @property
@@ -75,30 +75,30 @@ class SteppedAttack(SequentialAttack):
         return Iterate(batch.images, batch.images, self.goal(batch))
 
     def prepare(self, state: Any, step: int, due: bool) -> object:
-        """Prepare a step. Returns None to leave the step out, or else a value: steps with different values
-        are not replays of each other. If `due` is true, the host may wait for a GPU here."""
+        """Prepare a step. Returns None to skip the step, and otherwise a value; only steps with equal values
+        can be replays of each other. If `due` is true, the host may wait for a GPU here."""
         return ()
 
     def ask(self, state: Any, step: int) -> Tensor:
-        """The points (N, C, H, W) about which a step asks the model. Steps are counted from 0."""
+        """The points (N, C, H, W) at which a step evaluates the model. Steps are counted from 0."""
         points: Tensor = state.points
         return points
 
     def question(self, state: Any, everyone: bool) -> Callable[[Tensor, AttackObjective], Any]:
-        """What a step asks the model, as a function of the points and the loss. By default, the gradient (of
-        broken examples only with `everyone`), or the loss alone if the attack uses no gradients."""
+        """What a step evaluates, as a function of the points and the loss. By default, this is the gradient
+        (for broken examples only with `everyone`), or only the loss if the attack uses no gradients."""
         if not self.uses_gradients:
             return state.model.loss  # type: ignore[no-any-return]
         return functools.partial(state.model.loss_and_gradient, everyone=everyone)
 
     def tell(self, state: Any, seen: Any, step: int) -> None:
-        """Update the state from the answer: by default, from the loss (N,) and its gradient (N, C, H, W) at
-        the points of `ask`."""
+        """Update the state from the result, which is by default the loss (N,) and its gradient (N, C, H, W)
+        at the points of `ask`."""
         raise NotImplementedError
 
     def unseen(self, state: Any, more: bool) -> Tensor | None:
-        """The points after the last step that still have to be judged, if any. The caller judges the result
-        of the last run."""
+        """The points after the last step that still have to be classified, if any. The caller classifies the
+        result of the last run."""
         return state.points if more and self.unbroken == "points" else None
 
     def stages(self, classes: int) -> list[Stage]:
@@ -108,8 +108,8 @@ class SteppedAttack(SequentialAttack):
         self, restart: int, model: Oracle, batch: AttackBatch, more: bool, begun: Any = None
     ) -> tuple[Tensor, Tensor]:
         """Make one run. Returns a point for each example, and which points are known to fool the model. A
-        caller that needs the state gives it, as `begin` returns it, and finds it changed if the run drops no
-        examples."""
+        caller that needs the state passes it, as returned by `begin`; it is updated in place if no examples
+        are dropped."""
         state: Any = self.begin(batch, restart) if begun is None else begun
         state.model, active = model, ActiveExamples(batch, batch.schedule.seldom(self.waits))
         everyone = active.everyone or not self.any_counts

@@ -37,8 +37,8 @@ class FAB(ReferenceBackend, SteppedAttack):
 
     The attack searches for the nearest adversarial example. An example is dropped as soon as an adversarial
     example within eps is found. Every step computes the gradients of all classes. The attack `fab-t` computes
-    only one gradient and is therefore suitable for many classes. The first run starts at the image; further
-    runs start at random points. Unbroken examples are returned unchanged.
+    only one gradient and is therefore better suited to many classes. The first run starts at the image;
+    further runs start at random points. Unbroken examples are returned unchanged.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
@@ -79,7 +79,7 @@ class FAB(ReferenceBackend, SteppedAttack):
         return Iterate(batch.images, start, batch.goal(losses.targeted_margin, targets))
 
     def ask(self, state: Iterate, step: int) -> Tensor:
-        """One step onto the boundary that is linearised at the current points."""
+        """Make a step onto the boundary, linearised at the current points."""
         find = _boundary if self.targeted else functools.partial(_nearest_boundary, self.norm)
         value, normal = state.model.in_chunks(len(state.points), functools.partial(find, state))
         state.points = _step(state, value.to(normal), normal, self.norm)
@@ -89,7 +89,7 @@ class FAB(ReferenceBackend, SteppedAttack):
         return functools.partial(self._near, state)
 
     def _near(self, state: Iterate, points: Tensor, goal: AttackObjective) -> Losses:
-        """The model judges the points within eps. The loss is only whether a point is beyond the boundary."""
+        """Classify the points within eps. The loss only shows whether a point is beyond the boundary."""
         logits = state.model.logits(points)
         over = logits.argmax(1) != goal.labels
         near = over & (length(points - state.images, self.norm) <= self.eps)
@@ -149,7 +149,7 @@ class FABT(FAB):
     def towards(
         self, numbers: Sequence[int], model: Oracle, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
-        """The runs from the image towards the classes of these ranks (rbtools.attacks.targets)."""
+        """The runs from the image towards the classes with these ranks (rbtools.attacks.targets)."""
         goal = batch.goal(losses.targeted_margin, losses.targets_of(numbers, batch))
         return self.drive(0, model, batch, more, Iterate(batch.images, batch.images, goal))
 
@@ -200,8 +200,8 @@ def _nearest_boundary(norm: str, state: Iterate, rows: slice) -> tuple[Tensor, T
 
 
 _ROUNDS = 50
-# The rounds on a GPU, where a check of convergence would have to wait. Converged rows do not change; the rest
-# continues in the next step of the attack.
+# The number of iterations on a GPU, where a check for convergence would wait. Converged rows do not change;
+# the others continue in the next step of the attack.
 _ROUNDS_UNCHECKED = 16
 
 
@@ -217,7 +217,7 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     speed is 1 in linf and |normal| in l2. The change of the value is concave and piecewise linear in t.
     Newton's method from t = 0 therefore approaches the solution from below, and needs at most one iteration
     for each linear piece. In l1, coordinates move to the border of the box one after another, in descending
-    order of |normal|. The last of the moving coordinates moves only a part of the distance to the border.
+    order of |normal|. The last coordinate that moves covers only part of the distance to the border.
     """
     slope = normal.abs()
     direction = normal.sign().mul_(-value.sign()[:, None])
@@ -244,7 +244,7 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
 
 
 def _steepest_first(slope: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
-    """The moves (N, d) of smallest L1 norm for which the sum of slope * move is `wanted` (N,)."""
+    """The moves (N, d) with the smallest L1 norm for which the sum of slope * move is `wanted` (N,)."""
     slopes, order = slope.sort(dim=1, descending=True)
     rooms = room.gather(1, order)
     gains = slopes * rooms

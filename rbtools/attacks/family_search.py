@@ -1,4 +1,4 @@
-"""Searches in families of transformations: all points of a grid, random points, or steps along gradients."""
+"""Searches in families of transformations: over all points of a grid, over random points or by gradients."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class FamilySearch(SteppedAttack):
     "random", the result is the worst of `samples` random points. With "gradient", `steps` steps follow the
     sign of the gradient of the margin, from `restarts` random points. The results of "random" and "gradient"
     are upper bounds of the accuracy. In a grid and along gradients, an example is dropped at the first point
-    that fools the model. A grid begins at the points of the largest strength, which fool most models, or with
-    `order="near"` at those of the least. If no point fools the model, and always among random points, the
+    that fools the model. A grid begins with the points of the largest strength, which fool most models, or of
+    the smallest strength with `order="near"`. If no point fools the model, and always for random points, the
     result is the point with the smallest margin.
     """
 
@@ -46,12 +46,12 @@ class FamilySearch(SteppedAttack):
 
     mode: str = param(
         "grid",
-        "Try all points of a grid, or the worst of --samples random points, or follow gradients.",
+        "Try all points of a grid, take the worst of --samples random points, or follow gradients.",
         choices=MODES,
     )
     order: str = param(
         "far",
-        "Try the strongest points of a grid first, which is faster, or the weakest (near).",
+        "Order of the points of a grid: the strongest first, which is faster, or the weakest (near).",
         choices=("far", "near"),
         optional=True,
     )
@@ -69,7 +69,7 @@ class FamilySearch(SteppedAttack):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of values of each number of a point in the grid."""
+        """The number of grid values for each coordinate of a point."""
         raise NotImplementedError
 
     @property
@@ -85,7 +85,7 @@ class FamilySearch(SteppedAttack):
         return self.mode != "random"
 
     def shortened(self, steps: int) -> Self:
-        """The worst of `steps` random points, with which Engstrom et al. train."""
+        """An attack that takes the worst of `steps` random points, as in the training of Engstrom et al."""
         return replace(self, mode="random", samples=steps)
 
     @property

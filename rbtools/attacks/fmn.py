@@ -58,7 +58,7 @@ class FMN(MinimalNormAttack):
         targets: Tensor | None = None,
         start: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """As in the base class, optionally towards the classes `targets` (N,) or from points `start`."""
+        """As in the base class, optionally towards the classes `targets` (N,) or from the points `start`."""
         if start is None:
             radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
         else:

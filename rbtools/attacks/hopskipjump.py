@@ -37,15 +37,15 @@ _AT_ONCE = 1 << 17  # numbers of an image's samples that are asked about in one 
 class HopSkipJump(DecisionAttack):
     """HopSkipJump (Chen, Jordan and Wainwright 2020, arXiv:1904.02144), L2 and L-infinity, untargeted.
 
-    The attack uses predicted classes alone. It starts at a random image and moves along the line to the clean
+    The attack uses only predicted classes. It starts at a random image and moves along the line to the clean
     image until the class changes. In round t, `samples` * sqrt(t) random points near this boundary point show
-    the direction in which more points are misclassified. A jump in this direction, whose length is the
-    distance divided by sqrt(t), and halved until the point is misclassified, is followed by a bisection
-    between the point and the clean image. Only misclassified images within eps count as a success. For 8-bit
-    images, the random points are at least so far from the boundary point that most pixels change.
+    the direction in which more points are misclassified. A jump in this direction has the distance divided by
+    sqrt(t) as its length, which is halved until the point is misclassified. The jump is followed by a
+    bisection between the point and the clean image. Only misclassified images within eps count as a success.
+    For 8-bit images, the random points are far enough from the boundary point that most pixels change.
 
-    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without a
-    misclassified image within eps are returned unchanged.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images for which
+    no misclassified image within eps was found are returned unchanged.
     """
 
     name: ClassVar[str] = "hopskipjump"
@@ -55,13 +55,13 @@ class HopSkipJump(DecisionAttack):
     eps: float | None = 8 / 255  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param()
     queries: int = queries_param()
-    samples: int = param(100, "Number of random points of the first direction.", check="positive")
+    samples: int = param(100, "Number of random points for the first direction.", check="positive")
 
     def begin(self, batch: AttackBatch, restart: int) -> _Jumping:
         return _Jumping(**self.fields(batch))
 
     def at_once(self, state: _Jumping) -> int:
-        """The number of samples of an image in a step, which depends on the size of images alone."""
+        """The number of samples per image in a step, which depends only on the size of the images."""
         return min(max(_AT_ONCE // state.images[0].numel(), 4), self.sampled(state))
 
     def sampled(self, state: _Jumping) -> int:
@@ -127,8 +127,8 @@ class HopSkipJump(DecisionAttack):
 
 @dataclass
 class _Jumping(Decision):
-    """`every` and `beyond` (N, C, H, W) are the sums of the changes of all samples and of the misclassified
-    ones, whose numbers are `count` and `outside` (N,). `direction` (N, C, H, W) is that of the jump."""
+    """`every` and `beyond` (N, C, H, W) are the sums of the changes over all samples and the misclassified
+    ones, which number `count` and `outside` (N,). `direction` (N, C, H, W) is the direction of the jump."""
 
     every: Tensor = field(init=False)
     beyond: Tensor = field(init=False)
@@ -138,7 +138,7 @@ class _Jumping(Decision):
 
     def estimate(self, norm: str) -> Tensor:
         """The mean of the changes, weighted by 1 for misclassified samples and by -1 for others, minus the
-        mean of these weights if they differ. Scaled to L2 norm 1, or its signs in L-infinity."""
+        mean of these weights if they differ. Returns it with L2 norm 1, or its signs in L-infinity."""
         share = wide(self.outside / self.count.clamp_min(1), self.every)
         mixed = self.beyond - share * self.every
         mean = torch.where(share == 0, -self.every, torch.where(share == 1, self.every, mixed))

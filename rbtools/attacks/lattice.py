@@ -45,25 +45,25 @@ def grid_param() -> Any:
 def check_distance(attack: Attack) -> None:
     if attack.grid != "none" and attack.norm == "sphere":
         raise RbError(
-            "With norm sphere, pixels may be outside [0, 1], which no 8-bit image has. Leave out grid."
+            "With norm sphere, pixels may be outside [0, 1], which 8-bit images cannot have. Leave out grid."
         )
     if attack.grid != "none" and attack.in_ball and attack.eps and _in_levels(attack.eps) < 1:
         raise RbError(
-            f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
-            " more, so the clean image is the only one in this ball. Give an eps of 1/255 or more, or no"
-            " grid."
+            f"With grid 8bit, eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8-bit images change by at"
+            " least 1/255, so this ball contains only the clean image. Give an eps of 1/255 or more, or leave"
+            " out grid."
         )
 
 
 def searched(attack: Method) -> Method:
-    """The attack with the eps of its search: in linf with a grid, rounded down to a multiple of 1/255."""
+    """The attack with the eps that its search uses, which in linf with a grid is rounded down to k/255."""
     if attack.grid == "none" or not attack.in_ball or attack.norm != "linf" or attack.eps is None:
         return attack
     return attack.at(math.floor(_in_levels(attack.eps)) / _LEVELS)
 
 
 def _in_levels(eps: float) -> float:
-    """A distance in units of 1/255, raised slightly because `eps * 255` may be just below an integer."""
+    """A distance in units of 1/255, increased slightly because `eps * 255` may be just below an integer."""
     return eps * _LEVELS * (1 + 1e-9)
 
 
@@ -111,8 +111,8 @@ def _run(
     check_distance(attack)
     if len(images) and bool((images * _LEVELS - levels(images)).abs().max() > 1e-3):
         raise RbError(
-            "grid 8bit needs clean images of 8 bits, whose pixels are k/255. These have other values: round"
-            " them first, or give uint8 images."
+            "grid 8bit needs clean 8-bit images, with pixels k/255, but these images have other pixel values."
+            " Round them first, or pass uint8 images."
         )
     oracle.eight_bit, search = True, searched(attack)
     if attack.in_ball and attack.eps is not None:
@@ -139,7 +139,7 @@ def _run(
 
 
 def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
-    """The images of points: projected onto the threat and, if the attack has a grid, onto the 8-bit images.
+    """Project points onto the threat and, if the attack has a grid, onto the 8-bit images.
 
     If the nearest 8-bit image is outside an L2 or L1 ball, the pixels that rounding moved farthest away from
     the clean image are rounded towards it.

@@ -48,13 +48,13 @@ def of_class(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def logit_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logit of the label minus the largest other logit (N,), negative if misclassified."""
+    """The logit of the label minus the largest other logit (N,), which is negative if misclassified."""
     return of_class(logits, labels) - best_other(logits, labels)
 
 
 def targets_of(ranks: Sequence[int], batch: AttackBatch) -> Tensor:
-    """The target of each row of a batch (N,). Each equal part of the batch has a rank, which is the place of
-    its target among the wrong classes in decreasing order of the clean logits."""
+    """The target of each row of a batch (N,). Each of the equal parts of the batch has a rank, which is the
+    position of its target among the wrong classes in decreasing order of the clean logits."""
     assert batch.logits is not None
     targets = ranked_targets(batch.logits, batch.labels)
     rank = torch.tensor(ranks, device=targets.device).repeat_interleave(len(targets) // len(ranks))
@@ -110,6 +110,6 @@ LOSSES: dict[str, Loss] = {
 
 
 def ranked_targets(logits: Tensor, labels: Tensor) -> Tensor:
-    """The wrong classes (N, K - 1) of each example, in decreasing order of their logits."""
+    """The wrong classes (N, K - 1) for each example, in decreasing order of their logits."""
     others = logits.scatter(1, labels[:, None], -torch.inf)
     return others.argsort(dim=1, descending=True, stable=True)[:, :-1]

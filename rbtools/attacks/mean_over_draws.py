@@ -45,7 +45,7 @@ def eot_param() -> Any:
 
 
 class _Best:
-    """For each example, the K points with the largest values: points (K, N, C, H, W), values (K, N)."""
+    """The K points with the largest values for each example: points (K, N, C, H, W), values (K, N)."""
 
     def __init__(self, images: Tensor, count: int) -> None:
         self.points = images.repeat(count, 1, 1, 1, 1)
@@ -91,7 +91,7 @@ class MeanOverDraws(Oracle):
             tensor.copy_(memory[name])
 
     def _changed(self) -> dict[str, Tensor]:
-        """The tensors that passes change in place."""
+        """The tensors that are changed in place by passes."""
         tensors = {"made": self.made, "failed": self.failed, "last": self.last}
         for name, best in (("by_margin", self.by_margin), ("by_rate", self.by_rate)):
             tensors |= {f"{name}.{field}": tensor for field, tensor in vars(best).items()}
@@ -188,7 +188,7 @@ class MeanOverDraws(Oracle):
         return judged
 
     def _judged(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The same as `_new_draws`, for one candidate (M, C, H, W) of some examples."""
+        """The same as `_new_draws`, for a single candidate (M, C, H, W) of some examples."""
         right, margin = [], torch.zeros(len(rows), device=rows.device)
         with torch.no_grad():
             for first in range(0, CHOICE, self.each):

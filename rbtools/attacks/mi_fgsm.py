@@ -62,15 +62,15 @@ class MIFGSM(SteppedAttack):
         1.0, "Weight of the earlier gradients in each step; 0 uses only the newest one.", check="non-negative"
     )
     diversity: float = param(
-        0.0, "Probability to compute a gradient on a reduced copy at a random place.", check="fraction"
+        0.0, "Probability that a gradient is computed on a reduced copy.", check="fraction"
     )
     kernel: int = param(
-        0, "Side in pixels of the Gaussian that smooths gradients. 0 does not smooth.", check="non-negative"
+        0, "Side in pixels of the Gaussian that smooths gradients, or 0 for none.", check="non-negative"
     )
 
     def __post_init__(self) -> None:
         if self.kernel and self.kernel % 2 == 0:
-            raise RbError(f"kernel of attack 'mi-fgsm' is {self.kernel}. Expected an odd side, or 0.")
+            raise RbError(f"kernel of attack 'mi-fgsm' is {self.kernel}. Expected an odd number, or 0.")
         self.check_step_size()
 
     @property
@@ -124,7 +124,7 @@ class MIFGSM(SteppedAttack):
 
 @dataclass
 class _Momentum(Iterate):
-    """The field `direction` (N, C, H, W) is the sum of gradients. `copies` returns `rows` and `columns`."""
+    """`direction` (N, C, H, W) is the sum of the gradients. `copies` computes `rows` and `columns`."""
 
     direction: Tensor
     draws: Draws
@@ -163,8 +163,8 @@ def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
 
 
 def gaussian(size: int, kernel: int) -> Tensor:
-    """The matrix (size, size) that smooths a line of pixels, continued with black pixels, by a Gaussian whose
-    side `kernel` is odd and at least 3."""
+    """The matrix (size, size) that smooths a line of pixels, surrounded by black pixels, with a Gaussian of
+    side `kernel`, which is odd and at least 3."""
     half = kernel // 2
     # `half` is three standard deviations.
     weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 class MinimalNormAttack(SequentialAttack):
     """An attack whose search does not depend on eps. A point counts as a success if its distance is at most
-    eps. `run` also returns the distances as "distance" (N,), infinite without an adversarial example."""
+    eps. `run` also returns the distances as "distance" (N,), which are infinite if none was found."""
 
     random: ClassVar[bool] = False
     minimal: ClassVar[bool] = True
     precise: ClassVar[bool] = True
 
     def search(self, model: Oracle, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off."""
+        """Find the nearest adversarial examples (N, C, H, W) and their distances (N,), without autograd."""
         raise NotImplementedError
 
     def run(
@@ -69,7 +69,7 @@ class MinimalNormAttack(SequentialAttack):
 class Search:
     """The current points (N, C, H, W), their distances `length` (N,) from the images, and whether they are
     adversarial (N,). `nearest` (N, C, H, W) are the nearest adversarial points so far, and `distance` (N,)
-    are their distances (infinite if no point was found). `radius` (N, 1, 1, 1) belongs to the attack."""
+    are their distances (infinite if no point was found). `radius` (N, 1, 1, 1) is used by the attack."""
 
     images: Tensor
     points: Tensor

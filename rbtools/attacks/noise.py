@@ -1,4 +1,4 @@
-"""Noise: the best of several random points in the ball."""
+"""Noise, which returns the best of several random points in the ball."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attacks may ask of the model under attack: logits, gradients, and whether a point fools the model."""
+"""The model under attack, which attacks query for logits, gradients and whether a point fools the model."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Evaluated(NamedTuple):
     gradient: Tensor
 
     def take(self, index: Tensor) -> Evaluated:
-        """If only correctly classified points have losses, `index` is a mask that selects some of them."""
+        """Select some results by `index`, a mask if only correctly classified points have losses."""
         some = index if len(self.loss) == len(self.still_correct) else index[self.still_correct]
         return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
 
 
 class Losses(NamedTuple):
-    """The results without gradients at `points` (N, C, H, W): whether they are classified correctly (N,)."""
+    """Results without gradients at `points` (N, C, H, W), with a mask (N,) of the correct ones."""
 
     points: Tensor
     still_correct: Tensor
@@ -63,9 +63,9 @@ class PassCounts:
     """Counts of an attack, in images: forward and backward passes, and gradients that are zero.
 
     Zero gradients are counted among the `first` gradients. An example whose gradient is zero at the start
-    does not move, which looks like robustness. `watch` is called with the progress: a text, and the number of
-    passes. The text is empty if an earlier process made them. `captures` is false after a capture of passes
-    as a CUDA graph has failed.
+    does not move, which looks like robustness. `watch` is called with the progress, which is a string and the
+    number of passes. The string is empty if an earlier process made them. `captures` is false after capturing
+    passes as a CUDA graph has failed.
     """
 
     first: int = 0
@@ -78,7 +78,7 @@ class PassCounts:
     _zeros: list[Tensor] = field(default_factory=list)  # on the device, because reading makes the host wait
 
     def add(self, forwards: int, backwards: int) -> None:
-        """Negative numbers remove passes that an image made only because of other images in its batch."""
+        """Negative numbers remove passes that were only made because of other images in the batch."""
         self.forwards += forwards
         self.backwards += backwards
         if self.watch is not None:
@@ -86,7 +86,7 @@ class PassCounts:
             self.watch(f"{self.stage}{some}", self.forwards + self.backwards)
 
     def gradient(self, gradient: Tensor) -> None:
-        """The hook of every backward pass."""
+        """A hook that every backward pass calls."""
         self.backwards += len(gradient)
         if self.started < self.first and not (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
             gradient = gradient[: self.first - self.started]
@@ -104,8 +104,8 @@ class Oracle:
     `model` maps images to logits (N, K). `chunk_size` is the number of images to process at once, or None for
     all. If `model` is a fast copy, the exact model is `decides`, and a point counts as misclassified only if
     both models misclassify it. `judge` has a float32 copy, which decides for the exact model unless a point
-    is nearly tied. If `model` is another copy, `least` (N,) is its smallest margin at any point of each
-    example, by which the evaluation recognises the examples whose outcome may be an effect of rounding. With
+    is nearly tied. If `model` is not in float32, `least` (N,) is its smallest margin at any point of each
+    example. The evaluation uses it to find the examples whose outcome may be due to rounding. With
     `eight_bit`, the model receives the nearest 8-bit image of every point.
     """
 
@@ -131,7 +131,7 @@ class Oracle:
     # Parts of a batch, and other views of the same model
 
     def take(self, rows: Tensor | slice) -> Oracle:
-        """The oracle of some examples, by positions or by a mask."""
+        """The oracle for some examples, given by positions or by a mask."""
         if self.least is None or (isinstance(rows, slice) and rows == slice(None)):
             return self
         some = copy.copy(self)
@@ -169,10 +169,10 @@ class Oracle:
         return bool(getattr(self.model, "randomised", False))
 
     def repeat_draws(self) -> None:
-        """Let the next pass repeat the random numbers of the last pass, if the oracle controls them."""
+        """Make the next pass repeat the random numbers of the last pass, if the oracle controls them."""
 
     def memory(self) -> dict[str, Tensor]:
-        """The values that passes change, for `recall`, which sets them again after an interruption."""
+        """The values that passes change. After an interruption, `recall` restores them."""
         passes = self.passes
         counts = [passes.forwards, passes.backwards, passes.started, passes.zero_gradients]
         return {"counts": torch.tensor(counts), **({} if self.least is None else {"least": self.least})}
@@ -189,7 +189,7 @@ class Oracle:
     # Answers
 
     def seen(self, points: Tensor) -> Tensor:
-        """The images that the model receives for these points. Their gradient is passed on to the points."""
+        """The images that the model receives for these points. Gradients are passed back to the points."""
         if not self.eight_bit:
             return points
         images = lattice.nearest(points.detach())
@@ -214,7 +214,7 @@ class Oracle:
             raise
 
     def _refuses_gradients(self, image: Tensor) -> bool:
-        """Whether the model accepts an image (1, C, H, W), but not one that requires a gradient."""
+        """Whether the model accepts an image (1, C, H, W) but rejects it if it requires a gradient."""
         for needed in (False, True):
             try:
                 with torch.set_grad_enabled(needed):
@@ -259,7 +259,7 @@ class Oracle:
         return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
 
     def labels(self, points: Tensor) -> Tensor:
-        """The predicted classes (N,), for attacks that need no more. They count as one pass each."""
+        """The predicted classes (N,), for attacks that need only these. Each counts as one pass."""
         with torch.no_grad():
             return self.exact().logits(points).argmax(1)
 
@@ -280,7 +280,7 @@ class Oracle:
         return correct
 
     def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
-        """The points that the exact model, and not only its fast copy, classifies correctly: bool (N,)."""
+        """A mask (N,) of the points that the exact model classifies correctly, and not only its fast copy."""
         if self.decides is None:
             return self.still_correct(points, labels)
         self.passes.forwards += len(points)
@@ -335,7 +335,7 @@ class Oracle:
             yield slice(start, start + size)
 
     def in_chunks(self, count: int, part: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """The results of `part` for all rows of `count` examples, computed in chunks."""
+        """Compute the results of `part` in chunks, for all rows of `count` examples."""
         results = [part(rows) for rows in self.chunks(count)]
         return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
 
@@ -361,6 +361,6 @@ def oracle_of(model: Any) -> Oracle:
 
 def not_differentiable() -> RbError:
     return RbError(
-        "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
-        " Attacks that use outputs alone apply, such as square and noise."
+        "The model's output has no gradient with respect to the image, so gradient attacks cannot run. Use"
+        " attacks that need only outputs, such as square and noise."
     )

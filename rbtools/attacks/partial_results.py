@@ -1,5 +1,5 @@
-"""Partial results of an attack, from which an interrupted attack continues: the results of its finished
-parts, and the state of the loop that is running. A continued attack finds the same points as a whole one."""
+"""Partial results, from which an interrupted attack continues: the results of its finished parts, and the
+state of the running loop. A continued attack finds the same points as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Remembers(Protocol):
-    """An object whose values a part changes: `memory` returns them, and `recall` sets them again."""
+    """An object with values that a part changes: `memory` returns them, and `recall` restores them."""
 
     def memory(self) -> Tensors: ...
 
@@ -27,16 +27,16 @@ class Remembers(Protocol):
 
 
 class PartialResults:
-    """This base class keeps nothing: every part is computed, and every loop begins at its first step."""
+    """This base class stores nothing, so every part is computed, and every loop begins at its first step."""
 
     def clock(self) -> float:
-        """The time in seconds, which includes the time that earlier processes spent on results in use."""
+        """The time in seconds, including what earlier processes spent on the results that are used."""
         return time.perf_counter()
 
     def open(self, owner: Remembers | None = None) -> Tensors | None:
-        """Begin a part of the work, which may have parts itself. Returns its results if they were kept; the
-        part is then finished, and the values of `owner` are those after the part. Otherwise the caller
-        computes the results and calls `close`."""
+        """Begin a part of the work, which may itself have parts. If its results are stored, the part is
+        finished: they are returned, and `owner` gets its values after the part. Otherwise the caller computes
+        the results and calls `close`."""
         return None
 
     def close(self, found: Tensors) -> Tensors:
@@ -44,17 +44,17 @@ class PartialResults:
         return found
 
     def loop(self) -> Tensors | None:
-        """The state of the loop of the open part, if one was kept. The values of its owner are as then."""
+        """The stored state of the loop of the open part, if any. Also restores the values of its owner."""
         return None
 
     def keep_loop(self, state: Callable[[], Tensors]) -> None:
-        """Keep the state of a loop between two steps, if this is due."""
+        """Store the state of a loop between two steps, if this is due."""
 
 
 def continued(model: Oracle, state: Any, active: ActiveExamples | None = None) -> int:
-    """The number of finished steps of a loop that has just begun. The state is then as after these steps. If
-    the loop drops examples, the state is an `ExampleRows`. If the class of the state is not of this package,
-    the loop begins at the first step, because the state may have fields that are not kept."""
+    """The number of finished steps of a loop that has just begun. The state is set to that after these steps.
+    If the loop drops examples, the state is an `ExampleRows`. If the class of the state is not from this
+    package, the loop begins at the first step, because the state may have fields that are not stored."""
     saved = model.partial.loop() if _is_kept(state) else None
     if saved is None:
         return 0
@@ -69,7 +69,7 @@ def continued(model: Oracle, state: Any, active: ActiveExamples | None = None) -
 
 
 def keep(model: Oracle, state: Any, active: ActiveExamples | None, steps: int) -> None:
-    """Keep the state of a loop after `steps` finished steps, if this is due."""
+    """Store the state of a loop after `steps` finished steps, if this is due."""
     if not _is_kept(state):
         return
 

@@ -1,4 +1,4 @@
-"""Patches: a square of the image is replaced."""
+"""Patches, which replace a square of the image."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _GREY = 0.5  # of the patch that searches the place
 class Patch(Threat):
     """A square with any content, anywhere in the image. A point is an image.
 
-    The square covers about the share `area` of the image. Its side is the nearest whole number of pixels. It
-    is at most the shorter side of the image, and at least one pixel unless `area` is 0.
+    The square covers about the share `area` of the image. Its side is rounded to a whole number of pixels, at
+    most the shorter side of the image, and at least one pixel unless `area` is 0.
     """
 
     name: ClassVar[str] = "patch"
@@ -84,7 +84,7 @@ def squares(corners: Tensor, side: int, images: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchAttack(SteppedAttack):
-    """A square patch with the content and the place that are worst for each image.
+    """A square patch with the worst content and the worst place for each image.
 
     First a grey patch is tried at all places with the given `stride`, as in the rectangular occlusion attack
     (Wu, Tong and Vorobeychik 2020, arXiv:1909.09552). At the place with the largest loss, `steps` steps of
@@ -102,13 +102,13 @@ class PatchAttack(SteppedAttack):
     random: ClassVar[bool] = False
 
     area: float = param(
-        0.05, "Share of the image that the patch covers, at least one pixel.", check="fraction"
+        0.05, "Share of the image that the patch covers (at least one pixel).", check="fraction"
     )
     steps: int = param(50, "Number of gradient steps at the chosen place.", check="non-negative")
     step_size: float = param(0.05, "Step size, for pixels in [0, 1].", check="positive")
     stride: int | None = param(
         None,
-        "Distance in pixels between the places that are tried.  [default: half the side of the patch]",
+        "Distance between the places that are tried, in pixels.  [default: half the side of the patch]",
         check="positive",
     )
 

@@ -25,14 +25,14 @@ class PGD(SteppedAttack):
     """Projected gradient descent on the cross-entropy (Madry et al. 2018, arXiv:1706.06083).
 
     L-infinity steps follow the sign of the gradient. L2 steps follow the normalised gradient. With the norm
-    sphere, they stay on the points that have the norm of the image, in an L2 ball; eps is a share of that
-    norm, and pixels may leave [0, 1] (definition 1 in Wu et al. 2024). A restart
-    attacks only the examples that are not broken yet.
+    sphere, the points keep the norm of the image and stay in an L2 ball; eps is a share of this norm, and
+    pixel values may leave [0, 1] (definition 1 in Wu et al. 2024). A restart attacks only the examples that
+    are not broken yet.
 
     With `iterate="any"`, an example is broken as soon as the start or an iterate fools the model. The first
     point that fools the model is the result, and the example is dropped from the batch. With
-    `iterate="last"`, only the last iterate counts, as in torchattacks, foolbox and the papers, and no example
-    is dropped.
+    `iterate="last"`, only the last iterate counts, as in torchattacks, foolbox and the papers, and no
+    examples are dropped.
 
     With `target`, an example is moved towards a class instead of away from its label. The target is the least
     likely class of the clean image, or the class with the given number. An example whose label is the target
@@ -60,7 +60,7 @@ class PGD(SteppedAttack):
     )
     start: str = param(
         "uniform",
-        "Where to start: at a random point in the ball (uniform), or at the image (zero).",
+        "Starting point: a random point in the ball (uniform), or the image itself (zero).",
         choices=("uniform", "zero"),
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
@@ -74,13 +74,13 @@ class PGD(SteppedAttack):
     def __post_init__(self) -> None:
         if self.restarts > 1 and self.start == "zero":
             raise RbError(
-                f"Attack '{self.name}' has {self.restarts} restarts but starts at the image, so every run"
+                f"Attack '{self.name}' has {self.restarts} restarts but starts at the image, so all runs"
                 " would be the same. Use start 'uniform', or restarts 1."
             )
         self.check_step_size()
         if self.target not in ("none", "least-likely") and not self.target.isdecimal():
             raise RbError(
-                f"target of attack '{self.name}' is '{self.target}'. Expected none, least-likely or a class's"
+                f"target of attack '{self.name}' is '{self.target}'. Expected none, least-likely or a class"
                 " number such as 3."
             )
 
@@ -94,7 +94,7 @@ class PGD(SteppedAttack):
             return self.step_size
         if self.relative_step is not None:
             return self.relative_step * self.eps
-        # Without a cap: with a cap of 2/255, PGD-20 at eps 32/255 was weaker than FGSM (.454 against .418).
+        # There is no cap: with a cap of 2/255, PGD-20 at eps 32/255 was weaker than FGSM (.454 versus .418).
         return 2.5 * self.eps / self.steps
 
     def step_at(self, step: int) -> float:
@@ -135,7 +135,7 @@ class PGD(SteppedAttack):
         target, classes = int(self.target), batch.logits.shape[1]
         if target >= classes:
             raise RbError(
-                f"target of attack '{self.name}' is class {target}; the model has the classes 0 to"
+                f"target of attack '{self.name}' is class {target}, but the model has only the classes 0 to"
                 f" {classes - 1}."
             )
         return batch.goal(losses.targeted_cross_entropy, batch.labels.new_full((len(batch),), target))

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from rbtools.attacks.oracle import Losses
     from rbtools.rng.draws import Draws
 
-# After so many queries of 10,000, the share of pixels that move is divided by so much.
+# From each number of queries (out of 10,000) on, the share of moving pixels is divided by the second number.
 _DIVIDED = ((1, 2), (51, 4), (201, 5), (501, 6), (1001, 8), (2001, 10), (4001, 12), (6001, 15), (8001, 20))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels(Threat):
-    """At most `pixels` pixels with any values (L0); all channels of a pixel count as one. A point is an
-    image."""
+    """At most `pixels` pixels with any values (L0); channels do not count. A point is an image."""
 
     name: ClassVar[str] = "pixels"
     strength: ClassVar[str] = "pixels"
@@ -59,11 +58,11 @@ class Pixels(Threat):
 class SparseRS(SteppedAttack):
     """Sparse-RS (Croce et al. 2022, arXiv:2006.12834), a random search that changes at most `pixels` pixels.
 
-    The attack uses the logits of the model alone. The changed pixels have random corners of the colour cube.
-    In each query some of them move to other places and get new colours, and the change is kept if the margin
-    falls. The share of pixels that move is `alpha` divided by 2 to 20, as the number of queries grows; these
-    numbers are fractions of `queries`. An example is dropped as soon as an image fools the model. The
-    accuracy is an upper bound for the threat.
+    The attack uses only the logits of the model. The colours of changed pixels are random corners of the
+    colour cube. In each query, some of the pixels move to other places and get new colours, and the change is
+    kept if the margin decreases. The share of pixels that move is `alpha`, later divided by 2 to 20; the
+    schedule is scaled to the number of queries. An example is dropped as soon as an image fools the model.
+    The accuracy is an upper bound for the threat.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
@@ -78,7 +77,7 @@ class SparseRS(SteppedAttack):
 
     pixels: int = param(10, "Largest number of changed pixels.", bounds="[0, inf)")
     queries: int = param(10000, "Number of queries of the model.", check="positive")
-    alpha: float = param(0.3, "Share of the changed pixels that move at the beginning.", check="fraction")
+    alpha: float = param(0.3, "Share of the changed pixels that move in the first queries.", check="fraction")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
 
     @property
@@ -123,7 +122,7 @@ class SparseRS(SteppedAttack):
 @dataclass
 class _SparseState(Iterate):
     """`points` are the best images so far, with their margins `best` (N,). `order` (N, H W) are all pixels of
-    each image, the `pixels` changed ones first; `swapped` is the order of the images that are asked about."""
+    each image, with the `pixels` changed ones first; `swapped` is the order in the current query."""
 
     draws: Draws
     pixels: int
@@ -137,7 +136,7 @@ class _SparseState(Iterate):
         return self._with_colours(self.images, self.order[:, : self.pixels], words)
 
     def tried(self, query: int, moved: int) -> Tensor:
-        """The best images after `moved` of the changed pixels have moved to others."""
+        """The best images after `moved` of the changed pixels have moved to other places."""
         count, size = self.pixels, self.order.shape[1]
         moved = min(moved, size - count)
         if moved == 0:  # all pixels are changed: one of them gets a new colour
@@ -153,8 +152,8 @@ class _SparseState(Iterate):
         return self._with_colours(points.view_as(self.images), entered, words[2])
 
     def _with_colours(self, points: Tensor, places: Tensor, words: Tensor) -> Tensor:
-        """The points with random corners of the colour cube at the places (N, M). If there is one place, its
-        colour changes."""
+        """The points with random corners of the colour cube at the places (N, M). A single place gets a
+        different colour."""
         channels, flat = points.shape[1], points.flatten(2)
         at = places[:, None].expand(-1, channels, -1)
         bits = torch.arange(channels, device=places.device)
@@ -169,8 +168,8 @@ class _SparseState(Iterate):
 
 
 def subset(words: Tensor, size: int) -> Tensor:
-    """Different numbers (N, M) below `size`, from random words (N, M) in [0, 2^32), by Floyd's algorithm:
-    every subset is equally likely."""
+    """M different numbers below `size` in each row (N, M), from random words (N, M) in [0, 2^32), by Floyd's
+    algorithm. All subsets are equally likely."""
     chosen: list[Tensor] = []
     for place in range(words.shape[1]):
         last = size - words.shape[1] + place
@@ -187,8 +186,8 @@ class SigmaZero(SteppedAttack):
     Adam follows the gradient of the clipped margin and of a smooth count of the changed pixels, the mean of
     |d|^2 / (|d|^2 + sigma) over the pixels d, in steps of 1 to 0.1. After each step, pixels that changed by
     less than a threshold are restored; the threshold rises while the image fools the model, and falls
-    otherwise. In images of one channel this is the authors' method; with more, it counts pixels where the
-    authors count channels. The accuracy is an upper bound for the threat.
+    otherwise. For images with one channel, this is the authors' method; with more channels, it counts pixels,
+    whereas the authors count each channel. The accuracy is an upper bound for the threat.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
@@ -206,7 +205,7 @@ class SigmaZero(SteppedAttack):
     pixels: int = param(10, "Largest number of changed pixels.", bounds="[0, inf)")
     steps: int = param(1000, "Number of gradient steps.", check="positive")
     sigma: float = param(0.001, "Smoothness of the count of changed pixels.", check="positive")
-    threshold: float = param(0.3, "First threshold of restored pixels.", check="fraction")
+    threshold: float = param(0.3, "Initial threshold below which pixels are restored.", check="fraction")
 
     @property
     def any_counts(self) -> bool:
@@ -249,8 +248,8 @@ def _rate(step: int, steps: int) -> float:
 
 @dataclass
 class _SigmaState(Iterate):
-    """`mean` and `spread` (N, C, H, W) are Adam's means, and `threshold` is (N,). `best_points` have the
-    fewest changed pixels so far, `best` (N,), and are the images if no point fools the model."""
+    """`mean` and `spread` (N, C, H, W) are Adam's moments, and `threshold` is (N,). `best_points` have the
+    fewest changed pixels so far, `best` (N,); they are the images if no point fooled the model."""
 
     mean: Tensor
     spread: Tensor

@@ -1,4 +1,4 @@
-"""Presets: named lists of the attacks and distances that a paper reports."""
+"""Presets, which are named lists of the attacks and distances that a paper reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtools.threats.ball import Ball
 
 @dataclass(frozen=True)
 class PresetAttack:
-    """An attack of a preset, its distances in pixel units or the strengths of another threat, and its
+    """An attack in a preset, with its distances in pixel units (or the strengths of another threat) and the
     parameters that are not defaults."""
 
     attack: str
@@ -22,10 +22,10 @@ class PresetAttack:
 
 
 def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttack, ...]:
-    """The attacks of a preset, at the preset's distances or, in L-infinity, at the distances in `eps`. Raises
-    RbError for an unknown name.
+    """The attacks of a preset, at the preset's distances or, in L-infinity, at the distances in `eps`.
 
-    For a distance in `eps` that all steps of the published step size cannot reach, the default is used.
+    Raises RbError for an unknown name. If a distance in `eps` cannot be reached with the published step size,
+    the default step size is used.
     """
     published: tuple[PresetAttack, ...] = registry.preset("attack-presets", name)
     if eps is None:

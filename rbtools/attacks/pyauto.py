@@ -34,12 +34,12 @@ def run(method: ReferenceBackend, model: Oracle, images: Tensor, labels: Tensor,
 
     AutoAttack's code draws random numbers for the whole batch. The seed depends on the first example, so
     equal batches give equal results. Raises RbError if AutoAttack's code fails. For example, DLR losses need
-    at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes. Its Square and
-    FAB have no means over samples, so RbError is raised if `eot` was chosen for them.
+    at least 3 or 4 classes, and Square in L2 and L1 does not support all image sizes. Its Square and FAB
+    cannot average over samples, so RbError is raised if `eot` was given for them.
     """
     if method.eot is not None and method.name in ("square", "fab", "fab-t"):
         raise RbError(
-            f"AutoAttack's own code of {method.name} cannot average over random draws. Leave out --eot or"
+            f"AutoAttack's own code for {method.name} cannot average over random draws. Leave out --eot or"
             " --backend pyautoattack."
         )
     if len(images) == 0 or method.eps == 0:
@@ -55,14 +55,14 @@ def run(method: ReferenceBackend, model: Oracle, images: Tensor, labels: Tensor,
                 raise  # the model's own error
             size = "x".join(map(str, images.shape[1:]))
             raise RbError(
-                f"AutoAttack's own code fails on images of {size} and {tame.classes} classes in norm"
+                f"AutoAttack's own code failed for images of {size} and {tame.classes} classes in norm"
                 f" {method.norm} ({one_line(str(wrong))}). Leave out --backend pyautoattack."
             ) from wrong
     return perturbed.detach()
 
 
 class TameModel:
-    """Wraps a model in the form that pyautoattack requires.
+    """Wraps a model for pyautoattack.
 
     Logits are a contiguous float32 copy, because Square writes into them. The gradient with respect to the
     images is contiguous. For an empty batch, the model is not called. Logits that do not depend on the images
@@ -91,8 +91,8 @@ class TameModel:
 
 
 def mend_ties(square: Any) -> None:
-    """Let the start of AutoAttack's Square treat a margin of 0 as a success, as its search does. Otherwise
-    the search could get a batch without images, and fail."""
+    """Make the start of AutoAttack's Square treat a margin of 0 as a success, as its search does. Otherwise
+    the search could receive an empty batch and fail."""
     original = square.margin_and_loss
 
     def margin_and_loss(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +103,7 @@ def mend_ties(square: Any) -> None:
 
 
 class _Once(logging.Filter):
-    """Shows a warning once per process, because every batch repeats it, with other numbers."""
+    """Shows a warning once per process, because every batch repeats it with different numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ if not logger.filters:
 
 @contextlib.contextmanager
 def _guarded(model: Oracle) -> Iterator[None]:
-    """A context that restores stdout, random generators, tracing and the model's parameters at its end."""
+    """A context that restores stdout, random generators, tracing and the model's parameters when it ends."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, legacy, tracer = random.getstate(), np.random.get_state(), sys.gettrace()
     network = model if isinstance(model, nn.Module) else model.model

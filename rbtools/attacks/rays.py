@@ -21,14 +21,14 @@ _TOLERANCE = 1e-3  # of a radius in L2
 class RayS(DecisionAttack):
     """RayS (Chen and Gu 2020, arXiv:2006.12792, algorithm 3), L-infinity, untargeted.
 
-    The attack uses predicted classes alone, and needs no start. It searches for the vector of signs along
-    which a misclassified image is nearest. It flips the signs of blocks of values, first of the whole image,
-    then of its halves, and so on. If the image with the flipped signs is misclassified at the smallest
+    The attack uses only predicted classes and needs no start. It searches for the vector of signs in whose
+    direction a misclassified image is nearest. It flips the signs of blocks of values, first of the complete
+    image, then of its halves, and so on. If the image with the flipped signs is misclassified at the smallest
     radius so far, bisection finds the new radius. The search ends with blocks of one value, and then begins
     again with these. Only misclassified images within eps count as a success.
 
-    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without a
-    misclassified image within eps are returned unchanged.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images for which
+    no misclassified image within eps was found are returned unchanged.
     """
 
     name: ClassVar[str] = "rays"
@@ -62,7 +62,7 @@ class RayS(DecisionAttack):
         return (state.images + wide(radius, signs) * signs).clamp(0, 1)[:, None]
 
     def learn(self, state: _Rays, points: Tensor, wrong: Tensor) -> None:
-        """`moved` are the images in a bisection, between `low` and `high`."""
+        """Here `moved` marks the images in a bisection between `low` and `high`."""
         fooled, middle = wrong[:, 0] & state.asking[:, 0], (state.low + state.high) / 2
         state.signs = torch.where(wide(fooled & ~state.moved, points[:, 0]), state.flipped(), state.signs)
         state.high = torch.where(fooled & state.moved, middle, state.high)
@@ -81,8 +81,8 @@ class RayS(DecisionAttack):
 
 @dataclass
 class _Rays(Decision):
-    """`signs` (N, C, H, W) are the best so far, at the radius `high` (N,). Next, the attack flips the signs
-    of the block `block` (N,) of `blocks` (N,)."""
+    """`signs` (N, C, H, W) are the best signs so far, at the radius `high` (N,). Next, the attack flips the
+    signs of the block `block` (N,) out of `blocks` (N,)."""
 
     signs: Tensor = field(init=False)
     blocks: Tensor = field(init=False)

@@ -20,7 +20,7 @@ _APART = 0.5  # largest difference between a replay and a call of the step, as a
 
 
 class _Guard(AbstractContextManager[None]):
-    """Keeps an error in the body of a `with`, instead of raising it."""
+    """A context that keeps an error in its body instead of raising it."""
 
     error: Exception | None = None
 
@@ -139,4 +139,4 @@ class Replays:
                 apart, moved = (tensor - called[name]).norm(), (called[name] - before[name]).norm()
                 same.append(apart <= _APART * moved)  # NaN fails this comparison, too
         if not bool(torch.stack(same).all()):
-            raise ValueError("a replay differs from the step")
+            raise ValueError("the result of a replay differs from that of the step")

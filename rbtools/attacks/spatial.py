@@ -22,7 +22,7 @@ class Spatial(Family):
     """Rotations about the centre by at most `degrees`, followed by translations by at most `pixels`.
 
     A point is (degrees anticlockwise, pixels down, pixels right). Pixels are interpolated bilinearly, and
-    what comes into the image is black (Engstrom et al. 2019, arXiv:1712.02779).
+    areas outside the original image are black (Engstrom et al. 2019, arXiv:1712.02779).
     """
 
     name: ClassVar[str] = "spatial"
@@ -53,13 +53,13 @@ class Spatial(Family):
 class SpatialAttack(FamilySearch):
     """Rotations about the centre and translations (Engstrom et al. 2019, arXiv:1712.02779).
 
-    By default, all points of the paper's grid are tried, `angles=31` times `shifts=5` times 5, and the result
-    is exact for these points. With `mode="random"`, the result is the worst of `samples` random points, and
-    with "gradient" the attack follows the gradient of the margin. The images are interpolated bilinearly, and
-    what comes into an image is black.
+    By default, all points of the paper's grid are tried (`angles=31` times `shifts=5` times 5), and the
+    result is exact for these points. With `mode="random"`, the result is the worst of `samples` random
+    points, and with "gradient" the attack follows the gradient of the margin. The images are interpolated
+    bilinearly, and areas outside the original image are black.
 
-    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result are the points
-    (N, 3): degrees anticlockwise, pixels down and pixels right.
+    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result contains the
+    points (N, 3): degrees anticlockwise, pixels down and pixels right.
     """
 
     name: ClassVar[str] = "spatial"
@@ -82,7 +82,7 @@ class SpatialAttack(FamilySearch):
 @dataclass(frozen=True, kw_only=True)
 class Rotation(FamilyNoise):
     """Rotation about the centre by a uniform angle from -gamma to gamma degrees. Pixels are interpolated
-    bilinearly, and what comes into the image is black."""
+    bilinearly, and areas outside the original image are black."""
 
     name: ClassVar[str] = "rotation"
     axis: ClassVar[str] = "largest rotation [degrees]"
@@ -98,7 +98,7 @@ class Rotation(FamilyNoise):
 @dataclass(frozen=True, kw_only=True)
 class Translation(FamilyNoise):
     """Translation by uniform numbers of pixels from -gamma to gamma, down and to the right. Pixels are
-    interpolated bilinearly, and what comes into the image is black."""
+    interpolated bilinearly, and areas outside the original image are black."""
 
     name: ClassVar[str] = "translation"
     axis: ClassVar[str] = "largest translation [pixels]"

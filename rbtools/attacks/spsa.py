@@ -1,4 +1,4 @@
-"""SPSA, an attack on scores that estimates gradients from differences."""
+"""SPSA, a score-based attack that estimates gradients from differences."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _BETAS, _TINY = (0.9, 0.999), 1e-8
 class SPSA(SteppedAttack):
     """SPSA (Uesato et al. 2018, arXiv:1802.05666), L-infinity and L2, untargeted.
 
-    The attack uses the logits of the model alone. Each step asks about the point itself and about `samples`
-    pairs of points that random signs times `delta` move in opposite directions. The differences of the
-    margin estimate its gradient, which Adam follows; the point is then projected onto the ball. An image
-    whose point is misclassified asks nothing more. The accuracy is an upper bound for the ball.
+    The attack uses only the logits of the model. Each step queries the point itself and `samples` pairs of
+    points that are moved in opposite directions by random signs times `delta`. The differences of the margin
+    estimate its gradient, which Adam follows; the point is then projected onto the ball. An image needs no
+    further queries once its point is misclassified. The accuracy is an upper bound for the ball.
 
     Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,).
     """
@@ -61,7 +61,7 @@ class SPSA(SteppedAttack):
 
     @property
     def length(self) -> int:
-        """Each step asks 2 * samples + 1 questions, but the last one only about the point."""
+        """Each step makes 2 * samples + 1 queries, except the last one, which only queries the point."""
         return max((self.queries - 1) // (2 * self.samples + 1), 0) + 1
 
     def shortened(self, steps: int) -> Self:
@@ -92,8 +92,8 @@ class SPSA(SteppedAttack):
         return (2 * bits - 1).to(state.images).view(-1, self.samples, *state.images.shape[1:])
 
     def question(self, state: _Spsa, everyone: bool) -> Callable[..., tuple[Tensor, Tensor]]:
-        """The margins (N, B) at the points (N, B, C, H, W), and whether the first is correct (N,). Broken
-        images ask nothing."""
+        """The margins (N, B) at the points (N, B, C, H, W), and whether the first point is correct (N,). No
+        queries are made for broken images."""
 
         def asked(points: Tensor, goal: losses.AttackObjective) -> tuple[Tensor, Tensor]:
             rows, count = rows_of(~state.broken), points.shape[1]
@@ -132,7 +132,7 @@ class SPSA(SteppedAttack):
 
 @dataclass
 class _Spsa(Iterate):
-    """`broken` (N,) are the misclassified points, and `mean` and `square` (N, C, H, W) are Adam's means."""
+    """`broken` (N,) marks misclassified points, and `mean` and `square` (N, C, H, W) are Adam's moments."""
 
     draws: Draws
     broken: Tensor

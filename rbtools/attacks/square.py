@@ -1,4 +1,4 @@
-"""Square: random search with squares of pixels, without gradients. In L1 it follows Croce and Hein 2021.
+"""Square, a random search with squares of pixels, without gradients. In L1 it follows Croce and Hein 2021.
 
 A query is skipped if its square changes nothing, or if the same square was rejected since the best image last
 changed. The images advance through their queries independently, which keeps the batches full.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
 
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-"""The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
+"""The queries, out of 10,000, after which the share of pixels in a square is halved (paper, section 4)."""
 _AT_ONCE = 64  # queries whose random words are generated together
 _WORDS = 5  # words per query: row and column of two corners; the channels' signs, with one bit for a rotation
 _BLOCK = 8 * _AT_ONCE  # an image may be at most this many queries ahead of another
@@ -71,8 +71,8 @@ class Square(ReferenceBackend, SteppedAttack):
     p: float = param(0.8, "Fraction of the pixels that the first squares cover.", check="fraction")
     schedule: str = param(
         "fixed",
-        "Schedule that shrinks the squares: after fixed numbers of queries (AutoAttack, Jung et al.) "
-        "or, rescaled, after fractions of --queries (the paper, torchattacks, NAS-RobBench-201).",
+        "Schedule for shrinking the squares: after fixed numbers of queries (AutoAttack, Jung et al.), or"
+        " after fractions of --queries with rescaled (the paper, torchattacks, NAS-RobBench-201).",
         choices=("fixed", "rescaled"),
     )
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
@@ -97,7 +97,7 @@ class Square(ReferenceBackend, SteppedAttack):
 
     @property
     def length(self) -> int:
-        """The first step asks about the start, and each further step makes one query."""
+        """The first step queries the start, and each further step makes one query."""
         return self.queries + 1
 
     def begin(self, batch: AttackBatch, restart: int) -> _SquareState:
@@ -109,8 +109,8 @@ class Square(ReferenceBackend, SteppedAttack):
         return _SquareState(images, start, goal, batch.draws, eps, norm, blocks, first_draw)
 
     def prepare(self, state: _SquareState, step: int, due: bool) -> object:
-        """Begin a new block of queries. If all images have made the queries of their block, its further steps
-        are left out."""
+        """Begin a new block of queries. If all images have finished the queries of their block, its remaining
+        steps are skipped."""
         if not step:
             return ()
         side = self.side(step - 1, *state.images.shape[2:])
@@ -154,10 +154,10 @@ class Square(ReferenceBackend, SteppedAttack):
 
 @dataclass
 class _SquareState(Iterate):
-    """`points` are the best images so far, with their loss (N,). `fooled` (N,) are the examples that were
+    """`points` are the best images so far, with their loss (N,). `fooled` (N,) marks the examples that were
     misclassified before, and `changed` (N,) those that the current squares change.
 
-    `blocks` are the blocks of queries by their first query. For a block of Q queries, `words` (N, Q, 5) are
+    `blocks` maps the first query of each block to the block. For a block of Q queries, `words` (N, Q, 5) are
     the random words, `next` (N,) is the index of the next query, and `going` is false if no image has a query
     left. In linf, if there are few different squares, `numbers` (N, Q) identifies the square of each query,
     and `rejected` (N, squares) marks squares that do not increase the loss of the best image.
@@ -250,14 +250,14 @@ def _words(draws: Draws, first: int, queries: range) -> Tensor:
 
 
 def _of_changed(state: _SquareState, points: Tensor, goal: AttackObjective) -> Losses:
-    """The loss of the images that the squares change. The loss of the others is known."""
+    """The loss of the images that the squares change; the loss of the other images is known."""
     assert state.changed is not None
     loss, correct = state.loss.clone(), torch.ones_like(state.changed)
     if may_be_true(state.changed):
         rows = rows_of(state.changed)
         _, correct[rows], loss[rows] = state.model.take(rows).loss(points[rows], goal.take(rows))
         loss = torch.where(state.changed, loss, state.loss)
-        # If only the fast copy was fooled before, and not the model, the loss must continue to rise.
+        # If only the fast copy was fooled before, and not the model, the loss must rise further.
         correct |= ~state.changed | (state.fooled & (loss <= state.loss))  # does not apply to NaN
     return Losses(points, correct, loss)
 

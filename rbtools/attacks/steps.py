@@ -1,4 +1,4 @@
-"""Parts of gradient attacks and of adversarial training: gradient and step.
+"""Building blocks of gradient attacks and of adversarial training: gradients and steps.
 
 All functions compute each example separately, so no result depends on the batching.
 """
@@ -49,8 +49,8 @@ def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[
 
 
 def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm: str) -> Tensor:
-    """Move by `step_size` (a number, or (N, 1, 1, 1)) in the direction of steepest ascent in `norm`. A point
-    whose gradient is 0 does not move."""
+    """Move by `step_size` (a number, or (N, 1, 1, 1)) in the direction of steepest ascent in `norm`. Points
+    with a gradient of 0 do not move."""
     if norm == "linf":
         return perturbed + step_size * gradient.sign()
     return perturbed + step_size * unit(gradient)

@@ -28,15 +28,15 @@ _TOLERANCE = 0.01  # of the cosine of an angle
 class SurFree(DecisionAttack):
     """SurFree (Maho, Furon and Le Merrer 2021, arXiv:2011.12807), L2, untargeted.
 
-    The attack uses predicted classes alone. It starts at a random image and moves along the line to the clean
-    image until the class changes. Then it chooses random directions of low frequencies, which are orthogonal
-    to the last `kept` ones, and asks about points of the circle through the boundary point and the clean
-    image in this direction, at angles of both signs from the largest to the smallest. From the first
-    misclassified point, the angle grows while the point stays misclassified, and bisection ends the step.
-    Only misclassified images within eps count as a success.
+    The attack uses only predicted classes. It starts at a random image and moves along the line to the clean
+    image until the class changes. Then it chooses random low-frequency directions, each orthogonal to the
+    last `kept` ones. For each direction, it queries points on the circle through the boundary point and the
+    clean image, at angles of both signs, from the largest to the smallest. From the first misclassified
+    point, the angle grows while the point stays misclassified, and a bisection ends the step. Only
+    misclassified images within eps count as a success.
 
-    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images without a
-    misclassified image within eps are returned unchanged.
+    Shape: images and result are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). Images for which
+    no misclassified image within eps was found are returned unchanged.
     """
 
     name: ClassVar[str] = "surfree"
@@ -47,7 +47,7 @@ class SurFree(DecisionAttack):
     eps: float | None = 0.5  # type: ignore[assignment]  # None: any distance
     queries: int = queries_param()
     frequencies: float = param(
-        0.5, "Random directions consist of this share of the frequencies along each side.", check="fraction"
+        0.5, "Share of the frequencies along each side that random directions use.", check="fraction"
     )
     kept: int = param(100, "Number of earlier directions to which a new one is orthogonal.", check="positive")
 
@@ -90,11 +90,11 @@ class SurFree(DecisionAttack):
 
 @dataclass
 class _Turning(Decision):
-    """`side` (N, C, H, W) is the direction in use, `directions` (N,) is its number, and `earlier` (N, K, C,
+    """`side` (N, C, H, W) is the current direction, `directions` (N,) is its number, and `earlier` (N, K, C,
     H, W) are the directions before it. `turn` (N,) is the number of the next angle in it, up to `widest`
-    (N,); afterwards `low` (N,) is the largest misclassified angle, with the sign `sign` (N,), and `high` (N,)
-    the smallest other one above it, or 0 if none is known. `waves` are the numbers of frequencies of a
-    direction."""
+    (N,). Afterwards, `low` (N,) is the largest misclassified angle, with the sign `sign` (N,), and `high`
+    (N,) is the smallest larger angle that is not misclassified, or 0 if none is known. `waves` are the
+    numbers of frequencies of a direction."""
 
     waves: list[int] = field(init=False)
     earlier: Tensor = field(init=False)
@@ -124,7 +124,7 @@ class _Turning(Decision):
         self.directions = self.directions + new
 
     def angle(self) -> Tensor:
-        """The angles (N,) about which the search asks next."""
+        """The angles (N,) that the search queries next."""
         number = self.turn // 2
         tried = self.widest * (1 - number / _ANGLES) * (1 - 2 * (self.turn % 2))
         grown = torch.where(self.high > 0, (self.low + self.high) / 2, self.low + self.widest / _ANGLES)

@@ -1,7 +1,7 @@
 """Runs of a targeted attack towards several classes, as rows of one batch.
 
-When few examples are left, a batch of them costs nearly as much as a full one. The runs towards the classes
-after the first are independent of each other, so several of them share a batch.
+When few examples are left, a batch of them costs nearly as much as a full batch. The runs towards the second
+and later classes are independent of each other, so several of them can share a batch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Towards:
     """The runs of `attack` with these numbers, each of which stands for a target and a start.
 
     The attack has a method `towards(numbers, model, batch, more)`, whose batch contains the examples once for
-    each number, and a method `rank(number)`, the place of the target in the order of the clean logits. The
-    result for an example is that of the first run that breaks it, as if the runs were made in turn.
+    each number, and a method `rank(number)`, the position of the target in the order of the clean logits. The
+    result for an example comes from the first run that breaks it, as if the runs were made one after another.
     """
 
     attack: Any
@@ -48,8 +48,8 @@ class Towards:
         return found
 
     def joined(self, others: Sequence[Stage]) -> tuple[Stage, int]:
-        """This run with those of the next stages that share its batch, and the number of these stages. A run
-        towards the first class is alone, because it breaks most examples that are not robust."""
+        """This run, joined with the next stages that share its batch, and the number of these stages. A run
+        towards the first class is not joined, because it breaks most examples that are not robust."""
         numbers, rank = [*self.numbers], self.attack.rank
         for other in others if rank(numbers[0]) else ():
             if not (isinstance(other, Towards) and other.attack == self.attack and rank(other.numbers[0])):

@@ -1,7 +1,7 @@
 """Decisions by a float32 copy of a model, which leaves nearly tied images to the model itself.
 
-A copy with folded BatchNorm and another memory format computes the same function with other roundings, which
-are near 1e-6 of the largest logits. They can change a decision only if the two largest logits are that close.
+A copy with folded BatchNorm and another memory format computes the same function with other rounding errors,
+about 1e-6 of the largest logits. They can change a decision only if the two largest logits are that close.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _AGREES = TIE / 16
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """A float32 `copy` of a model. `largest` is the largest absolute logit of some images: the roundings of
-    an image whose logits are all near 0 are not smaller than those of the others."""
+    """A float32 `copy` of a model that decides for it. `largest` is the largest absolute logit of some
+    images, because the rounding errors do not become smaller for images whose logits are all near 0."""
 
     copy: Model
     largest: float
 
     @classmethod
     def of(cls, copy: Model, logits: Tensor) -> Judge:
-        """The judge of a model that has these logits (N, K) for some images."""
+        """Create the judge from a copy and the logits (N, K) of some images."""
         return cls(copy, float(logits.abs().max()))
 
     def tied(self, logits: Tensor) -> Tensor:
@@ -42,11 +42,11 @@ class Judge:
         return ~(first - second > TIE * self._scale(logits))  # true for NaN, too
 
     def agrees(self, logits: Tensor, copies: Tensor) -> bool:
-        """Whether the logits (N, K) of the copy differ from those of the model by little beside a tie."""
+        """Whether the logits (N, K) of the copy and of the model differ by much less than in a near tie."""
         return bool(((logits - copies).abs().amax(1) <= _AGREES * self._scale(logits)).all())
 
     def logits(self, model: Model, images: Tensor) -> Tensor:
-        """The logits (N, K) of the copy or, for nearly tied images (N, C, H, W), of the model, in float32."""
+        """Float32 logits (N, K) of the copy or, for nearly tied images (N, C, H, W), of the model."""
         logits = self.copy(images).float()
         tied = self.tied(logits)
         if tied.any():

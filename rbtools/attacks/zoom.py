@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Zoom(Family):
     """Magnification by factors from 1 - `share` to 1 + `share`; a point is the factor minus 1. Pixels are
-    interpolated bilinearly, and what comes into the image is black."""
+    interpolated bilinearly, and areas outside the original image are black."""
 
     name: ClassVar[str] = "zoom"
     strength: ClassVar[str] = "share"
@@ -42,10 +42,10 @@ class ZoomAttack(FamilySearch):
     """Magnification by factors from 1 - `share` to 1 + `share` about the centre.
 
     By default, `values` evenly spaced factors are tried, and the result is exact for these. Pixels are
-    interpolated bilinearly, and what comes into the image is black.
+    interpolated bilinearly, and areas outside the original image are black.
 
-    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result are the factors
-    minus 1 (N, 1).
+    Shape: images are float32 (N, C, H, W) in [0, 1], and labels are int64 (N,). The result contains the
+    factors minus 1 (N, 1).
     """
 
     name: ClassVar[str] = "zoom"
@@ -67,7 +67,7 @@ class ZoomAttack(FamilySearch):
 class Affine(Family):
     """Affine maps: the four numbers of the matrix change by at most `amount`, and the centre moves by at most
     this share of half a side. A point is (xx, xy, yx, yy, right, down) as shares. Pixels are interpolated
-    bilinearly, and what comes into the image is black."""
+    bilinearly, and areas outside the original image are black."""
 
     name: ClassVar[str] = "affine"
     strength: ClassVar[str] = "amount"
@@ -85,7 +85,7 @@ class Affine(Family):
 @dataclass(frozen=True, kw_only=True)
 class AffineNoise(FamilyNoise):
     """Random affine maps: the four numbers of the matrix change, and the centre moves by shares of half a
-    side, uniformly from -gamma to gamma. Pixels are interpolated bilinearly; what comes in is black."""
+    side, uniformly from -gamma to gamma. Pixels are interpolated bilinearly; areas outside are black."""
 
     name: ClassVar[str] = "affine"
     axis: ClassVar[str] = "largest change of the affine map"

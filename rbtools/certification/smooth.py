@@ -20,30 +20,30 @@ class Smooth(Registered):
     """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates by sampling.
 
     The certificates are not for the network itself, which attacks evaluate, but for the smoothed classifier.
-    The smoothed classifier returns the network's most frequent class under Gaussian noise of standard
-    deviation --sigma, or abstains. For the best results, train the network on this noise: rb-train --method
-    corruption --noise gaussian --sigma 0.25. For each image, some noisy copies select the class, and other
-    copies bound the probability of this class. A certificate is wrong with probability at most --alpha. The
-    network classifies the copies in float32. The certificate does not cover rounding errors in the noise and
-    the network.
+    This classifier returns the network's most frequent class under Gaussian noise with the standard deviation
+    --sigma, or abstains. The best results are obtained if the network is trained on this noise: rb-train
+    --method corruption --noise gaussian --sigma 0.25. For each image, some noisy copies select the class, and
+    further copies bound the probability of this class. A certificate is wrong with probability at most
+    --alpha. The network classifies the copies in float32. The certificate does not cover rounding errors in
+    the noise and the network.
 
     With --adaptive, sampling of an image stops as soon as all distances in --eps are decided. With
-    --adaptive, --alpha is the error probability of all certificates of an image together. Adaptive sampling
-    does not certify a few images near a limit that all copies would certify.
+    --adaptive, --alpha is the error probability of all certificates of an image together. A few images close
+    to a limit are then not certified, although they would be with all copies.
     """
 
     name: ClassVar[str] = "smooth"
     version: ClassVar[int] = 1
     norm: ClassVar[str] = "l2"
     default_eps: ClassVar[str] = "0,0.25,0.5,0.75,1"
-    # The names of the streams of random numbers.
+    # The names of the random number streams.
     SELECT: ClassVar[str] = "smooth.select"
     ESTIMATE: ClassVar[str] = "smooth.estimate"
 
     sigma: float = param(0.25, "Standard deviation of the noise, for pixels in [0, 1].", check="positive")
-    alpha: float = param(0.001, "Error probability of the certificates of an image.", check="positive")
+    alpha: float = param(0.001, "Error probability of an image's certificates.", check="positive")
     samples: int = param(
-        100_000, "Noisy copies of each image (the maximum with --adaptive).", bounds=f"[1, {1 << 23}]"
+        100_000, "Number of noisy copies per image (with --adaptive, the maximum).", bounds=f"[1, {1 << 23}]"
     )
     select: int = param(100, "Number of additional noisy copies that select the class.", check="positive")
     adaptive: bool = param(
@@ -84,7 +84,7 @@ class Smooth(Registered):
         """
         check_input.check_model(model)
         if not len(images):
-            raise RbError("No images were given. Expected 1 or more.")
+            raise RbError("No images were given. Expected at least one.")
         if batch is not None and batch < 1:
             raise RbError(f"batch is {batch}. Expected 1 or more.")
         model, images, labels = check_input.checked(model, images, labels)
@@ -97,7 +97,7 @@ class Smooth(Registered):
             return finite_logits(model, noisy, smoothed_counts.part_size(len(noisy), size))
 
         radii = []
-        # A block of copies of each image is in memory at once.
+        # At any time, one block of copies of each image is in memory.
         for part in torch.arange(len(images)).split(max(2 * size // smoothing.BLOCK, 1)):
             select, estimate = (stream.take(part) for stream in draws)
             some = smoothed_counts.SmoothedExamples(
@@ -112,7 +112,7 @@ class Smooth(Registered):
             return [float(text) for text in self.default_eps.split(",")]
         if not self.adaptive:
             raise RbError(
-                "eps is a list of distances for adaptive. Leave it out, and compare the radii with it."
+                "Only adaptive sampling takes eps. Leave it out, and compare the radii with your distances."
             )
         distances = [float(distance) for distance in eps]
         if not distances or not all(0 <= distance < float("inf") for distance in distances):
@@ -120,7 +120,7 @@ class Smooth(Registered):
         return distances
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
-        """The radii to decide: 0 (the selected class has a probability above 1/2), then those above 0."""
+        """The radii to decide: 0 (whether the class has a probability above 1/2), then those above 0."""
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:
@@ -139,7 +139,7 @@ def finite_logits(model: Callable[[Tensor], Tensor], images: Tensor, batch: int)
         logits = torch.cat([model(part).float() for part in images.split(batch)])
     if logits.dim() != 2 or len(logits) != len(images):
         raise RbError(
-            f"The model gives {tuple(logits.shape)} for {len(images)} images. Expected logits (N, classes)."
+            f"The output for {len(images)} images has the shape {tuple(logits.shape)}. Expected (N, classes)."
         )
     if not torch.isfinite(logits).all():
         raise RbError(

@@ -1,5 +1,5 @@
-"""Counts the classes that a network predicts for the noisy copies of randomised smoothing. Each image has its
-own random numbers, so counts depend neither on other images nor on the number of workers."""
+"""Counts the classes that a network predicts for the noisy copies in randomised smoothing. Each image has its
+own random numbers, so the counts depend neither on other images nor on the number of workers."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def _classes(
 
 
 def part_size(images: int, most: int) -> int:
-    """The size of equal parts of `images`, at most `most`; kernels round small batches differently."""
+    """The size of equal parts of `images`, at most `most`. (Kernels round small batches differently.)"""
     return math.ceil(images / math.ceil(images / most))

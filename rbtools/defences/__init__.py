@@ -1,4 +1,4 @@
-"""Defences in front of a network: transformations of the images, with a gradient that attacks can use."""
+"""Defences in front of a network: transformations of the images, with a gradient for attacks."""
 
 from __future__ import annotations
 

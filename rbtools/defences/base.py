@@ -15,9 +15,9 @@ Backward = Literal["own", "identity", "stand-in", "none"]
 class Defence(Registered):
     """A stage, which is a transformation of images.
 
-    `backward` selects the gradient of the stage in attacks. `own` differentiates the operations of the stage,
-    `identity` uses the gradient of the identity function (BPDA, Athalye et al., ICML 2018), and `stand-in`
-    uses the gradient of the function `stand_in`. In the forward pass, the output is always that of the stage
+    `backward` selects the gradient that attacks use for the stage. `own` differentiates the operations of the
+    stage, `identity` uses the gradient of the identity function (BPDA, Athalye et al., ICML 2018), and
+    `stand-in` uses the gradient of the function `stand_in`. The forward pass always computes the stage
     itself. A random stage draws its random numbers with torch, with one row per image.
 
     Shape: images are float32 (N, C, H, W) in [0, 1], and the result is float32 (N, C, H', W') in [0, 1].

@@ -13,7 +13,7 @@ from rbtools.defences.base import Backward, Defence
 
 
 class Defended(nn.Module):
-    """A network behind stages. `Defended` maps images (N, C, H, W) in [0, 1] to logits (N, K).
+    """A network behind defence stages. It maps images (N, C, H, W) in [0, 1] to logits (N, K).
 
     `model` accepts images in [0, 1], so its first layer is the normalisation. `backward`, unless it is None,
     replaces the attribute `backward` of every stage. `none` makes the gradient zero. The other values
@@ -74,5 +74,5 @@ def _with_gradient_of(stand_in: Tensor, value: Tensor) -> Tensor:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The network behind the stages of a model. A model without stages is returned unchanged."""
+    """The network of a model, without its stages. A model without stages is returned unchanged."""
     return next((module.model for module in model.modules() if isinstance(module, Defended)), model)

@@ -28,18 +28,18 @@ _CHROMINANCE = (
     (47, 66, 99, 99, 99, 99, 99, 99),
     *((99,) * 8,) * 4,
 )
-# From red, green and blue to luminance and two differences (JFIF).
+# The matrix from red, green and blue to luminance and two colour differences (JFIF).
 _COLOURS = ((0.299, 0.587, 0.114), (-0.168736, -0.331264, 0.5), (0.5, -0.418688, -0.081312))
 _SIDE = 8  # side of a block
 
 
 @dataclass(frozen=True, kw_only=True)
 class Jpeg(Defence):
-    """Images are compressed as JPEG by Pillow, from 8-bit grey levels (Guo et al., Countering adversarial
+    """Images are rounded to 8 bits and compressed as JPEG by Pillow (Guo et al., Countering adversarial
     images using input transformations, ICLR 2018, with quality 75). If an image does not have three channels,
     each channel is compressed separately.
 
-    The gradient is that of a stand-in, in which round(x) + (x - round(x))^3 replaces rounding (Shin and Song,
+    The gradient is computed with round(x) + (x - round(x))^3 instead of rounding (Shin and Song,
     JPEG-resistant adversarial images, 2017).
     """
 

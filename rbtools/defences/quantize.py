@@ -1,4 +1,4 @@
-"""Quantisation: images have fewer grey levels."""
+"""Quantisation, which reduces the number of grey levels."""
 
 from __future__ import annotations
 

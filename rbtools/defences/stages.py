@@ -1,4 +1,4 @@
-"""The stages of a run, in the notation of --defend: `jpeg:75,quantize:4`."""
+"""The defence stages of a run, in the notation of --defend, such as `jpeg:75,quantize:4`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Stages:
 
 
 def parse(text: str, *, allow_code: bool = False) -> tuple[Defence, ...]:
-    """Parse a list of stages, each NAME, or NAME:VALUE with a value for its first option. Raises RbError for
-    an unknown name, for a value out of range, and for python:MODULE:CLASS without `allow_code`."""
+    """Parse a list of stages, each written as NAME or, with a value for its first option, NAME:VALUE. Raises
+    RbError for an unknown name, a value out of range, and python:MODULE:CLASS without `allow_code`."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise RbError("--defend is empty. Expected a list such as jpeg:75 or jpeg:75,quantize:4.")
@@ -67,7 +67,7 @@ def _stage(text: str, allow_code: bool) -> Defence:
     cls = DEFENCES.load(name)
     fields = registry.options(cls)
     if values and not fields:
-        raise RbError(f"--defend {text}: the defence {name} takes no value, found '{values[0]}'.")
+        raise RbError(f"--defend {text} has a value, but the defence {name} takes none. Leave it out.")
     options = {}
     if values:
         label, kind = registry.public_name(fields[0]), typing.get_type_hints(cls)[fields[0].name]

@@ -1,1 +1,1 @@
-"""The evaluation loop: batches, an outcome for each example, and the entries made from outcomes."""
+"""The evaluation loop, which computes batches, an outcome for each example, and entries from outcomes."""

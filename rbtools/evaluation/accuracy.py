@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def share(correct: np.ndarray) -> Entry:
-    """The fields `value`, `n` and interval of an accuracy, from the images (n,) that count as correct."""
+    """The fields `value`, `n` and interval of an accuracy, from a mask (n,) of the correct images."""
     n, right = len(correct), int(correct.sum())
     return {"n": n, "value": right / n, "ci95": list(intervals.wilson(right, n))}
 
@@ -34,8 +34,8 @@ class Accuracy(Spec):
     """The share of images that are classified correctly after `images` has changed them.
 
     A row is 1 if the image is classified correctly and otherwise 0. With `detail`, a row consists of the
-    label and the logits of the image. With `draws`, which is for randomised models, a row is the number of
-    correct passes, and the value is the mean share of correct passes.
+    label and the logits of the image. With `draws`, for randomised models, a row is the number of correct
+    passes, and the value is the mean share of correct passes.
     """
 
     detail: bool = False
@@ -54,7 +54,7 @@ class Accuracy(Spec):
         raise NotImplementedError
 
     def kept(self) -> Entry:
-        """The fields of the store key that describe the content of a row."""
+        """The fields of the store key that describe what a row contains."""
         detail = {"rows": "label, logits"} if self.detail else {}
         return detail | ({"mean_of_draws": self.draws} if self.draws else {})
 
@@ -74,14 +74,14 @@ class Accuracy(Spec):
         return replace(self, draws=draws)
 
     def judged(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The rows of a batch's examples, (N,) or (N, 1 + K), from their logits (N, K)."""
+        """The rows (N,) or (N, 1 + K) of a batch, from its logits (N, K)."""
         if self.detail:
             return torch.cat([batch.labels[:, None].float(), logits], dim=1)
         return logits.argmax(1).eq(batch.labels).int()
 
     def drawn(self, batch: Batch, images: Tensor, totals: Mapping[str, float]) -> Outcome:
         """The number of passes of the randomised model that classify each image correctly. As many passes as
-        fit into a batch run at once, but only one if each image goes through the model separately."""
+        fit into a batch are computed together, but only one if each image is passed separately."""
         batch, count = replace(batch, images=images), len(batch.ids)
         alone = getattr(batch.model, "one_by_one", False)
         size = 1 if alone else batch_size(batch.ids.device, images.shape[1:])
@@ -167,15 +167,15 @@ def clean(detail: bool = False) -> Evaluation:
 
 
 def attack_name(method: Any, draws: int = 0) -> str:
-    """The name of the accuracy under an attack. The number of samples in each pass is part of the name if the
-    user chose another one than the usual one for the model, which is randomised if `draws` is not 0."""
+    """The name of the accuracy under an attack. It contains the number of samples in each pass if the user
+    chose a number other than the default for the model, which is randomised if `draws` is not 0."""
     samples = method.draws_each
     usual = method.eot is None or samples == (DEFAULT if draws and not method.batch_dependent else 1)
     return metric_name.attack_name(method.stem, method.threat.in_names, None if usual else samples)
 
 
 def attack_settings(method: Any, **more: object) -> Entry:
-    """The attack's name and configuration in an entry, with the norm and step size in use."""
+    """The attack's name and configuration for an entry, with the norm and step size that are used."""
     return {"attack": method.name, **more, **method.said()}
 
 
@@ -188,7 +188,7 @@ class Attacked(Accuracy):
 
     method: Any
     ladder: tuple[float, ...] = ()
-    # The attacks of an ensemble that need more than the model answers.
+    # The attacks of an ensemble that need more than the model's answers.
     left_out: tuple[str, ...] = field(default=(), compare=False)
     under_attack = True
 
@@ -202,7 +202,7 @@ class Attacked(Accuracy):
 
     @property
     def searches(self) -> bool:
-        """False for AutoAttack's own code and for randomised models."""
+        """Whether the search may use the fast model. AutoAttack's own code and randomised models do not."""
         return not (self.batch_dependent or self.draws)
 
     @property
@@ -227,11 +227,11 @@ class Attacked(Accuracy):
         return attack_name(self.method, self.draws)
 
     def by_draws(self, draws: int) -> Self | None:
-        """The mean over passes, under an attack with means over samples, whose number is
-        `mean_over_draws.DEFAULT` if the user did not choose it."""
+        """The mean over passes, with an attack that averages over samples. By default, their number is
+        `mean_over_draws.DEFAULT`."""
         if draws and not self.method.over_draws:
             raise RbError(
-                f"The model is randomised, and the attack {self.method.name} cannot average gradients over"
+                f"The model is randomised, but the attack {self.method.name} cannot average gradients over"
                 " random draws. Use another attack, or give --draws 1, which treats the model as"
                 " deterministic."
             )
@@ -314,7 +314,7 @@ def attacked(
     """Accuracy under one attack at any number of eps, and clean accuracy.
 
     With `ladder`, smaller eps are measured first, and the examples that they break are not attacked at larger
-    eps. With `detail`, the logits of each example are kept. `save` and `png` are those of `Evaluation`.
+    eps. With `detail`, the logits of each example are kept. `save` and `png` are described in `Evaluation`.
     """
 
     def spec(e: float) -> Attacked:

@@ -12,16 +12,16 @@ from rbtools.records.metric_name import MetricName
 from rbtools.records.name_forms import NameForm
 from rbtools.threats.ball import Ball
 
-# Attacks that are in published numbers and not in this package, and ensembles of attacks.
+# Attacks that have published results but are not in this package, and ensembles of attacks.
 _OTHERS = dict(adv="adv", apgd="APGD", autoattack="AutoAttack", boundary="Boundary") | {"kl-pgd": "KL-PGD"}
 _OTHERS |= {name: name for name in ("external", "reported")}
 _ENSEMBLE = "ensemble-"
 
 
 class NamedAttack(NamedTuple):
-    """What the first word of a name says: the attack, the digits of its number of steps, and its threat. The
-    last item is the word of the threat if the name leaves this word out. `counts` is what the number counts:
-    steps or queries."""
+    """The content of the first word of a name: the attack, the number of its steps (as digits), and its
+    threat. The last item is the word for the threat that applies if the name contains none. `counts` is what
+    the number counts: steps or queries."""
 
     name: str
     steps: str
@@ -32,12 +32,12 @@ class NamedAttack(NamedTuple):
 
     @property
     def queries(self) -> str:
-        """The number of queries as it is written, or an empty text."""
+        """The number of queries as written, or an empty string."""
         return self.steps if self.counts == "queries" else ""
 
 
 def attack_of(stem: str) -> NamedAttack | None:
-    """The attack of a name's stem (`pgd20`), or None if there is no such attack."""
+    """The attack that the stem of a name (`pgd20`) denotes, or None if there is no such attack."""
     for name in dict.fromkeys((stem, stem.rstrip("0123456789"))):
         steps = stem[len(name) :]
         if name and not steps.startswith("0") and (known := _known(name)):
@@ -65,7 +65,7 @@ _STEM = re.compile(r"(?P<stem>[a-z](?:(?!-eot\d)[a-z0-9-])*?)(?:-eot(?P<eot>\d+)
 
 
 class AttackName(NameForm):
-    """The name of an attack, the word of its threat, and the settings of the threat."""
+    """The name of an attack, the word for its threat, and the settings of the threat."""
 
     def parsed(self, name: str) -> MetricName | None:
         words = name.split(".")
@@ -91,7 +91,7 @@ class AttackName(NameForm):
         return True
 
     def read(self, parts: MetricName) -> tuple[NamedAttack, str, dict[str, str]]:
-        """The attack, the word of the threat (also if the name leaves it out), and its settings as texts."""
+        """The attack, the word for the threat (even if the name omits it), and its settings as strings."""
         attack = attack_of(parts.stem)
         assert attack is not None
         words = parts.norm.split(".") if parts.norm else []

@@ -1,6 +1,6 @@
 """Attacks the examples of a batch.
 
-The exact model, or a float32 copy of it (attacks/verdicts.py), decides whether an example is broken.
+The exact model, or a float32 copy of it (attacks/verdicts.py), decides which examples are broken.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class AttackResult(NamedTuple):
 
     `survived` is bool (N,), true if an example is classified correctly both unchanged and under the attack.
     `images` are the perturbed images (N, C, H, W), and `logits` are their logits, float32 (N, K). `totals`
-    are sums over the examples. `points` (N, ...) are the points of a threat whose points are not images, or
-    NaN for examples that were not attacked. `marks` are the points of a search at smaller numbers
-    of queries, and the numbers of its queries, also NaN for these examples.
+    are sums over the examples. If the points of the threat are not images, `points` (N, ...) contains them,
+    with NaN for examples that were not attacked. `marks` are the points of a search after fewer queries, with
+    the numbers of queries, and also NaN for examples that were not attacked.
     """
 
     survived: Tensor
@@ -59,11 +59,10 @@ def run_attack(
     A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
     projected onto the budget, the box and the attack's lattice before they are classified. A faulty attack
     therefore cannot report a false success. An example that the fast model misclassifies stays in the attack
-    until float32 also misclassifies it; on a GPU, the exact model is run every few steps. An example
-    that the fast copy may have decided by its rounding errors is attacked again on the exact model
-    (`_doubtful`). `previous` is the result at a smaller eps; its images are kept for the examples that are
-    not attacked here. `on` is another model to attack, whose adversarial examples are evaluated on the model
-    of the batch.
+    until float32 also misclassifies it; on a GPU, the exact model is run every few steps. If rounding errors
+    of the fast copy may have decided an example, it is attacked again on the exact model (`_doubtful`).
+    `previous` is the result at a smaller eps; its images are kept for the examples that are not attacked
+    here. `on` is another model to attack; its adversarial examples are evaluated on the model of the batch.
     """
     check_answers(on or batch.model, method)
     start = batch.partial.clock()
@@ -116,7 +115,7 @@ def run_attack(
 
 
 def _agree(batch: Batch, images: Tensor, logits: Tensor) -> bool:
-    """Whether the model has nearly these logits (N, K) for the first images of an attack (N, C, H, W)."""
+    """Whether the model has nearly these logits (N, K) for the first images (N, C, H, W) of an attack."""
     assert batch.judge is not None
     return batch.judge.agrees(batch.outputs(batch.model, images[:_COMPARED]), logits[:_COMPARED])
 
@@ -126,27 +125,27 @@ def _unknown(points: Tensor, count: int) -> Tensor:
 
 
 def answers_of(model: object) -> str:
-    """What a model answers with, also if it is behind another one, such as defence stages."""
+    """What a model returns ("logits" or "labels"), even if it is wrapped, for example in defence stages."""
     parts = model.modules() if isinstance(model, nn.Module) else ()
     limited = [str(part.answers) for part in parts if hasattr(part, "answers")]
     return limited[0] if limited else "logits with gradients"
 
 
 class CannotRun(RbError):
-    """Raised if an attack needs more than the model answers."""
+    """Raised if an attack needs more than the model returns."""
 
 
 def check_answers(model: object, method: Attack) -> None:
-    """Raise CannotRun if the attack needs more than the model answers (`models.answering`)."""
+    """Raise CannotRun if the attack needs more than the model returns (`models.answering`)."""
     answers = answers_of(model)
     if method.needs != "labels" and method.needs not in answers:
         raise _cannot_run(method, answers)
 
 
 def able(method: Attack, answers: str, *, eight_bit: bool) -> tuple[Attack, tuple[str, ...]]:
-    """The attack, or what remains of it, for a model that answers with "logits" or "labels" alone, and the
-    names of the attacks that are left out. With `eight_bit`, the model is sent 8-bit images, and the attack
-    returns such images. Raises CannotRun if nothing remains."""
+    """The attack, or the part of it that can run, for a model that returns only "logits" or "labels", and the
+    names of the attacks that are left out. With `eight_bit`, the model receives 8-bit images, and the attack
+    returns 8-bit images. Raises CannotRun if no part can run."""
     left = method.able(answers)
     if left is None:
         raise _cannot_run(method, answers)
@@ -166,8 +165,8 @@ def _cannot_run(method: Attack, answers: str) -> CannotRun:
             enough = not cls.uses_gradients and ("logits" in answers or not cls.uses_logits)
             known += [name] if enough else []
     return CannotRun(
-        f"The attack {method.name} needs {needs}, and the model answers with {answers} alone. Attacks"
-        f" that need no more are {', '.join(known)}."
+        f"The attack {method.name} needs {needs}, but the model returns only {answers}. Attacks that need"
+        f" only these are {', '.join(known)}."
     )
 
 
@@ -176,13 +175,13 @@ def _doubtful(
 ) -> Tensor:
     """The examples (N,) whose outcome may be an effect of the fast copy's rounding errors.
 
-    `images` (N, C, H, W) are the images of the attack, and `logits` (N, K) those that decided. The
-    rounding error is the largest difference between the margins of copy and model at these images. An example
-    that is still correct is in doubt if the copy misclassifies its image, or if a margin of the copy during
-    the search was within a multiple of the rounding error. If only the last iterate counts, an example is in
-    doubt, correct or not, if its last margin is that small. If margins are not finite, every such example is
-    in doubt. A copy in float32 decides as the model does, but for ties, and the decisions of such a copy are
-    not used by a single step or a last iterate.
+    `images` (N, C, H, W) are the images that the attack found, and `logits` (N, K) are the logits that
+    decided. The rounding error is the largest difference between the margins of copy and model at these
+    images. An example that is still correct is in doubt if the copy misclassifies its image, or if a margin
+    of the copy during the search was within a multiple of the rounding error. If only the last iterate
+    counts, an example is in doubt, correct or not, if its last margin is that small. If margins are not
+    finite, every such example is in doubt. A float32 copy decides as the model does, except for ties, and a
+    single step or a last iterate does not use its decisions.
     """
     least, correct = oracle.least, logits.argmax(1) == batch.labels
     compared = torch.ones_like(correct) if least is not None else correct
@@ -205,7 +204,7 @@ def _doubtful(
 
 
 def _oracle(batch: Batch, method: Attack, network: Any, copied: bool) -> Oracle:
-    """The oracle of an attack on a network, which is a fast copy of the exact model if `copied` is true."""
+    """The oracle for an attack on a network, which is a fast copy of the exact model if `copied` is true."""
     from rbtools.attacks.oracle import Oracle, PassCounts
     from rbtools.evaluation.fast_model import is_float32
 
@@ -220,8 +219,8 @@ def _oracle(batch: Batch, method: Attack, network: Any, copied: bool) -> Oracle:
 
 
 def _allowed(batch: Batch, method: Attack, points: Tensor) -> tuple[Tensor, Tensor]:
-    """The images of an attack, inside its threat, and whether they were outside (N,). Raises RbError if the
-    attack returns images of another shape, or values that are not finite."""
+    """The images of an attack, projected onto its threat, and whether they were outside it (N,). Raises
+    RbError if the attack returned images of another shape, or values that are not finite."""
     shape = tuple(batch.images.shape) if method.in_ball else (len(batch.images), *points.shape[1:])
     if tuple(points.shape) != shape:
         raise RbError(
@@ -233,13 +232,14 @@ def _allowed(batch: Batch, method: Attack, points: Tensor) -> tuple[Tensor, Tens
         what = "pixels" if method.in_ball else "points"
         hint = " Check that the gradient of the model is finite there." * method.uses_gradients
         raise RbError(
-            f"The attack {method.name} gave NaN or infinite {what} for image {int(batch.ids[first])}.{hint}"
+            f"The attack {method.name} returned NaN or infinite {what} for image"
+            f" {int(batch.ids[first])}.{hint}"
         )
     allowed = method.threat.contains(points.detach().float(), batch.images)
     if tuple(allowed.shape) != (len(points),):
         raise RbError(
-            f"The threat {method.threat.name} judges {len(points)} points by values of the shape"
-            f" {tuple(allowed.shape)}. Expected one for each point. This is an error in the threat."
+            f"The threat {method.threat.name} returned the shape {tuple(allowed.shape)} from contains() for"
+            f" {len(points)} points. Expected one value for each point. This is an error in the threat."
         )
     outside = ~allowed
     return lattice.project(points, batch.images, method), outside
@@ -254,7 +254,7 @@ def _add(
     findings: Mapping[str, Tensor],
     again: bool,
 ) -> None:
-    """Add the sums of one attack over the examples of a batch to `totals`."""
+    """Add the counts of one attack, summed over the examples of a batch, to `totals`."""
     passes = oracle.passes
     sums: dict[str, float] = {"forward": passes.forwards + len(logits), "backward": passes.backwards}
     if passes.backwards and not again:

@@ -1,4 +1,4 @@
-"""The parts of an evaluation: batches of examples, and the stored outcomes of one spec.
+"""The parts of an evaluation: batches of examples, and the stored outcomes of a spec.
 
 Torch is imported only when a batch is measured.
 """
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from rbtools.attacks.verdicts import Judge
 
 
-# Examples that are attacked together, independent of the memory batch, for images of 32x32 and larger;
-# smaller images allow more. The size changes results through the rounding of kernels only, so it is fixed for
-# each kind of device and size of image.
+# The number of examples that are attacked together, independent of the memory batch, for images of 32x32 and
+# larger; it is larger for smaller images. The number changes results only through the rounding of kernels, so
+# it is fixed for each kind of device and size of image.
 BATCH = {"cpu": 128, "cuda": 2048}
-# Images that go through the model at once: fewer than a batch, so that chunks stay full as examples drop out.
-# On an H200, the PR of 2,000 images took 1.27 s, and 1.35 s with batches of 512.
+# Images that go through the model at once. They are fewer than a batch, so chunks stay full as examples drop
+# out. On an H200, the PR of 2,000 images took 1.27 s, and 1.35 s with batches of 512.
 CHUNK = {"cpu": 64, "cuda": 1024}
 # The batch size on all devices if an attack samples for the whole batch, as AutoAttack's own code does.
 REFERENCE_BATCH = 128
-# The overhead of a call does not depend on the size of the images. An image of 8x8 pixels takes 0.11 ms
-# (float32) or 0.07 ms (bf16) in batches of 64, and 0.065 or 0.037 ms in batches of 512 (AMD EPYC).
+# The overhead of a call is independent of the image size. An image of 8x8 pixels takes 0.11 ms (float32) or
+# 0.07 ms (bf16) in batches of 64, and 0.065 or 0.037 ms in batches of 512 (AMD EPYC).
 _PIXELS, _MOST = 32 * 32, 4
 VERSION = 2  # version of the computation of outcomes
 _SECONDS_BETWEEN_WRITES = 2.0
@@ -48,12 +48,12 @@ def batch_size(device: torch.device, shape: Sequence[int]) -> int:
 
 
 def default_chunk_size(device: torch.device, shape: Sequence[int]) -> int:
-    """The number of images of this shape (C, H, W) that go through a model at once without --batch."""
+    """The number of images of this shape (C, H, W) that go through a model at once by default."""
     return min(CHUNK.get(device.type, CHUNK["cpu"]) * _smaller(shape), batch_size(device, shape))
 
 
 def _smaller(shape: Sequence[int]) -> int:
-    """The number of images of this shape with as many pixels as one image of 32x32, at least 1."""
+    """The number of images of this shape that have as many pixels as one image of 32x32, at least 1."""
     return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
@@ -64,13 +64,13 @@ class Batch:
     `images` are float32 (N, C, H, W) in [0, 1], and `labels` are int64 (N,). `ids` are the positions of the
     examples in their split, int64 (N,), which determine their random numbers. `model` is the exact model,
     which decides. `fast_model` computes the same function, possibly faster and less exactly; by default it is
-    `model`. `judge`, if there is one, has a float32 copy that decides for the model unless an image is nearly
-    tied. `first` are the model's logits (M, K) of the first M unchanged images, if they are known.
-    `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a
-    randomised model only, is the number of the random pass, or one number for each example (N,). `watch` is
-    called with the progress of an attack on the batch, which is a text and the number of passes, and with an
-    empty text before each other pass. `partial` are the partial results of an interrupted computation of
-    these rows. `load` returns the models of some records (as JSON) that can process the images of a batch.
+    `model`. `judge`, if given, has a float32 copy of the model that decides for it unless an image is nearly
+    tied. `first` are the model's logits (M, K) for the first M unchanged images, if they are known.
+    `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a randomised
+    model only, is the number of the random pass, or one number for each example (N,). `watch` is called with
+    the progress of an attack on the batch, which is a string and the number of passes, and with an empty
+    string before every other pass. `partial` are the partial results of an interrupted computation of these
+    rows. `load` returns the models of some records (as JSON) that can process the images of a batch.
     """
 
     model: nn.Module
@@ -97,8 +97,8 @@ class Batch:
         return Draws(self.seed, stream, self.ids)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Logits (N, K) in float32, `chunk_size` images at a time, which are for decisions if the batch has a
-        `judge`. Raises RbError for NaN or infinity."""
+        """Logits (N, K) in float32, computed for `chunk_size` images at a time. With a `judge`, they are
+        valid for decisions only. Raises RbError for NaN or infinity."""
         logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
             first = int((~torch.isfinite(logits)).any(1).nonzero()[0])
@@ -109,7 +109,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """As `logits`, without the check for finite values, which would wait for the GPU."""
+        """The same as `logits`, but without the check for finite values, which would wait for the GPU."""
         with torch.no_grad():
             if self.draw is None and self.judge is not None:
                 return torch.cat([self.judge.logits(self.model, part) for part in self._chunks(images)])
@@ -134,7 +134,7 @@ class Batch:
             return torch.cat([model(part) for part in self._chunks(images)])
 
     def _chunks(self, images: Tensor) -> Iterator[Tensor]:
-        """The images (N, ...), `chunk_size` at a time. Before each pass, `watch` may stop the work."""
+        """Yields the images (N, ...), `chunk_size` at a time. Before each pass, `watch` may stop the work."""
         for chunk in images.split(self.chunk_size):
             if self.watch is not None:
                 self.watch("", 0)
@@ -162,8 +162,8 @@ class Batch:
 
 class Outcome(NamedTuple):
     """The result of a spec on a batch: outcomes or rows (`values`, (N,) or (N, R)), sums over the examples
-    (`totals`, which may contain the "seconds"), and perturbed images (N, C, H, W) to save, with their points
-    (N, ...) in a threat whose points are not images."""
+    (`totals`, which may contain "seconds"), and perturbed images (N, C, H, W) to save, with their points (N,
+    ...) if the points of the threat are not images."""
 
     values: Tensor
     totals: Mapping[str, float] = {}
@@ -171,7 +171,7 @@ class Outcome(NamedTuple):
     points: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The outcome without its images, as it is kept while its batch is unfinished."""
+        """The outcome without its images, in the form that is stored while its batch is unfinished."""
         totals = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.totals.items()}
         return {"values": self.values, **totals}
 
@@ -185,11 +185,11 @@ class Outcome(NamedTuple):
 
 
 class OutcomeRows(NamedTuple):
-    """Outcomes of one spec for some consecutive examples, as they are stored.
+    """Stored outcomes of one spec for consecutive examples.
 
     `values` are int32 (n,) or float32 (n, R). `totals` are sums of seconds, passes and other counts over the
     examples and over all runs that computed them. `devices` are the devices that were used. `fast_steps` are
-    the steps by which the fast model was made. `environments` are the values of `device.environment` (or "").
+    the steps that created the fast model. `environments` are the values of `device.environment` (or "").
     """
 
     values: np.ndarray
@@ -208,7 +208,7 @@ class OutcomeRows(NamedTuple):
         )
 
     def encoded(self) -> bytes:
-        """The stored bytes: a line of JSON, followed by the array in NumPy's .npy format."""
+        """Encode for the store: a line of JSON, followed by the array in NumPy's .npy format."""
         buffer = io.BytesIO()
         head = {"totals": {name: round(value, 3) for name, value in self.totals.items()}}
         named = zip(("devices", "prepared", "environments"), map(list, self[2:]), strict=True)
@@ -218,7 +218,7 @@ class OutcomeRows(NamedTuple):
 
     @classmethod
     def decoded(cls, data: bytes) -> OutcomeRows | None:
-        """The outcomes from stored bytes, or None if the bytes are damaged."""
+        """Decode outcomes from stored bytes. Returns None if the bytes are damaged."""
         try:
             line, _, body = data.partition(b"\n")
             head = orjson.loads(line)
@@ -260,7 +260,7 @@ class Outcomes:
             self.keep()
 
     def keep(self) -> None:
-        """Write the outcomes to the store if some are new."""
+        """Write the outcomes to the store if any of them are new."""
         if len(self) > self._kept:
             self._store.keep_outcomes(self.key, self.known.encoded())
             self._kept, self._written = len(self), time.monotonic()

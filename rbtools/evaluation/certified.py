@@ -1,5 +1,5 @@
-"""Certified accuracy (`rb-certify`): the share of images whose label the smoothed classifier, which returns
-the most probable class under noise, provably returns in the whole L2 ball."""
+"""Certified accuracy (`rb-certify`): the share of images for which the smoothed classifier, which returns the
+most probable class under noise, provably returns the label in the whole L2 ball."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STOPPING = "group sequential: exact binomial boundaries, error alpha for all rad
 
 
 class _Certified(NameForm):
-    """The name of a certified accuracy. The radius of smoothing is in L2."""
+    """The name of a certified accuracy. Radii are in L2."""
 
     def attacked(self, parts: MetricName) -> bool:
         return True
@@ -63,10 +63,10 @@ class Smoothed(Spec):
 
     A row has five numbers: the selected class, whether this class is the label, the number of samples after
     the selection, the number of those with the selected class, and the number of certified questions (-1
-    without `adaptive`). The first question is whether the selected class has a probability above 1/2; if not,
-    the classifier abstains. The other questions are whether the radii above 0 can be certified, in increasing
-    order. With `adaptive`, an image is sampled until all questions are decided, or until the first question
-    if the selected class is not the label.
+    without `adaptive`). The first question is whether the selected class has a probability above 1/2;
+    otherwise the classifier abstains. The other questions are whether the radii above 0 can be certified, in
+    increasing order. With `adaptive`, an image is sampled until all questions are decided, or until the first
+    question if the selected class is not the label.
 
     `radii` are all radii that are certified together. With `each_image`, the entry contains each image's
     radius.
@@ -91,7 +91,7 @@ class Smoothed(Spec):
 
     @property
     def questions(self) -> tuple[float, ...]:
-        """The radii that are decided: 0 and all radii above 0."""
+        """The radii to decide: 0 and all radii above 0."""
         return self.method.questions(self.radii or (self.eps,))
 
     def name(self) -> str:

@@ -10,7 +10,7 @@ from rbtools.lazy import np
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
 
-# Larger shares of examples with zero gradient, or of examples that only Square breaks, cause a warning.
+# A warning is given if more than this share of examples has a zero gradient, or is broken only by Square.
 _MOST_ZERO_GRADIENTS = 0.01
 _MOST_BROKEN_BY_SQUARE = 0.002
 _DIGITS = 5
@@ -53,7 +53,7 @@ def _outside(method: Attack, totals: Mapping[str, float]) -> list[str]:
 def _other_loss(method: Attack, losses: list[str]) -> list[str]:
     if not losses or losses[0] == method.loss:
         return []
-    return [f"The model has too few classes for the loss {method.loss}: {losses[0]} stands in for it."]
+    return [f"The model has too few classes for the loss {method.loss}, so {losses[0]} is used instead."]
 
 
 def _vanishing(totals: Mapping[str, float]) -> list[str]:
@@ -61,8 +61,8 @@ def _vanishing(totals: Mapping[str, float]) -> list[str]:
     if not started or zero / started <= _MOST_ZERO_GRADIENTS:
         return []
     return [
-        f"The gradient is zero at the start for {zero / started:.1%} of the images attacked: what looks"
-        " robust there may only be saturated. Compare with square and apgd-dlr."
+        f"The gradient is zero at the start for {zero / started:.1%} of the attacked images, which may only"
+        " look robust because the model is saturated. Compare with square and apgd-dlr."
     ]
 
 
@@ -83,7 +83,7 @@ def _square(method: Attack, broken_by: Mapping[str, int], n: int) -> list[str]:
     if not by_gradients or broken <= _MOST_BROKEN_BY_SQUARE * n:
         return []
     return [
-        f"Square broke {broken} of {n} images that no attack by gradients broke: the model's gradients may be"
+        f"Square broke {broken} of {n} images that no gradient attack broke, so the model's gradients may be"
         " masked. Check with rb-attack check."
     ]
 

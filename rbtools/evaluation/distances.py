@@ -1,4 +1,4 @@
-"""Robust accuracy at every eps, from one search for the nearest adversarial examples: `rb-attack curve`."""
+"""Robust accuracy at every eps, from one search for the nearest adversarial examples (`rb-attack curve`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rbtools.registry import param
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6
-# Relative slack for 8-bit images: rounding must not put a distance of k steps of 1/255 above eps = k/255.
+# Relative tolerance for 8-bit images, so that rounding does not put a distance of k/255 above eps = k/255.
 _SLACK = 1e-5
 _NEAREST = "nearest"  # the value of the field `search` in entries
 
@@ -32,8 +32,8 @@ class Nearest(OfAttack):
 
     A row (1,) is the distance of the nearest adversarial example. The distance is 0 for an example that is
     misclassified without an attack, and infinite if the attack finds no adversarial example. The accuracy at
-    eps is the share of distances above eps. `farthest` is the largest eps of the area under the curve, for
-    pixels in [0, 1]. With `counted`, the name says the number of queries.
+    eps is the share of distances above eps. `farthest` is the largest eps in the area under the curve, for
+    pixels in [0, 1]. With `counted`, the name contains the number of queries.
     """
 
     eps: float | None = param(None, "The distance, for pixels in [0, 1].", check="non-negative")
@@ -118,7 +118,7 @@ class Nearest(OfAttack):
 
     @classmethod
     def rows_together(cls, specs: Sequence[Nearest], batch: Batch) -> list[Outcome]:
-        """One search finds the rows of the same search with fewer queries, too."""
+        """One search also provides the rows of the same search with fewer queries."""
         found: dict[Nearest, Outcome] = {}
         for some in _by_search(specs):
             most = max(some, key=lambda spec: getattr(spec.method, "queries", 0))
@@ -129,13 +129,13 @@ class Nearest(OfAttack):
             marked = most.method.marked(tuple(spec.method.queries for spec in fewer))
             result = attacking.run_attack(batch, marked)
             found[most] = most.judged(batch, result)
-            # There are no marks if all images are misclassified without an attack.
+            # If all images are misclassified without an attack, there are no marks.
             found |= {spec: spec.earlier(batch, result) if result.marks else found[most] for spec in fewer}
         return [found[spec] for spec in specs]
 
     def earlier(self, batch: Batch, result: attacking.AttackResult) -> Outcome:
-        """The rows of a search that ends at fewer queries than the search of the result. The model judges its
-        points, which were clean images if nothing was found."""
+        """The rows of a search that ends after fewer queries than the one with this result. The model
+        classifies its points, which are clean images if nothing was found."""
         points, queries = result.marks[f"{AT}{self.method.queries}"], self.method.queries
         attacked = ~points.flatten(1).isnan().any(1)
         images, survived = batch.images.clone(), batch.clean.clone()
@@ -169,7 +169,7 @@ class Nearest(OfAttack):
 
 
 def _by_search(specs: Sequence[Nearest]) -> list[list[Nearest]]:
-    """The specs in groups whose attacks on labels differ in the number of queries alone."""
+    """The specs in groups of attacks on labels that differ only in the number of queries."""
     groups: dict[Any, list[Nearest]] = {}
     for spec in specs:
         one: Any = spec.method
@@ -198,9 +198,9 @@ def optimality(
     """The local optimality of several attacks (Cina et al. 2024, AttackBench, arXiv:2404.19460).
 
     The local optimality is 1 - (a - b) / (c - b), where the terms are areas under a curve of accuracy over
-    eps, up to the largest of the smallest distances. The term a is the area for the attack, b for the
-    smallest distance of each example, and c for an attack that finds nothing. An attack with a local
-    optimality of 1 is as good as all attacks together.
+    eps, up to the largest of the smallest distances. The term a is the area for the attack, b the area for
+    the smallest distance of each example, and c the area for an attack that finds nothing. An attack with a
+    local optimality of 1 is as good as all attacks together.
     """
     specs = [spec for spec in specs if spec.eps is None]
     best = ",".join(spec.stem if spec.counted else spec.method.name for spec in specs)
@@ -221,7 +221,7 @@ def optimality(
 
 
 def local_optimality(distances: np.ndarray) -> list[float | None]:
-    """The local optimality of A attacks, or None, from distances (N, A), which are 0 for clean errors."""
+    """The local optimality of A attacks (or None), from distances (N, A) that are 0 for clean errors."""
     best = distances.min(1)
     reached = best[np.isfinite(best)]
     farthest = reached.max() if len(reached) else 0.0
@@ -234,8 +234,8 @@ def local_optimality(distances: np.ndarray) -> list[float | None]:
 
 def nearest(searches: Sequence[Any], eps: Sequence[float]) -> Evaluation:
     """The distances found by each search, the accuracies at eps, the local optimality of the searches if
-    there are several, and clean accuracy. Names say the number of queries if a search is there with
-    several."""
+    there are several, and clean accuracy. Names contain the number of queries if a search occurs with several
+    numbers."""
     specs: list[Nearest] = []
     stems = [method.stem for method in searches]
     for method in searches:

@@ -1,4 +1,4 @@
-"""Evaluates a model on images: `evaluate` for models in memory, and `Evaluator`, which measures tiles."""
+"""Evaluates a model on images, with `evaluate` for models in memory and `Evaluator` for measuring tiles."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Examples(NamedTuple):
     """Images (M, C, H, W), uint8 or floats in [0, 1], with their labels, int64 (M,).
 
     `order` lists the examples to evaluate, int64 (n,). Results are in this order, and the first results do
-    not depend on the length of the order. An image's random numbers depend on its position in `images`.
+    not depend on how long the order is. An image's random numbers depend on its position in `images`.
     """
 
     images: Tensor | streaming.Streamed
@@ -129,7 +129,7 @@ def evaluate(
 
 
 def _check(precision: str, seed: Any, **counts: Any) -> None:
-    """Raise RbError for an unknown precision, or if a number is not whole or less than 1 (the seed: 0)."""
+    """Raise RbError for an unknown precision, and for numbers that are not whole or below 1 (seed: 0)."""
     for name, count in {**counts, "seed": seed}.items():
         least = 0 if name == "seed" else 1
         if count is not None and (not isinstance(count, Integral) or count < least):
@@ -142,10 +142,10 @@ class Evaluator:
     """Evaluates a network on a device with some examples and specs.
 
     `model` is in eval mode on `device` and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K).
-    `title` is a text for the progress line. Partial results of a tile are in `store`. If an outcome has
-    images, `save` is called with the spec, the ids of the examples and the outcome. `load` is that of
-    `Batch`. `first` are the model's logits (M, K) of the first images of the order, if they are known.
-    `watch` is called with the progress of a tile: a text, and the passes of the attack that runs.
+    `title` is shown in the progress line. Partial results of a tile are kept in `store`. If an outcome has
+    images, `save` is called with the spec, the ids of the examples and the outcome. `load` is described in
+    `Batch`. `first` are the model's logits (M, K) for the first images in the order, if they are known.
+    `watch` is called with the progress of a tile: a string, and the number of passes of the current attack.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Evaluator:
         if result.refusal is not None:
             self.report.notify(
                 f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"
-                " longer; the float32 decisions are the same."
+                " longer, but the float32 decisions are the same."
             )
         if result.remark is not None:
             self.report.notify(result.remark)
@@ -199,8 +199,8 @@ class Evaluator:
 
     @cached_property
     def judge(self) -> Judge | None:
-        """The float32 copy that decides. None if rows contain logits, or if the copy gives other logits for
-        the first images: then the model itself has to decide."""
+        """The float32 copy that decides. It is None if rows contain logits, or if the copy has other logits
+        for the first images. In these cases, the model itself decides."""
         copy = self.fast.judge
         if copy is None or not all(spec.verdicts for spec in self.specs):
             return None
@@ -209,14 +209,14 @@ class Evaluator:
         return judge if judge.agrees(batch.clean_logits, batch.outputs(copy, batch.images)) else None
 
     def _steps(self, spec: Spec) -> tuple[str, ...]:
-        """The steps by which the copy was made on which a spec searches. What `judge` decides does not depend
-        on them, and clean accuracy has the same entry beside any attack."""
+        """The steps that created the copy on which a spec searches. They do not affect the decisions of
+        `judge`, so the entry of clean accuracy is the same whichever attack is measured with it."""
         if not spec.searches:
             return ()
         return self.fast.steps if not spec.precise else self.fast.float32_steps if self.judge else ()
 
     def measure(self, tile: Tile) -> tuple[Tile, dict[int, OutcomeRows]]:
-        """Measure the outcomes that a tile lacks. Returns the tile, and each spec's outcomes by its position
+        """Measure the missing outcomes of a tile. Returns the tile, and each spec's outcomes by its position
         in `specs`. Raises RbError if a single image needs too much memory."""
         streaming.prefetch(self.pixels, self._after(tile))
         parts = dict[int, OutcomeRows]()
@@ -255,8 +255,8 @@ class Evaluator:
         return tile, parts
 
     def seconds_per_pass(self) -> float:
-        """The time of a forward pass of one image by the network that attacks run on, from the second of two
-        passes of a batch: the first one also prepares memory and kernels."""
+        """The time per image of a forward pass of the network that attacks run on, from the second of two
+        passes of a batch, because the first one also prepares memory and kernels."""
         batch = self._batch(self.examples.order[: self.chunk], {})
         for _ in range(2):
             start = time.perf_counter()
@@ -272,12 +272,12 @@ class Evaluator:
         return line
 
     def _after(self, tile: Tile) -> Tensor:
-        """The examples of the next tile, whose images are read in the meantime if they are streamed."""
+        """The examples of the next tile. If images are streamed, they are read in the meantime."""
         stop = tile.examples.stop
         return self.examples.order[stop : stop + len(tile.examples)]
 
     def _known(self, tile: Tile, parts: Mapping[int, OutcomeRows], begin: int) -> dict[Any, Tensor]:
-        """The outcomes of the tile's examples from the position `begin` on, by spec, if they are complete."""
+        """The outcomes of the tile's examples from position `begin` on, by spec, if they are complete."""
         known = {}
         for i, spec in enumerate(self.specs):
             stored = tile.known.get(i, np.empty(0, np.int32))[begin - tile.examples.start :]
@@ -316,7 +316,7 @@ def together(specs: Sequence[Spec], device: Any, shape: Sequence[int]) -> int:
 
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
-    """Halves the chunk size if memory ran out; otherwise raises `error`. Raises RbError for a single
+    """Halve the chunk size if memory ran out; otherwise raise `error`. Raises RbError if it was a single
     image."""
     if not out_of_memory(error):
         raise error
@@ -331,11 +331,11 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
 
 
 class StatusLine:
-    """The status line: the number of finished images, the speed, the time left, and the accuracies so far.
+    """The status line, with the numbers of finished images, the speed, the time left and the accuracies.
 
-    The time left follows from the passes: those of the finished images, relative to the largest number that
-    the specs may need, are expected of the others, too. Before the first images are finished, it is an upper
-    bound. Evaluations that count no passes are estimated by their images.
+    The time left is estimated from the passes. The remaining images are expected to need the same share of
+    the largest number of passes as the finished images. Before the first images are finished, the time is an
+    upper bound. For evaluations that count no passes, it is estimated from the number of images.
     """
 
     def __init__(
@@ -356,8 +356,8 @@ class StatusLine:
         self.words: list[str] = []
 
     def inside(self, words: str, passes: int) -> None:
-        """The progress of the attack that runs, which has made this number of passes. With an empty text, an
-        earlier process made them, or there are none."""
+        """Report the progress of the current attack, which has made this number of passes. If `words` is
+        empty, an earlier process made them, or there are none."""
         self.report.check_cancelled()
         if passes:
             more = passes - self.last if passes >= self.last else passes
@@ -385,7 +385,7 @@ class StatusLine:
         self.report.progress(" · ".join(filter(None, parts)))
 
     def _expected(self) -> float:
-        """The number of passes that are expected from now on."""
+        """The number of passes that are still expected."""
         images = self.done - self.pace.first
         share = self.finished / (images * self.most) if images and self.finished else 1.0
         return max((self.n - self.done) * self.most * share - self.running, 0.0)

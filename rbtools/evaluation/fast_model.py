@@ -1,7 +1,7 @@
-"""The model that attacks run on: a fast copy with the same function.
+"""The model that attacks run on: a fast copy that computes the same function.
 
-Float32 always decides whether an example is broken. This is done by the exact model, or on a CPU by a float32
-copy; if two logits are nearly equal, the exact model decides there, too (attacks/verdicts.py).
+Whether an example is broken is always decided in float32: by the exact model, or on a CPU by a float32 copy.
+If two logits are nearly equal, the exact model also decides on a CPU (attacks/verdicts.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROBES = 2
 
 
 class FastModel(NamedTuple):
-    """The model for attacks, with the names of the preparation steps as records contain them.
+    """The model for attacks, with the names of the preparation steps as in records.
 
     `refusal` is the reason why there is no fast copy. `remark` is the reason why a step was omitted. `judge`
     is a copy in float32, or None.
@@ -37,7 +37,7 @@ class FastModel(NamedTuple):
 
     @property
     def float32_steps(self) -> tuple[str, ...]:
-        """The steps of `judge`."""
+        """The preparation steps of the float32 copy (`judge`)."""
         return tuple(step for step in self.steps if step in ("folded", "channels-last")) if self.judge else ()
 
 
@@ -46,9 +46,9 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
     convolutions before it. On a GPU in bfloat16, the convolution kernels also compute ReLU (models/fused.py).
 
     `model` is in eval mode and maps images float32 (N, C, H, W) in [0, 1] to logits (N, K); it is not
-    changed. The copy returns float32 logits. With "bf16", two parts still compute in float32. The
-    normalisation does, because bfloat16 cannot represent steps of 1/255. The last convolution or linear layer
-    and the layers after it do ("fp32-logits"), because margins below 1/128 of a logit would vanish. A network
+    changed. The copy returns float32 logits. With "bf16", two parts still compute in float32: the
+    normalisation, because bfloat16 cannot represent steps of 1/255; and the last convolution or linear layer
+    with the layers after it ("fp32-logits"), because margins below 1/128 of a logit would vanish. A network
     without other layers is copied in float32. BatchNorm is not folded if the network cannot be traced, or if
     the folded copy returns other logits. If the model contains a program or its copy fails, attacks run on
     the model itself, and `refusal` is the reason. The copy of a defended network has the same defence stages,
@@ -66,7 +66,7 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
         folded = _folded(network, shape)
     except Exception as wrong:  # tracing a network may raise anything
         remark = (
-            f"BatchNorm is not folded into the convolutions: passes take longer ({folding.reason(wrong)})."
+            f"BatchNorm is not folded into convolutions, so passes take longer ({folding.reason(wrong)})."
         )
     steps = [*(["folded"] if folded is not None else []), "channels-last"]
     normalization, probe = _normalization(model), _probe(network, shape)
@@ -81,7 +81,7 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
             quicker = fused.fuse(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
         except (RuntimeError, ValueError) as wrong:
             quicker = None
-            remark = f"ReLU has kernels of its own: passes take longer ({folding.reason(wrong)})."
+            remark = f"ReLU has separate kernels, so passes take longer ({folding.reason(wrong)})."
         copied = copied if quicker is None else quicker
         for name, layer in zip(last, exact, strict=True):
             _in_float32(copied.get_submodule(name), layer)
@@ -93,7 +93,7 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
         with torch.no_grad():
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
-        return FastModel(model, (), f"a copy of it fails ({folding.reason(wrong)})")
+        return FastModel(model, (), f"copying it fails ({folding.reason(wrong)})")
     return FastModel(fast, tuple(steps), remark=remark, judge=None if probe.is_cuda else judge)
 
 
@@ -103,7 +103,7 @@ def is_float32(model: nn.Module) -> bool:
 
 
 class _Fast(nn.Module):
-    """Normalisation in float32, followed by the network in its own precision and memory format."""
+    """A normalisation in float32, followed by the network in its own precision and memory format."""
 
     def __init__(self, normalization: nn.Module, network: nn.Module, bf16: bool) -> None:
         super().__init__()
@@ -135,13 +135,13 @@ def _last_layers(network: nn.Module, probe: Tensor) -> list[str]:
 
 
 def _in_float32(layer: nn.Module, exact: nn.Module) -> None:
-    """Let a layer compute with the weights of `exact`, in float32, whatever the precision of its input."""
+    """Make a layer compute in float32 with the weights of `exact`, whatever the precision of its input."""
     layer.float().load_state_dict(exact.state_dict())
     layer.register_forward_pre_hook(lambda _, inputs: tuple(one.float() for one in inputs))
 
 
 def _normalization(model: nn.Module) -> nn.Module:
-    """The layers of the model before its network."""
+    """The layers in front of the model's network."""
     if not isinstance(model, Preprocessed):
         return nn.Identity()
     alone = copy.copy(model)

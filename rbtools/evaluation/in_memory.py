@@ -1,4 +1,4 @@
-"""Converts all accepted inputs of `evaluate` (images, labels, model, task), and defines its result."""
+"""Converts the accepted inputs of `evaluate` (images, labels, model, task), and defines its result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TASKS = (
 
 
 class GivenData(NamedTuple):
-    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); the fingerprint of named data."""
+    """Images (N, C, H, W), uint8 or floats in [0, 1]; labels int64 (N,); and named data's fingerprint."""
 
     images: Tensor | Streamed
     labels: Tensor
@@ -57,7 +57,7 @@ def data_of(given: Any, *, kept: bool, **options: Any) -> GivenData:
     """The images and labels of (images, labels), of a Dataset or DataLoader of such pairs, or of a named data
     set.
 
-    With `kept`, results are stored, and the order of the images must be the same every time. `options` scale
+    If results are stored (`kept`), the images must have the same order every time. `options` scale
     and crop the images of a named data set (`datasets.source`). Raises RbError if the images or labels have
     another form.
     """
@@ -91,7 +91,7 @@ def task_of(given: Any) -> Evaluation:
         return accuracy.attacked(method, (method.strength,))
     if isinstance(method, Corruption) and strength is not None:
         if strength not in units.SEVERITIES:
-            raise RbError(f"The severity is {strength}. Severities are 1, 2, 3, 4 and 5.")
+            raise RbError(f"The severity is {strength}. Expected 1, 2, 3, 4 or 5.")
         return under_corruption.corrupted((method,), (int(strength),))
     if isinstance(strength, int | float):
         _check_radius(method, strength)
@@ -108,7 +108,7 @@ def task_of(given: Any) -> Evaluation:
 
 
 def able(evaluation: Evaluation, model: nn.Module) -> Evaluation:
-    """The evaluation, or what remains of it if the model only answers."""
+    """The evaluation, or the part of it that can run if the model can only be queried."""
     answers = attacking.answers_of(model)
     return evaluation.for_answers(answers, eight_bit=False) if answers in ("labels", "logits") else evaluation
 
@@ -149,8 +149,8 @@ def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
         return
     if warn:
         warnings.warn(
-            f"The model is in training mode, in which its {layer} depends on the batch or on chance. It is"
-            " evaluated in eval mode. Call model.eval() first.",
+            f"The model is in training mode, in which its {layer} depends on the batch or on chance. It will"
+            " be evaluated in eval mode. To avoid this warning, call model.eval() first.",
             stacklevel=6,
         )
     with mode(given, train=False):
@@ -160,7 +160,7 @@ def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
 def looked_at(
     network: nn.Module, data: GivenData, order: Tensor, place: torch.device, cache: Cache
 ) -> tuple[Randomness, Tensor | None]:
-    """The randomness of a network, and its logits of the first images of the order if they were computed.
+    """The randomness of a network, and its logits for the first images in the order if they were computed.
 
     Warns if the outputs or the normalisation look wrong. Raises RbError for the same models as
     `Randomness.checked`.
@@ -232,7 +232,7 @@ class Cache:
         return Outcomes(self.store, key, anew=anew)
 
     def found(self, kind: str, fields: dict[str, Any], find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The fields that `find` returns, read from the store if they were stored before."""
+        """The fields that `find` returns, or the stored ones if they were stored before."""
         key = f"{kind}:{digest({**self.fields, **fields, 'version': LOOKED})}"
         stored = self.store.get(key)
         if stored is None:
@@ -242,7 +242,7 @@ class Cache:
 
 
 class KeptImages:
-    """The perturbed images of an evaluation, for each spec."""
+    """The perturbed images of an evaluation, by spec."""
 
     def __init__(self) -> None:
         self.parts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
@@ -267,7 +267,7 @@ class Result:
     % interval, and `n` is the number of images. `ids` are the positions of the images in the data, int64
     (n,), ascending. `correct`, bool (n,), is true if an image is classified correctly under the task (for a
     noise, in every noisy copy). `outcomes` contains the stored number or row of each image, (n,) or (n, R).
-    `images` are the perturbed images (n, C, H, W), or None if they are not kept. `seconds` is the computing
+    `images` are the perturbed images (n, C, H, W), or None if they were not kept. `seconds` is the computing
     time. `entry` is the entry that a record would contain.
     """
 
@@ -315,8 +315,8 @@ def results_of(
     settings: Settings,
     images: KeptImages | None,
 ) -> list[Result]:
-    """The results of the requested specs, of which those in one column have the same outcomes. Warns if an
-    attack left its ball: it is not what it seems to be."""
+    """The results of the requested specs. Specs with the same column share their outcomes. Warns if an attack
+    left its ball, because its results may then mislead."""
     results = []
     for column, known in zip(columns, outcomes, strict=True):
         for spec in column:

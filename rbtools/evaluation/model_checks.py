@@ -1,6 +1,6 @@
-"""Checks a user's model on its first images before long computations begin.
+"""Checks a user's model on the first images before long computations begin.
 
-The checks find a wrong normalisation, another order of classes, and a softmax at the end.
+The checks find a wrong normalisation, a different order of the classes, and a softmax at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIRST = 128  # images
 # A normalisation is tried on a few misclassified images and has to correct some of them: a right one corrects
-# about half, another wrong one at most a quarter. Then it has to be better on some images of all kinds.
+# about half, another wrong one at most a quarter. It then has to be better on a few images of any kind.
 _WRONG, _CORRECTED, _FEW = 12, 3, 32
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
@@ -37,11 +37,11 @@ NAMED = ("given", "--normalize")  # sources of a normalisation that the user nam
 def check_outputs(
     model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: Run
 ) -> tuple[dict[str, Any], Tensor] | None:
-    """Check the model on its first images, print the accuracy, and return the result for the record, with the
-    logits (M, K) of these images.
+    """Check the model on the first images, print the accuracy, and return the result for the record, with the
+    logits (M, K) for these images.
 
     Returns None for a network trained by rb-train. The inputs of the model are images (N, C, H, W) in [0, 1].
-    Raises RbError if the model returns no logits (N, classes).
+    Raises RbError if the model does not return logits (N, classes).
     """
     if "checkpoint_file" not in record and not queried.only_answers(record):
         return None
@@ -64,15 +64,15 @@ def check_outputs(
         order = None
     if chance < 1 and accuracy <= chance + 2 * deviation:
         warnings.append(
-            f"clean accuracy {accuracy:.4f} on {len(ids)} images is near chance ({chance:.4g}): perhaps the"
-            f" normalisation or the class order is wrong; {order or other or _what_to_try(record)}"
+            f"clean accuracy {accuracy:.4f} on {len(ids)} images is close to chance ({chance:.4g}). The"
+            f" normalisation or the class order may be wrong: {order or other or _what_to_try(record)}"
         )
     elif order:
-        warnings.append(f"another order of its classes is better than clean accuracy {accuracy:.4f}: {order}")
+        warnings.append(f"clean accuracy is {accuracy:.4f}, but higher with another class order: {order}")
     elif other:
-        source = "named by you" if _source(record) in NAMED else "not in the file"
+        source = "was given by you" if _source(record) in NAMED else "is not in the file"
         warnings.append(
-            f"its normalisation is {source}, and another is better than clean accuracy {accuracy:.4f}:"
+            f"its normalisation {source}, but clean accuracy is {accuracy:.4f}, and higher with another one:"
             f" {other}"
         )
     return {**summary, "warnings": warnings}, logits
@@ -82,7 +82,7 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor, logits: Tensor |
     """A sentence for each problem in the outputs and the normalisation of a network in memory.
 
     The images (N, C, H, W) are in [0, 1], the labels have the shape (N,), and the network is in eval mode.
-    Its `logits` (N, K) may be known. Errors that the network raises are not caught.
+    Its `logits` (N, K) can be passed if known. Errors that the network raises are not caught.
     """
     if logits is None:
         _, classes = check_input.look(model, images[: check_input.PROBED], probabilities=True)
@@ -137,15 +137,15 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
     sums = logits.sum(1)
     if logits.shape[1] > 1 and float(logits.min()) >= 0 and float((sums - 1).abs().max()) < 1e-3:
         return [
-            "it ends in a softmax: attacks need logits, and a softmax hides the gradient from them, so robust"
-            " accuracies come out too high. Leave the last layer out"
+            "it ends in a softmax, which hides the gradient from attacks, so that robust accuracies come out"
+            " too high. Leave the last layer out, because attacks need logits"
         ]
     return []
 
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation or class order, and the number of correct images, of `n`, that it achieves."""
+    """A different normalisation or class order, and how many of `n` images are correct with it."""
 
     shown: str
     right: int
@@ -164,7 +164,7 @@ def _other_normalisation(
     now: Tensor,
     check_cancelled: Callable[[], None] = discard,
 ) -> _Other | None:
-    """The normalisation with which significantly more images are correct than `now` (N,), or None."""
+    """A normalisation with which significantly more images are correct than in `now` (N,), or None."""
     from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Known, Preprocessed, behind, kinds
     from rbtools.models.trial import beats
@@ -222,7 +222,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
     if sorted(order) != list(range(classes)) or mapped - now < much:
         return None
     pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
-    return _Other(f"--class-map FILE with a file of {{{pairs}}}", mapped, len(labels))
+    return _Other(f"--class-map FILE with a file that contains {{{pairs}}}", mapped, len(labels))
 
 
 def _source(record: Mapping[str, Any]) -> Any:
@@ -232,10 +232,10 @@ def _source(record: Mapping[str, Any]) -> Any:
 
 def _what_to_try(record: Mapping[str, Any]) -> str:
     if queried.only_answers(record):
-        return "check the data set, and give --class-map FILE if the model numbers its classes otherwise."
+        return "check the data set, and give --class-map FILE if the model numbers its classes differently."
     if _source(record) == "checkpoint":
-        return "the normalisation is the file's own: try --class-map FILE, and check the data set."
+        return "the normalisation was read from the file, so try --class-map FILE and check the data set."
     return (
-        "no normalisation with a name does better: try --normalize MEAN STD or --class-map FILE,"
-        " and check the data set and how long the model was trained."
+        "no known normalisation does better, so try --normalize MEAN STD or --class-map FILE, and check the"
+        " data set and how long the model was trained."
     )

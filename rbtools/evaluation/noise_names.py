@@ -22,7 +22,7 @@ _RHO = {"rho": "tolerated failure rate ρ"}
 
 
 class NoiseName(NameForm):
-    """The name of a result with its noise, radius and, for ProbAcc, tolerated failure rate."""
+    """The name of a result, with its noise, its radius and, for ProbAcc, the tolerated failure rate."""
 
     def settings(self, parts: MetricName) -> dict[str, Any]:
         noise, _, kind = parts.of.partition("-")

@@ -46,7 +46,7 @@ def sample_copies(
     rules: Sequence[sequential.Rule] = (),
     everyone: bool = False,
 ) -> list[Copies]:
-    """Count at each radius the noisy copies, of `samples` for each example, that are classified correctly.
+    """Count, at each radius, how many of the `samples` noisy copies of each example are classified correctly.
 
     All radii use the same unit samples, scaled by the radius. Curves over the radius are therefore smooth,
     and each unit sample is computed only once. With rules, an example is sampled at a radius until all rules
@@ -68,7 +68,7 @@ def sample_copies(
 
 
 def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -> None:
-    """Sample until every radius has all its copies or is decided. Only one batch of copies is in memory."""
+    """Sample until every radius has all its copies or is decided. Holds one batch of copies in memory."""
     draws, shape = part.draws(f"noise.{noise.stem}"), tuple(part.images.shape[1:])
     everybody = torch.arange(len(part.ids), device=part.ids.device)
     draw = 0
@@ -110,8 +110,8 @@ class _Radius:
         self.unsure: list[_Unsure] = []
 
     def see(self, noise: Noise, rows: Tensor, units: Tensor, first: int) -> None:
-        """Classify a block of noise samples, whose numbers start at `first`. `units` (B, M, C, H, W) are the
-        unit samples of the examples in `rows` (M,)."""
+        """Classify a block of noise samples, numbered from `first`. `units` (B, M, C, H, W) are the unit
+        samples for the examples in `rows` (M,)."""
         if self.gamma == 0:
             return
         whole = not self.rules and len(rows) == len(self.batch.ids)
@@ -141,8 +141,8 @@ class _Radius:
         self.drawn[rows] += counted.sum(0)
 
     def _decide(self, rows: Tensor, right: Tensor) -> Tensor:
-        """Apply the rules to a block (B, M), one sample after the other. Returns bool (B, M): true for the
-        samples up to the decision, which count."""
+        """Apply the rules to a block (B, M), one sample after the other. Returns a mask (B, M) of the samples
+        that count, which are those up to the decision."""
         block = len(right)
         number = torch.arange(1, block + 1, device=rows.device)[:, None]
         drawn = self.drawn[rows] + number
@@ -162,7 +162,7 @@ class _Radius:
         return number <= (last + 1)
 
     def _settle(self) -> None:
-        """Count the copies that the exact model has to decide. Data are read from the device only once."""
+        """Count the copies that the exact model has to decide, reading data from the device only once."""
         left, self.unsure = self.unsure, []
         if not left:
             return

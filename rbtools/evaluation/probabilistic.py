@@ -1,4 +1,4 @@
-"""Probabilistic robustness, from the number of noisy copies of each image that are classified correctly."""
+"""Probabilistic robustness, from the number of correctly classified noisy copies of each image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Noisy(Spec):
-    """PR_D at one radius or, with `rho`, ProbAcc at this tolerated failure rate, from the same rows.
+    """PR_D at one radius or, with `rho`, ProbAcc at this tolerated failure rate; both use the same rows.
 
     A row is the number of correctly classified noisy copies of an example, or -1 for an excluded example.
     """
@@ -76,7 +76,7 @@ class Noisy(Spec):
         return {}
 
     def rules(self) -> list[sequential.Rule]:
-        """The rules by which the sampling of an example stops, one for each tolerated rate."""
+        """The rules that decide when to stop sampling an example, one for each tolerated rate."""
         return []
 
     def settings(self) -> Entry:
@@ -87,7 +87,7 @@ class Noisy(Spec):
     def findings(self, rows: np.ndarray, totals: Mapping[str, float]) -> Entry:
         exact = {}
         if totals.get("copies") and "confirmed" in totals:
-            # The share of the copies that the float32 model decided because they were near a tie.
+            # The share of the copies that the float32 model decided because they were nearly tied.
             exact["confirmed"] = round(totals["confirmed"] / totals["copies"], 4)
         return self.estimates(rows) | exact
 
@@ -148,7 +148,7 @@ class Noisy(Spec):
 
 
 def _estimator(specs: Sequence[Noisy]) -> Estimator:
-    """The settings of the estimate that these specs share; they differ only in the tolerated rate."""
+    """The settings of the estimate, which are the same for all these specs except for the tolerated rate."""
     last, rates = specs[-1], tuple(spec.rho for spec in specs if spec.rho is not None)
     rated = next((spec for spec in specs if spec.rho is not None), last)  # entries of PR_D lack `passes`
     return Estimator(rho=rates, denominator=last.denominator, passes=rated.passes, confidence=last.confidence)
@@ -156,7 +156,7 @@ def _estimator(specs: Sequence[Noisy]) -> Estimator:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Noisy):
-    """ProbAcc with early stopping: sampling stops when it is decided whether an example passes.
+    """ProbAcc with early stopping, which stops sampling when it is decided whether an example passes.
 
     With `adaptive`, the sequential test decides. Without `adaptive`, sampling stops when the remaining
     samples cannot change the decision. `rates` are the rates that are decided together; a decision does not

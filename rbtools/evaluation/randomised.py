@@ -1,9 +1,9 @@
-"""Randomised models: the test for random numbers, and means over random passes in place of one pass.
+"""Randomised models: the test for random numbers, and means over random passes instead of a single pass.
 
-A model that gives the same logits for a few images in other batches uses no random numbers. Other models are
-run several times on the same images, and on some of the images in another batch. A model whose logits
-differ between passes of the same batch is randomised. A model whose logits differ only in
-another batch depends on the batch.
+A model that returns the same logits for a few images in different batches uses no random numbers. Other
+models are run several times on the same images, and on some of the images in another batch. A model whose
+logits differ between passes of the same batch is randomised. A model whose logits differ only in another
+batch depends on the batch.
 """
 
 from __future__ import annotations
@@ -50,39 +50,39 @@ class Randomness(NamedTuple):
 
     @property
     def randomised(self) -> bool:
-        """Whether a second pass returns other logits for the same image."""
+        """Whether a second pass returns different logits for the same image."""
         return self.kind != "none"
 
     def sentence(self, draws: int, eot: int | None) -> str:
-        """A sentence, without its subject, about the evaluation of a randomised model. `eot` is the number of
+        """A sentence, without its subject, on how a randomised model is evaluated. `eot` is the number of
         random passes over which an attack averages its gradients."""
         of_attacks = {
             None: "",
-            1: ", and attacks follow the gradient of one draw (--eot 1), which is a weak guide",
+            1: ", and attacks follow the gradient of a single draw (--eot 1), which makes them weak",
         }
-        means = of_attacks.get(eot, f", and attacks use means over {eot} draws (--eot)")
+        means = of_attacks.get(eot, f", and attacks average over {eot} draws (--eot)")
         single = {
             "example": "",
-            "one by one": " Some of its numbers belong to the batch: every image goes through it alone.",
-            "uncontrolled": " Its numbers come from a generator of its own: results do not repeat.",
+            "one by one": " Some of its random numbers belong to the batch, so images are passed one by one.",
+            "uncontrolled": " It uses its own random generator, so results are not reproducible.",
         }[self.numbers]
-        verdicts = f"Verdicts are means over {draws} draws (--draws)"
-        verdicts = verdicts if draws > 1 else "A verdict is of one draw (--draws 1)"
+        verdicts = f"Results are means over {draws} draws (--draws)"
+        verdicts = verdicts if draws > 1 else "Each result is from a single draw (--draws 1)"
         return f"is randomised: {_WORDS[self.kind]}. {verdicts}{means}.{single}"
 
     def checked(self) -> Randomness:
-        """This object. Raises RbError if the result for an image depends on other images."""
+        """Returns this object. Raises RbError if the result for an image depends on other images."""
         if self.batch:
             raise RbError(
-                "The logits of an image depend on the other images of its batch: the model is in train"
-                " mode, computes statistics of the batch, or adds noise from a fixed seed. Call"
-                " model.eval() before it is saved, let module.training decide in its code, or draw noise"
-                " from torch's own generator without a seed."
+                "The logits of an image depend on the other images in the batch, because the model is in"
+                " train mode, computes batch statistics, or adds noise from a fixed seed. Call model.eval()"
+                " before saving it, check module.training in its code, or draw the noise from torch's own"
+                " generator without a seed."
             )
         if self.changes:
             raise RbError(
                 "The model changes its parameters or buffers while it is tested, so a result depends on the"
-                " images before it. Call model.eval() before it is saved."
+                " previous images. Call model.eval() before saving it."
             )
         return self
 
@@ -99,8 +99,8 @@ def batch_of_look(images: Any, most: int) -> int:
 def look(model: nn.Module, images: Tensor, logits: Tensor | None = None) -> Randomness:
     """The randomness of a model, determined by passes of two or more images (N, C, H, W).
 
-    Their `logits` (N, K) may be known from a pass of all. Errors in a pass and logits that are not finite
-    count as "nothing is random", because the evaluation reports them.
+    Their `logits` (N, K) may be known from a pass of all images. Errors in a pass and logits that are not
+    finite count as "nothing is random", because the evaluation reports them.
     """
     with optional():
         if _repeats(model, images, logits):
@@ -114,8 +114,8 @@ def look(model: nn.Module, images: Tensor, logits: Tensor | None = None) -> Rand
 
 
 def logits_of(model: nn.Module, images: Tensor, size: int) -> Tensor | None:
-    """The logits (N, K) of the images (N, C, H, W), `size` at a time. None if the passes fail, change the
-    model, whose state is then restored, or return something else."""
+    """The logits (N, K) for the images (N, C, H, W), `size` at a time. Returns None if the passes fail,
+    return something else, or change the model, whose state is then restored."""
     logits = None
     with optional(), _restored(model) as changed, torch.no_grad():
         logits = torch.cat([model(part).float() for part in images.split(size)])
@@ -125,7 +125,7 @@ def logits_of(model: nn.Module, images: Tensor, size: int) -> Tensor | None:
 
 @contextlib.contextmanager
 def _restored(model: nn.Module) -> Iterator[list[str]]:
-    """Restore the state of a model whose passes change it, and list the names of what they changed."""
+    """Restore the state of a model if passes change it, and list the names of what they changed."""
     state, changed = {name: one.clone() for name, one in model.state_dict().items()}, list[str]()
     try:
         yield changed
@@ -136,8 +136,8 @@ def _restored(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _repeats(model: nn.Module, images: Tensor, logits: Tensor | None) -> bool:
-    """Whether a few images have the same logits in other batches, without random numbers of torch and without
-    a change of the model."""
+    """Whether a few images have the same logits in other batches, while torch's random numbers are not used
+    and the model does not change."""
     from rbtools.rng.foreign import states
 
     numbers = states(images.device)
@@ -178,8 +178,8 @@ class _Passes:
         return Randomness(kind, numbers, any(norm.training for norm in norms), self.changes)
 
     def logits(self, images: Tensor, model: nn.Module | None = None) -> Tensor:
-        """The logits of a pass, also through a model that contains the tested one. Every pass but the first
-        starts from the state of the checkpoint, which is restored afterwards."""
+        """The logits of a pass, optionally of a model that contains the tested one. Every pass except the
+        first starts from the state of the checkpoint, which is restored afterwards."""
         if self.changes:
             self.model.load_state_dict(self.state)
         with torch.no_grad():
@@ -249,8 +249,8 @@ def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
 
 
 def judged(evaluation: Evaluation, randomness: Randomness, draws: int) -> tuple[Evaluation, str | None]:
-    """The evaluation of a model, with means over `draws` passes if it is randomised, and the sentence that
-    tells this, or None. Raises RbError for an evaluation that has no such means."""
+    """The evaluation of a model, with means over `draws` passes if it is randomised, and a sentence that
+    reports this, or None. Raises RbError if the evaluation does not support such means."""
     if not randomness.randomised:
         return evaluation, None
     changed = by_draws(evaluation, draws) if draws > 1 else evaluation
@@ -261,24 +261,23 @@ def judged(evaluation: Evaluation, randomness: Randomness, draws: int) -> tuple[
 
 
 def by_draws(evaluation: Evaluation, draws: int) -> Evaluation:
-    """The evaluation in which means over random passes replace the result of one pass. Raises RbError if the
-    evaluation has no such means."""
+    """The evaluation with means over random passes instead of the result of one pass. Raises RbError if the
+    evaluation does not support such means."""
     every = evaluation.every
     specs, along = ([spec.by_draws(draws) for spec in part] for part in (evaluation.specs, evaluation.along))
     if specs == [*evaluation.specs]:
         return evaluation
     if None in (*specs, *along):
         raise RbError(
-            f"The model is randomised, and {evaluation.title} cannot be averaged over its random draws."
-            " Measure its accuracy with rb-attack or rb-corrupt, or give --draws 1 to judge it by one"
-            " draw."
+            f"The model is randomised, but {evaluation.title} cannot be averaged over its random draws."
+            " Measure its accuracy with rb-attack or rb-corrupt, or use a single draw with --draws 1."
         )
     if any(spec.detail for spec in every) or evaluation.save is not None:
         raise RbError(
-            "--detail and --save-adv describe a single pass, and this model is randomised. Leave them out."
+            "--detail and --save-adv describe a single pass, but this model is randomised. Leave them out."
         )
     if any(spec.needs for spec in every):
         raise RbError(
-            "--ladder needs a fixed answer for each image, and this model is randomised. Leave it out."
+            "--ladder needs a fixed outcome for each image, but this model is randomised. Leave it out."
         )
     return replace(evaluation, title=f"{evaluation.title}, {draws} draws", specs=(*specs,), along=(*along,))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RareFailure(Spec):
-    """The mean failure probability at one radius. A row contains the number of the example and, for each run,
+    """The mean failure probability at one radius. A row contains the index of the example and, for each run,
     the logarithm of its failure probability."""
 
     names = (noise_names.PFAIL,)
@@ -79,7 +79,7 @@ class RareFailure(Spec):
         return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
 
     def _example(self, batch: Batch) -> tuple[Tensor, int]:
-        """The logarithms of one example's failure probability (runs,), and the number of forward passes."""
+        """The logarithm of one example's failure probability in each run, and the number of passes."""
         shape = tuple(batch.images.shape[1:])
         seen = 0
 

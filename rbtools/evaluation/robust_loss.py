@@ -1,4 +1,4 @@
-"""Robust losses: cross-entropy and error of every example at the last iterate of an attack."""
+"""Robust losses, which are the cross-entropy and error of every example at the last iterate of an attack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rbtools.probabilistic import intervals
 @dataclass(frozen=True, kw_only=True)
 class RobustLoss(OfAttack):
     """The mean cross-entropy (`what` is "loss") or the share of misclassified images ("error") at the last
-    iterate of an attack on every image. A row is the cross-entropy, and 1 for a correct last iterate."""
+    iterate of an attack on every image. A row is the cross-entropy, and 1 if the last iterate is correct."""
 
     what: str
     searches = True

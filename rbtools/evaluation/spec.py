@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from rbtools.registry import Registry
 
 Entry = dict[str, Any]
-# The rows (n,) or (n, R) of a spec that was measured.
+# The rows (n,) or (n, R) of a measured spec.
 RowsOf = Callable[["Spec"], "np.ndarray"]
 Summary = Callable[[Sequence[Any], Sequence[Entry], Sequence[Entry], RowsOf | None], list[Entry]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One result of a model on images: a row for each image, and an entry that is computed from all rows.
+    """One result of a model on images, with a row for each image and an entry that is computed from all rows.
 
     The fields are the settings; they determine the entry and its key in the store. Two results with equal
     settings answer the same question. Fields that entries do not contain are ignored in comparisons. Several
@@ -44,7 +44,7 @@ class Spec:
     under_attack: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the fields that are options (`registry.param`). Raises RbError."""
+        """Check the fields that are options (`registry.param`). Raises RbError for an invalid value."""
         for field in dataclasses.fields(self):
             value, label = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
             if "help" not in field.metadata or (value is None and field.default is None):
@@ -62,22 +62,22 @@ class Spec:
 
     @property
     def searches(self) -> bool:
-        """Whether the spec may use the fast model, because float32 confirms its decisions."""
+        """Whether the spec may use the fast model, because its decisions are confirmed in float32."""
         return False
 
     @property
     def precise(self) -> bool:
-        """Whether the fast model is in float32 at any precision, for a search near the boundary."""
+        """Whether the fast model is always in float32, for searches close to the decision boundary."""
         return False
 
     @property
     def verdicts(self) -> bool:
-        """Whether the rows depend on the model's decisions alone, and not on the values of its logits."""
+        """Whether the rows depend only on the model's decisions, and not on the values of its logits."""
         return False
 
     @property
     def in_float32(self) -> Sequence[str]:
-        """The names of the attacks of an ensemble that do not use the fast model although others do."""
+        """The names of the attacks in an ensemble that do not use the fast model, although others do."""
         return ()
 
     @property
@@ -88,12 +88,12 @@ class Spec:
 
     @property
     def copies(self) -> int:
-        """The number of copies of an image in the network at once; batches are smaller by this factor."""
+        """The number of copies of an image in one pass of the network; batches are smaller by this factor."""
         return 1
 
     @property
     def most_passes(self) -> int:
-        """The largest number of passes for an image, by which times are estimated."""
+        """The largest number of passes for an image, which is used to estimate times."""
         return 1
 
     @property
@@ -106,14 +106,13 @@ class Spec:
         raise NotImplementedError
 
     def column(self) -> Entry:
-        """The fields of the store key that determine the rows. Model, data, arithmetic and seed are not among
-        them, because others add these."""
+        """The fields of the store key that determine the rows, except for model, data, arithmetic and seed,
+        which are added elsewhere."""
         raise NotImplementedError
 
     @classmethod
     def reading(cls, specs: Sequence[Any]) -> Entry:
-        """The fields of the store key that determine the entries of these specs, without those that determine
-        the rows."""
+        """The fields of the store key that determine the entries of these specs but not their rows."""
         return {}
 
     def settings(self) -> Entry:
@@ -121,9 +120,9 @@ class Spec:
         raise NotImplementedError
 
     def expected(self, n: int, common: Entry) -> Entry:
-        """The entry for n images as known before the work, with `common` fields. A field that is known only
-        afterwards (the number of correct images, a loss that may replace another) has the value LATER. Raises
-        RbError for a name that reads as other settings."""
+        """The entry for n images as far as it is known before the work, with the `common` fields. A field
+        that is known only afterwards (the number of correct images, a loss that may replace another) has the
+        value LATER. Raises RbError if the name would be read as other settings."""
         self.check_name()
         entry = {"metric": self.name(), **self.settings(), **common}
         entry |= {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0, "n": n}
@@ -132,15 +131,15 @@ class Spec:
         return entry | dict.fromkeys(later, results.LATER)
 
     def check_name(self) -> None:
-        """Raise RbError if the name reads as other settings: 1 and 5.2 make 1.5.2, as do 1.5 and 2."""
+        """Raise RbError if the name is ambiguous: 1.5.2 can stand for 1 and 5.2, or for 1.5 and 2."""
         mine, parts = self.settings(), metric_name.parse(self.name())
         for field, said in parts.form.settings(parts).items():
             value: Any = mine.get(field)
             numbers = results.is_number(value) and results.is_number(said)
             if numbers and not math.isclose(value, said, rel_tol=1e-3):
                 raise RbError(
-                    f"The name {self.name()} would read as {field} {said:g}, and not as {value:g}."
-                    f" Choose another {field}."
+                    f"The name {self.name()} would be read as {field} {said:g}, and not as {value:g}. Choose"
+                    f" another {field}."
                 )
 
     def settings_for(self, shape: Sequence[int]) -> Entry:
@@ -157,21 +156,21 @@ class Spec:
         return rows > 0
 
     def counts(self, rows: np.ndarray) -> np.ndarray | None:
-        """Whether each image counts in the value: bool (n,); None if the value is not a share of images."""
+        """Whether each image counts in the value: bool (n,). None if the value is not a share of images."""
         return self.correct(rows)
 
     def by_draws(self, draws: int) -> Self | None:
-        """The spec for a randomised model: a mean over `draws` passes, or one pass if 0. This spec if each
-        noisy copy of an image already has its own pass, and None if no mean is defined."""
+        """The spec for a randomised model: a mean over `draws` passes, or one pass if 0. Returns this spec if
+        each noisy copy of an image already has its own pass, and None if no mean is defined."""
         return None
 
     def for_answers(self, answers: str, *, eight_bit: bool) -> Self:
-        """The spec for a model that answers with "logits" or "labels" alone and, with `eight_bit`, is sent
-        8-bit images. Raises RbError if the spec needs more than these answers."""
+        """The spec for a model that returns only "logits" or "labels" and, with `eight_bit`, receives 8-bit
+        images. Raises RbError if the spec needs more than this."""
         return self
 
     def without_grid(self) -> Self | None:
-        """The spec of real-valued images, with which an accuracy on 8-bit images is compared."""
+        """The spec with real-valued images, for comparison with an accuracy on 8-bit images."""
         return None
 
     def rows(self, batch: Batch) -> Outcome:
@@ -198,17 +197,17 @@ class Spec:
 
     @classmethod
     def summary(cls) -> Summary | None:
-        """The function that makes further entries of specs of this class (`Evaluation.summary`)."""
+        """The function that computes further entries from specs of this class (`Evaluation.summary`)."""
         return None
 
     def entry(self, rows: np.ndarray, totals: Mapping[str, float] | None = None) -> Entry:
-        """The entry made of these rows, without the fields that describe data, seed and cost."""
+        """The entry computed from these rows, without the fields that describe data, seed and cost."""
         return {"metric": self.name(), **self.settings(), **self.findings(rows, totals or {})}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Self | None:
-        """The spec of an entry whose metric has no split, or None if the entry is of another kind or lacks
-        settings."""
+        """The spec of an entry whose metric names no split. Returns None for other kinds of entries and if
+        settings are missing."""
         raise NotImplementedError
 
 
@@ -231,8 +230,8 @@ class OfAttack(Spec):
 class Evaluation:
     """Specs that are measured together.
 
-    `title` is a text for the progress line. `specs` are the requested specs, in the order of their entries,
-    and `along` are specs that are also measured. `summary` makes further entries from the specs, their
+    `title` is shown in the progress line. `specs` are the requested specs, in the order of their entries,
+    and `along` are specs that are also measured. `summary` computes further entries from the specs, their
     entries, the entries of `along`, and the rows. `save` is a folder for the adversarial images. With `png`,
     the images are also saved as PNG files.
     """
@@ -250,7 +249,7 @@ class Evaluation:
         return (*self.along, *self.specs)
 
     def for_answers(self, answers: str, *, eight_bit: bool) -> Evaluation:
-        """The evaluation of a model that only answers (`Spec.for_answers`)."""
+        """The evaluation for a model that can only be queried (`Spec.for_answers`)."""
         specs, along = (
             tuple(spec.for_answers(answers, eight_bit=eight_bit) for spec in part)
             for part in (self.specs, self.along)
@@ -272,7 +271,7 @@ def by_column(specs: Sequence[Spec]) -> list[tuple[Any, ...]]:
 
 
 def method_key(kind: str, word: str, method: Any) -> Entry:
-    """The fields of the store key for a registered method, whose name has the key `word`."""
+    """The fields of the store key for a registered method, with its name under the key `word`."""
     return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
 
 
@@ -283,8 +282,8 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
 
 
 def rebuilt(methods: Registry, name: object, entry: Mapping[str, Any], **given: Any) -> Any | None:
-    """The method called `name` with the settings of an entry, or None if there is no such method or if the
-    entry lacks settings. Raises RbError if the method does not accept a setting.
+    """The method called `name` with the settings of an entry. Returns None if there is no such method or if
+    settings are missing. Raises RbError if the method does not accept a setting.
 
     A field that can be derived from other fields (`derived` of the class) is derived from them if the result
     agrees with the entry. `given` contains values that replace those of the entry.

@@ -1,9 +1,9 @@
-"""Tiles of an evaluation: consecutive examples that are measured together, by any worker that is free.
+"""Tiles of an evaluation, which are consecutive examples that any free worker measures together.
 
-Tiles are the fixed batches, so neither the number of workers nor an interruption changes a result. Outcomes
-are appended in order. A tile that is finished before the tiles in front of it is kept in the store as parts
-until it can be appended. A run that was killed therefore repeats only the unfinished tiles, and continues
-these from their partial results in the store; its outcomes are equal to those of an uninterrupted run.
+Tiles are fixed batches, so neither the number of workers nor an interruption changes a result. Outcomes are
+appended in order. A tile that is finished before its predecessors is stored in parts until it can be
+appended. A run that was killed therefore repeats only the unfinished tiles, and continues these from their
+partial results in the store; its outcomes are equal to those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# A tile that takes less time keeps nothing.
+# Partial results are not stored for a tile that takes less time.
 _SECONDS_BEFORE_KEEPING = 5.0
-# At least, and so many times the duration of the last write.
+# The minimum interval between writes in seconds, and as a multiple of the duration of the last write.
 _SECONDS_BETWEEN_WRITES, _TIMES_OF_A_WRITE = 10.0, 20.0
 _LOOP, _MEMORY, _SECONDS = -1, "memory:", "seconds:"
 
 
 class Tile(NamedTuple):
-    """Some consecutive examples, given by their places in the order of the evaluation.
+    """Consecutive examples, given by their positions in the order of the evaluation.
 
-    `lacks` contains, for each first missing example, the positions of the specs that lack this example and
-    all later ones. The most complete specs are first, since other specs may need their rows. `known` maps the
-    position of each spec that has stored outcomes to its outcomes from the tile's first example on. `keys`
-    are the store keys of the tile's parts, by the position of their spec.
+    `lacks` maps each first missing example to the positions of the specs for which this example and all later
+    ones are missing. The most complete specs are first, since other specs may need their rows. `known` maps
+    the position of each spec that has stored outcomes to its outcomes from the tile's first example on.
+    `keys` are the store keys of the tile's parts, by the position of their spec.
     """
 
     examples: range
@@ -77,8 +77,8 @@ def _tile(outcomes: Sequence[Outcomes], examples: range) -> Tile:
 
 
 def in_turn(units: Sequence[T], shard: tuple[int, int]) -> list[T]:
-    """All units in the order in which shard (i, N) computes them: first the shard's own units, then the units
-    of the other shards, starting with the last one. The caller skips finished units."""
+    """All units in the order in which shard (i, N) computes them: first its own units, then the units of the
+    other shards, starting with the last one. The caller skips finished units."""
     number, of = shard
     others = [unit for place, unit in enumerate(units) if place % of != number - 1]
     return [*units[number - 1 :: of], *reversed(others)]
@@ -94,7 +94,7 @@ def complete(
     store: Store,
     shard: tuple[int, int] = (1, 1),
 ) -> None:
-    """Have the missing tiles of the first n examples measured, and append their outcomes in order.
+    """Request the missing tiles of the first n examples, and append their outcomes in order.
 
     `size` is the number of examples in a tile. `measured` requests tiles one by one when a worker is free,
     and yields each tile with its parts when it is finished. Before a tile is requested, `progress` is called
@@ -170,11 +170,10 @@ class _Part(NamedTuple):
 
 
 class TileState(PartialResults):
-    """The partial results of one tile, which are named by their place in the sequence of all parts.
+    """The partial results of one tile, which are named by their position in the sequence of all parts.
 
-    `keys` are the keys of the tile's outcomes, and `place` describes the processor and its libraries. The
-    partial results of other code or of another kind of processor are not used. Without a store, nothing is
-    kept.
+    `keys` are the keys of the tile's outcomes, and `place` describes the processor and its libraries. Partial
+    results from other code or from another kind of processor are not used. Without a store, nothing is kept.
     """
 
     def __init__(self, store: Store, keys: Mapping[int, str], device: torch.device, place: str) -> None:
@@ -187,7 +186,7 @@ class TileState(PartialResults):
         self.begin(0)
 
     def begin(self, example: int) -> None:
-        """Compute outcomes from this example of the evaluation on, for the first time or after a failure."""
+        """Begin to compute outcomes from this example on, for the first time or after a failure."""
         self._path, self._open = [example, 0], list[_Part]()
 
     def clock(self) -> float:
@@ -227,7 +226,7 @@ class TileState(PartialResults):
             self._write_if_due()
 
     def finished(self, outcomes: Mapping[int, OutcomeRows]) -> None:
-        """Replace all partial results in the store by the outcomes of the tile."""
+        """Replace all partial results in the store with the outcomes of the tile."""
         if self._stored:
             for i, key in self._keys.items():
                 self._store.keep_state(key, outcomes[i].encoded(), sync=False)
@@ -237,7 +236,7 @@ class TileState(PartialResults):
         return time.monotonic() - self._written > self._pause
 
     def _write_if_due(self, replaced: Collection[Path] = ()) -> None:
-        """Write the new results. If they replace results in the store, this is always due."""
+        """Write the new results if it is time, or at once if they replace results in the store."""
         if not (replaced or self._is_due()):
             return
         begin = time.monotonic()
@@ -249,7 +248,7 @@ class TileState(PartialResults):
         self._pause = max(_SECONDS_BETWEEN_WRITES, _TIMES_OF_A_WRITE * (self._written - begin))
 
     def _inner(self, path: Path) -> set[Path]:
-        """The parts of a part that are kept."""
+        """The stored parts of a part."""
         return {one for one in {*self._known, *self._stored} if one[: len(path)] == path and one != path}
 
     def _drop(self, path: Path) -> None:
@@ -273,7 +272,7 @@ class TileState(PartialResults):
         return buffer.getvalue()
 
     def _loaded(self, path: Path, part: _Part) -> Tensors | None:
-        """The results as they were kept, or None. The memory is then as it was after the part."""
+        """The stored results, or None. Also restores the memory to its state after the part."""
         data = self._known.get(path)
         if data is None and (data := self._store.state(self._key(path))) is not None:
             self._stored.add(path)

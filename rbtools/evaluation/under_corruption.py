@@ -115,9 +115,9 @@ def corrupted(
 def mean_over(
     correct: Mapping[tuple[str, int], np.ndarray], parts: Sequence[Mapping[str, Any]]
 ) -> intervals.Interval | None:
-    """The interval of the mean of accuracies under corruptions, or None if `correct` lacks a part.
+    """The interval of the mean of accuracies under corruptions, or None if `correct` is incomplete.
 
-    `correct` maps (corruption, severity) to the images (n,) that count as correct. The images are the
+    `correct` maps (corruption, severity) to a mask (n,) of the correct images. The images are the
     sampling units: the share of corruptions under which an image is classified correctly is one observation.
     Correlation between corruptions therefore does not affect the interval.
     """

@@ -1,4 +1,4 @@
-"""Device selection, and the cores and memory that a computation uses."""
+"""Selects the device, and sets the number of threads and the handling of memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT, _LARGE = 1 << 30, 32 << 20  # 32 MiB is the most that glibc accepts for _
 
 @contextlib.contextmanager
 def taken(run: Run, threads: int) -> Iterator[torch.device]:
-    """Yields the device of `--device`, with the number of threads set. Raises RbError if it is not usable."""
+    """Yields the device of `--device`, and sets the number of threads. Raises RbError if it is unusable."""
     device = choose(run)
     if device.type != "cpu":
         with float32(device):
@@ -62,7 +62,7 @@ def _keep_memory() -> None:
 
 
 def choose(run: Run) -> torch.device:
-    """The device of the run; "auto" prefers a GPU. Workers get the GPUs in turn. Raises RbError."""
+    """The device of the run; "auto" prefers a GPU. Workers use the GPUs in turn. Raises RbError."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if run.placement.device == "auto" and not cards:
         return torch.device("cpu")
@@ -72,7 +72,7 @@ def choose(run: Run) -> torch.device:
 
 
 def named(name: str, other: str) -> torch.device:
-    """The device with this name. Raises RbError, which recommends `other`, if the device cannot be used."""
+    """The device with this name. If it cannot be used, raises an RbError that recommends `other`."""
     try:
         # The device of a tensor has a number even if the GPU was named without one.
         return torch.empty(0, device=name).device
@@ -82,8 +82,8 @@ def named(name: str, other: str) -> torch.device:
 
 
 def environment(device: torch.device) -> str:
-    """Everything besides the kind of device that determines rounding: the versions of rbtools and torch, and
-    the processor with its instruction set or the GPU with its libraries."""
+    """Everything that determines rounding, apart from the kind of device: the versions of rbtools and torch,
+    and the processor with its instruction set or the GPU with its libraries."""
     words = [f"rbtools {__version__}", f"torch {torch.__version__}"]
     if device.type == "cuda":
         words += [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}"]
@@ -95,7 +95,7 @@ def environment(device: torch.device) -> str:
 
 @cache
 def _processor() -> str:
-    """The processor's name, or its architecture if the system does not report the name."""
+    """The processor's name, or its architecture if the system does not report a name."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):
@@ -104,7 +104,7 @@ def _processor() -> str:
 
 
 def usable() -> bool:
-    """Whether this process can still use the GPU, which it cannot after an illegal memory access."""
+    """Whether this process can still use the GPU. After an illegal memory access, it cannot."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()
@@ -118,7 +118,7 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 
 def mps_runs() -> bool:
-    """Whether NVIDIA's Multi-Process Service runs on this machine."""
+    """Whether NVIDIA's Multi-Process Service is running on this machine."""
     # the default folder contains a file with the number of the service's process
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A dry run: counts the tiles of evaluations and the training runs that the store lacks."""
+"""Dry runs, which count the evaluation tiles and the training runs that are missing in the store."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rbtools.execution.report import in_words
 from rbtools.store import Store, digest
 
 T = TypeVar("T")
-# Of the largest time: attacks leave out images that they have broken. AutoAttack on a ResNet-18 took so much.
+# The usual share of the largest time, because broken images are left out (AutoAttack on a ResNet-18).
 USUAL_SHARE = 0.3
 
 
 class Lacking(NamedTuple):
-    """The title of a computation that the store lacks, the number of its units ("tile", "training"), and the
-    usual and the largest number of seconds that it takes, if they are known."""
+    """A computation whose result is missing in the store: its title, the number of its units ("tile",
+    "training"), and the usual and the largest number of seconds that it takes, if they are known."""
 
     title: str
     number: int
@@ -27,11 +27,11 @@ class Lacking(NamedTuple):
 
 @dataclass
 class DryRun:
-    """Collects the work that the store lacks for a run.
+    """Collects the work of a run whose results are missing in the store.
 
     `missing` maps keys to this work; results of several records may share a key. `waiting` contains the
     numbers of the jobs whose network is not trained yet; their evaluations count as missing. `paces` maps
-    models to the seconds of one pass of an image, which are measured on one batch.
+    each model to the seconds that a forward pass takes per image, measured on one batch.
     """
 
     store: Store
@@ -53,12 +53,12 @@ class DryRun:
         raise Pending("A dry run computes nothing.")
 
     def untrained(self) -> str:
-        """A name for the checkpoint that this job's network will have. The store has no file of this name."""
+        """A placeholder for the name of the checkpoint that this job will train."""
         self.waiting.add(self.job)
         return f"sha256:{digest({'untrained': self.job})}"
 
     def each(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """The results of calls. All calls are made before Pending is raised: the report is then complete."""
+        """Return the results of calls. Pending is raised only after all calls, so the report is complete."""
         found, missed = [], []
         for call in calls:
             try:
@@ -76,7 +76,7 @@ class DryRun:
         return counts
 
     def _seconds(self, title: str) -> tuple[float, float] | None:
-        """The seconds of the missing work with this title, as in `Lacking`."""
+        """The usual and the largest time of the missing work with this title, in seconds, if known."""
         seconds = [one.seconds for one in self.missing.values() if one.title == title and one.number]
         known = [one for one in seconds if one is not None]
         if not known or len(known) < len(seconds):

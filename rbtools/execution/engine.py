@@ -1,4 +1,4 @@
-"""Engines run calls in this process, in worker processes, or on a cluster (`rbtools.execution.ENGINES`)."""
+"""Engines, which run calls in this process, in worker processes or on a cluster (`execution.ENGINES`)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _AHEAD = 4  # calls for each worker that are submitted before the first is done
 
 
 class JobFunction:
-    """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
+    """The work for each record, in a form that can be sent to other processes. Subclasses are dataclasses.
 
-    `divided` is true if the work on one record is cut into tiles that the workers of `run.pool` share.
+    `divided` is true if the work for one record is divided into tiles that the workers of `run.pool` share.
     """
 
     divided: ClassVar[bool] = False
@@ -33,13 +33,13 @@ class JobFunction:
         raise NotImplementedError
 
     def reads(self, run: Run) -> tuple[str, ...]:
-        """The splits of the data set of `--dataset` that the work reads for any record."""
+        """The splits of the data set of `--dataset` that the work reads for every record."""
         return ()
 
 
 class Call:
-    """Work that an engine runs, as a value that can be sent to other processes. The call gets the run of the
-    process that does the work. `arch` is the architecture, which determines the number of threads."""
+    """A unit of work for an engine, in a form that can be sent to other processes. It is called with the run
+    of the process that does the work. `arch` is the architecture, which determines the number of threads."""
 
     arch: Any
 
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Job(Call):
-    """A call that applies a function to a record."""
+    """A call of a function on a record."""
 
     function: JobFunction
     record: dict[str, Any]
@@ -68,7 +68,7 @@ class Job(Call):
 
 
 class Unfinished(BaseException):
-    """Raised if a job that has a partial result is interrupted; `__cause__` is the interruption."""
+    """Raised if a job is interrupted when it has a partial result; `__cause__` is the interruption."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -77,13 +77,13 @@ class Unfinished(BaseException):
 
 @dataclass
 class JobReport:
-    """The result of a call or the reason for its failure, and its use of the store.
+    """The result of a call, or the reason why it failed, and statistics on its use of the store.
 
     `found` and `computed` are the numbers of results that were read from the store and that were computed.
     `pending` is true if a dry run found work to do. `seconds` is the wall-clock time, and `stages` contains
-    the times of its stages. `damaged` lists files of the store that could not be read. `trouble` is the
-    reason why results could not be stored. `remarks` are messages of a worker, which has no terminal.
-    `interruption` is the exception that ended the job early with a partial result.
+    the time spent in each stage. `damaged` lists files of the store that could not be read. `trouble` is the
+    reason why results could not be stored. `remarks` are the messages of a worker, which cannot print them
+    itself. `interruption` is the exception that ended the job early with a partial result.
     """
 
     result: Any = None
@@ -100,7 +100,7 @@ class JobReport:
     interruption: BaseException | None = None
 
     def value(self, run: Run) -> Any:
-        """Print the remarks, and return the result. Raises CallFailed if the call has failed."""
+        """Print the remarks, and return the result. Raises CallFailed if the call failed."""
         for remark in self.remarks:
             run.report.notify(remark)
         for stage, seconds in self.stages.items():
@@ -111,7 +111,7 @@ class JobReport:
 
 
 class CallFailed(RbError):
-    """Raised if a call of a worker fails. If the reason is a bug, `trace` is the traceback."""
+    """Raised if a call fails in a worker. If the reason is a bug, `trace` is the traceback."""
 
     def __init__(self, problem: str, trace: str | None) -> None:
         super().__init__(problem)
@@ -119,7 +119,7 @@ class CallFailed(RbError):
 
 
 def run_job(call: Call, run: Run) -> JobReport:
-    """Run a call. The report contains a message for users' errors, and also the traceback for bugs."""
+    """Run a call. If it fails, the report contains a message, and for a bug in rbtools also the traceback."""
     report = JobReport()
     if run.report.notify is discard:
         run = run.changed(notify=report.remarks.append)
@@ -160,18 +160,18 @@ def run_job(call: Call, run: Run) -> JobReport:
 
 
 class Engine:
-    """Runs calls. Each call gets the run of the process that executes the call.
+    """Runs calls. Each call receives the run of the process that executes it.
 
     An engine is a context manager. Leaving it stops running calls; finished work stays in the store.
-    Subclasses define `submit`, start their workers on entering and end them on leaving, pass on messages of
+    Subclasses define `submit`, start their workers on entry and stop them on exit, pass on the messages of
     workers with `post`, and repeat the call of a lost worker.
 
-    A worker receives a pickled copy of the run, without its callbacks, which the worker sets again. `worker`
-    is the number of the worker on its machine, which selects a GPU, and `jobs` is the number of workers on
-    that machine.
+    A worker receives a pickled copy of the run without its callbacks, and sets its own callbacks. `worker` is
+    the number of the worker on its machine, which selects a GPU, and `jobs` is the number of workers on that
+    machine.
 
     `capacity` is the number of calls that can run at once; it is known after entering. `own_capacity` is true
-    if the engine itself decides this number when `--jobs` is not given; `jobs` is then 0, but at least 1 in a
+    if the engine chooses this number when `--jobs` is not given; `jobs` is then 0, but at least 1 in a
     worker. `in_process` is true if `submit` returns only when the call has ended. `status` formats the
     progress of a call for the status line.
     """
@@ -197,7 +197,7 @@ class Engine:
         raise NotImplementedError
 
     def post(self, tell: Callable[[Report], None]) -> None:
-        """Make the thread that calls `wait` call `tell` with the run's report. Any thread may call `post`."""
+        """Have the thread that calls `wait` call `tell` with the run's report. Any thread may call `post`."""
         self._messages.append(tell)
         self.wake()
 
@@ -206,7 +206,7 @@ class Engine:
         self._arrived.set()
 
     def wait(self) -> None:
-        """Wait for an event, at most half a second; then check for cancellation, and pass on messages."""
+        """Wait at most half a second for an event; then check for cancellation and pass on messages."""
         self._arrived.wait(_POLL_SECONDS)
         self._arrived.clear()
         self.run.report.check_cancelled()
@@ -217,7 +217,7 @@ class Engine:
         self, calls: Iterable[Call], check: Callable[[], None] = discard
     ) -> Iterator[tuple[int, JobReport]]:
         """Yields the number of each call and its report, in the order in which the calls end. While waiting,
-        `wait` and `check` are called, which raise an exception if the work should stop."""
+        it calls `wait` and `check`, which raise an exception if the work should stop."""
         flying: dict[Future[JobReport], int] = {}
         most = 1 if self.in_process else _AHEAD * self.capacity
         waiting: Iterator[tuple[int, Call]] | None = iter(enumerate(calls))
@@ -254,9 +254,9 @@ class InProcess(Engine):
 
 
 def engine_for(functions: Sequence[JobFunction], run: Run, at_most: int | None = None) -> Engine:
-    """The engine that `run.placement` specifies. Raises RbError if the engine does not exist.
+    """The engine that `run.placement` specifies. Raises RbError if there is no such engine.
 
-    `at_most` is the number of jobs, if known. A single job needs no worker process, unless it is divided.
+    `at_most` is the number of jobs, if known. A single job that is not divided needs no worker process.
     """
     divided = any(function.divided for function in functions)
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):

@@ -1,4 +1,4 @@
-"""Work that is done once, such as training runs. Other processes with the same store wait for the result."""
+"""Work that only one process does, such as a training run. Others with the same store wait for the result."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rbtools.execution.run import Run
 def once(
     run: Run, key: str, look_up: Callable[[], Any], compute: Callable[[], Any], *, title: str, unit: str
 ) -> Any:
-    """The result of `look_up`. If it is None, `compute` makes and stores it while this process holds the
-    lease `key`.
+    """Return the result of `look_up`. If it is None, `compute` computes and stores the result while this
+    process holds the lease `key`.
 
     `title` and `unit` ("training") describe the work in a dry run, which raises Pending. The result is
     counted as found, or as computed (by any process).
@@ -26,7 +26,7 @@ def once(
 
     def waiting() -> None:
         run.report.check_cancelled()
-        run.report.progress(f"another process does this {unit}: waiting for it")
+        run.report.progress(f"another process is doing this {unit}; waiting for its result")
 
     with run.store.claimed(key, lambda: look_up() is not None, waiting):
         result = look_up()

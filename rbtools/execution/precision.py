@@ -12,7 +12,7 @@ CHOICES = ("auto", "fp32", "bf16")
 PREPARED = 2  # version of the fast model (evaluation/fast_model.py)
 # Processors that multiply bfloat16 in hardware; others are slower with it than in float32.
 _FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-# The recipe fixes the batch size of a training run: with smaller images, a layer has too little work, and
+# The recipe fixes the batch size of a training run. With smaller images, the layers have so little work that
 # converting numbers costs more than it saves.
 _LEAST_SIDE = 16
 
@@ -30,12 +30,12 @@ def of_training(run: Run, shape: tuple[int, int, int]) -> str:
 
 
 def resolve(run: Run) -> str:
-    """The precision of searches, "bf16" or "fp32", that `--precision` selects on this machine."""
+    """The precision of attack searches, "bf16" or "fp32", that `--precision` selects on this machine."""
     return chosen(run.settings.precision, resources.kind(run).type == "cuda")
 
 
 def chosen(precision: str, on_gpu: bool) -> str:
-    """The precision, "bf16" or "fp32", for "auto" on a GPU or on this processor; otherwise `precision`."""
+    """The given precision or, for "auto", the one that suits the GPU or this processor."""
     if precision != "auto":
         return precision
     return "bf16" if on_gpu or _cpu_has_bf16() else "fp32"

@@ -1,8 +1,8 @@
 """Worker processes on this machine.
 
-For each worker, a thread of this process starts it and receives its messages. When a worker dies, its call is
-tried again. When its parent has ended, a worker ends itself. (A pool of `concurrent.futures` breaks if one
-worker dies, and cannot pass on messages of a call before its result.)
+Each worker is started by a thread of this process, which also receives its messages. If a worker dies, its
+call is tried again. If the parent process ends, its workers end themselves. (A pool of `concurrent.futures`
+breaks if one worker dies, and cannot pass on messages of a call before its result.)
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Processes(Engine):
                 process.kill()
 
     def _pass_calls_to_worker(self, number: int) -> None:
-        # A process started by this thread inherits the mask: Ctrl-C reaches only its parent.
+        # A process started by this thread inherits the mask, so Ctrl-C reaches only the parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         worker: Worker | None = None
         while (task := self._tasks.get()) is not None and not self._ending.is_set():
@@ -108,14 +108,14 @@ class Processes(Engine):
                 task.future.set_result(JobReport(problem=problem))
 
     def _tell(self, call: Call, message: str | dict[str, Any], report: Report) -> None:
-        """Pass on the status of a call, which is a text, or an event for programs."""
+        """Pass on the status of a call, which is a string for the user or an event for programs."""
         if isinstance(message, str):
             report.progress(self.status(message, call))
         else:
             report.event(message)
 
     def _start(self, number: int) -> Worker | None:
-        """The connection to a new worker and its process, or None if the engine is ending."""
+        """The connection to a new worker, and its process. Returns None if the engine is shutting down."""
         context = multiprocessing.get_context("spawn")
         with self._starting:
             if self._ending.is_set():
@@ -134,7 +134,7 @@ class Processes(Engine):
         ending = _ending_in_words(process.exitcode)
         if task.tries < TRIES:
             self._tasks.put(task._replace(tries=task.tries + 1))
-            self.post(lambda report: report.warn(f"A worker {ending}; its work is tried again."))
+            self.post(lambda report: report.warn(f"A worker {ending}; its work is repeated."))
             return
         problem = (
             f"The worker process {ending}, {TRIES} times. If memory ran out, use fewer --jobs"
@@ -156,7 +156,7 @@ def _ending_in_words(code: int | None) -> str:
 
 
 def _work(run: Run, connection: Connection, number: int) -> None:
-    """The main function of a worker: runs calls until the connection closes or SIGTERM arrives."""
+    """The main function of a worker, which runs calls until the connection closes or SIGTERM arrives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _terminate)  # a job stores what it has finished
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -182,7 +182,7 @@ def _work(run: Run, connection: Connection, number: int) -> None:
     except SystemExit as end:
         status = int(end.code or 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is sent by the parent and to the group
-    # Without torch's shutdown, which takes seconds on a busy machine.
+    # Skip torch's shutdown, which takes seconds on a busy machine.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -195,7 +195,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent ends, because no process then waits for its results."""
+    """End this worker when its parent ends, because no process is then waiting for its results."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

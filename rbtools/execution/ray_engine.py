@@ -1,7 +1,7 @@
 """The engine for a Ray cluster. Every call is a Ray task on a node that has access to the driver's store.
 
-If a node is lost, Ray tries its task again, and the job continues from the results that the first try left in
-the store. The driver holds a lease during the run. A worker recognises the store by the file of this lease.
+If a node is lost, Ray repeats its task, and the job continues from the results that the first attempt left in
+the store. The driver holds a lease during the run. A worker recognises the store by the lease's file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SECONDS_WHEN_DONE = 60.0  # on a busy machine
 
 
 class RunSpec(NamedTuple):
-    """The common part of all tasks. Paths are relative to `folder`; `mark` is a lease in the store."""
+    """What the tasks of a run share. Paths are relative to `folder`; `mark` is a lease in the store."""
 
     run: Run
     folder: str
@@ -58,7 +58,7 @@ class NodeShare(NamedTuple):
 
 
 class RayEngine(Engine):
-    """Runs calls on a Ray cluster. Entering raises RbError if joining the cluster fails."""
+    """Runs calls on a Ray cluster. Entering the engine raises RbError if it cannot join the cluster."""
 
     own_capacity = True
 
@@ -132,8 +132,8 @@ def _report(done: Future[JobReport]) -> JobReport:
         of_task = type(error).__name__.startswith("RayTaskError")  # its last line is the error itself
         text = f"{type(error).__name__}: {lines[-1] if of_task else lines[0]}".rstrip(".")
         return JobReport(
-            problem=f"A Ray worker could not do the work: {text}. Is the same rbtools on all nodes? If memory"
-            " ran out, use more --threads (fewer tasks a node) or a smaller --batch (rb-train: --batch-size)."
+            problem=f"A Ray worker failed: {text}. Check that all nodes have the same rbtools. If memory ran"
+            " out, use more --threads (fewer tasks a node) or a smaller --batch (rb-train: --batch-size)."
         )
 
 
@@ -154,8 +154,8 @@ class Membership:
     def join(self) -> Any:
         """Join the cluster and return the `ray` module. Raises RbError.
 
-        Without an address, the cluster is one that already runs on this machine, or a new cluster. The
-        address is tested first, and joining has a time limit, because Ray waits minutes for an address that
+        Without an address, it joins a cluster that already runs on this machine, or starts a new one. The
+        address is tested first, and joining has a time limit, because Ray waits for minutes if an address
         does not answer.
         """
         # A cluster that we start sends no usage statistics. Ray reads this when it is imported.
@@ -167,7 +167,7 @@ class Membership:
             if error.name != "ray":
                 raise
             raise UsageError(
-                "--engine ray needs Ray, and ray is not installed: pip install 'rbtools[ray]'."
+                "--engine ray needs Ray, which is not installed. Install it with pip install 'rbtools[ray]'."
             ) from None
         if self.address:
             _ask(self.address)
@@ -180,9 +180,9 @@ class Membership:
         where = self.address or "this machine"
         if not in_time:
             raise RbError(
-                f"The Ray cluster at {where} did not let us join within {limit:.0f} seconds. Check that"
-                " this is its address (ray start --head prints it), and that this machine is part of it"
-                " (ray start --address=...)."
+                f"The Ray cluster at {where} could not be joined within {limit:.0f} seconds. Check that its"
+                " address is right (ray start --head prints it), and that this machine is part of it (ray"
+                " start --address=...)."
             )
         if self._failed is not None:
             reason = " ".join(str(self._failed).split()) or type(self._failed).__name__
@@ -190,10 +190,10 @@ class Membership:
         return self._ray
 
     def leave(self, holder: object, seconds: float) -> None:
-        """Leave the cluster. After `seconds`, the end of the process closes the connection.
+        """Leave the cluster, waiting at most `seconds`; after that, the connection closes with the process.
 
         `holder` stays alive until Ray has shut down: if one of its references is dropped earlier, Ray ends
-        the process with status 1. `os._exit`, with which an interrupted command ends, drops no references.
+        the process with status 1. An interrupted command ends with `os._exit`, which drops no references.
         """
         self._holder = holder
         self._leaving.set()
@@ -201,8 +201,8 @@ class Membership:
             self._thread.join(seconds)
 
     def _stay(self) -> None:
-        """Join the cluster, wait, and leave it. The main thread cannot do this, because joining may hang and
-        Ray replaces the handler of SIGTERM; the processes that Ray starts end with this thread."""
+        """Join the cluster, wait, and leave it. The main thread cannot do this, because joining may hang, and
+        Ray replaces the handler for SIGTERM. The processes that Ray starts end with this thread."""
         try:
             self._ray.init(
                 address=self.address,
@@ -225,8 +225,8 @@ def _ask(address: str) -> None:
         return
     if address.startswith("ray://"):
         raise UsageError(
-            f"The Ray address {address} is for Ray's client. Run the tool on a machine of the cluster,"
-            " with the cluster's own address, such as 10.0.0.1:6379."
+            f"The Ray address {address} is for the Ray client. Run the tool on a machine of the cluster, with"
+            " an address such as 10.0.0.1:6379."
         )
     match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d+)", address)
     if match is None or not 0 < int(match[2]) < 65536:
@@ -244,22 +244,22 @@ def _ask(address: str) -> None:
 
 
 def share(ray: ModuleType, run: Run) -> NodeShare:
-    """The resources of a task. Raises RbError if no node of the cluster could ever run a task."""
+    """The resources of a task. Raises RbError if no node of the cluster can run a task."""
     place = run.placement
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
     cards = sum(int(node.get("GPU", 0)) for node in nodes)
     if re.fullmatch(r"cuda:\d+", place.device):
         raise UsageError(
-            f"--device {place.device} names a GPU of one machine, but Ray chooses. Use --device cuda."
+            f"--device {place.device} names a specific GPU, but Ray chooses the GPUs. Use --device cuda."
         )
     if place.device == "cuda" and not cards:
         raise RbError("The Ray cluster has no GPU. Use --device cpu or auto, or start nodes with GPUs.")
     if not cores or (place.threads or 1) > cores[-1]:
         most = f"at most {cores[-1]}" if cores else "none"
         raise RbError(
-            f"A task takes {place.threads or 1} cores of one node, but the nodes of the Ray cluster"
-            f" have {most}. Use fewer --threads, or start larger nodes."
+            f"A task needs {place.threads or 1} cores of one node, but the nodes of the Ray cluster have"
+            f" {most}. Use fewer --threads, or start larger nodes."
         )
     if cards and place.device in ("auto", "cuda"):
         return NodeShare("cuda", 1 / place.jobs_per_gpu, place.threads or 1, cards * place.jobs_per_gpu)
@@ -276,8 +276,8 @@ def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
     node = socket.gethostname()
     if version != __version__:
         return JobReport(
-            problem=f"The Ray node {node} has rbtools {__version__}, driver {version}. Install one version on"
-            " all nodes."
+            problem=f"The Ray node {node} has rbtools {__version__}, but the driver has {version}. Install"
+            " the same version on all nodes."
         )
     if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL):
         with contextlib.suppress(ValueError):  # this is not the main thread
@@ -296,18 +296,18 @@ def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
 
 @lru_cache(maxsize=1)
 def _loaded(spec: bytes) -> RunSpec:
-    """The specification of a run, cached because one process serves many tasks with the same store."""
+    """The run of these tasks, cached because one process serves many tasks with the same store."""
     return pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
 
 
 def sees(run: Run, mark: str | None) -> bool:
-    """Whether the run's store is the same folder on this machine and on the driver's machine."""
+    """Whether the run's store is the same folder on this machine as on the driver's machine."""
     if run.store.folder is None:
         return True
     if mark is None:
         return False
     path = run.store.folder / "leases" / mark[:2] / mark
-    # A network file system may cache that a file is missing: opening the folder refreshes that.
+    # A network file system may remember that a file was missing; listing its folder refreshes this.
     with contextlib.suppress(OSError):
         os.listdir(path.parent)
     return path.exists()

@@ -1,4 +1,4 @@
-"""Call-backs for messages, for progress, and for the interruption of a long piece of work."""
+"""Callbacks for messages and progress, and for interrupting work that takes long."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rbtools.errors import RbError
 
 
 def discard(*ignored: object) -> None:
-    """Accept a message, an event or a count, and do nothing."""
+    """Ignore a message, an event or a count."""
 
 
 class Clock:
-    """The seconds in each stage of a job, which -v shows."""
+    """Measures the seconds spent in each stage of a job, which -v shows."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -25,7 +25,7 @@ class Clock:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of the block, without the time of nested stages."""
+        """Count the time spent in the `with` block, without the time of nested stages."""
         outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
@@ -47,8 +47,8 @@ class Pace:
         self.start = time.monotonic()
 
     def words(self, done: int, passes: float = 0, expected: float = 0) -> str:
-        """The text `42 s left · 1,234 images/s`; empty until the first unit is done. If `passes` were made
-        and others are `expected`, they determine the time, and it is known before the first unit is done."""
+        """A string like `42 s left · 1,234 images/s`, empty until the first unit is done. If `passes` were
+        made and more are `expected`, they determine the time even before the first unit is done."""
         seconds = time.monotonic() - self.start
         parts = []
         if done > self.first and seconds > 0:
@@ -63,12 +63,12 @@ class Pace:
 
 
 def without_time(text: str) -> str:
-    """A progress text without the time left of its `Pace`."""
+    """A progress message without the remaining time that its `Pace` added."""
     return re.sub(r" · (at most )?[\w ]+ left(?= · |$)", "", text)
 
 
 def short_time(seconds: float) -> str:
-    """The text `42 s`, and in words from one minute on."""
+    """A duration such as `42 s`, or in words if it is a minute or longer."""
     return f"{max(seconds, 0.0):.0f} s" if seconds < 60 else in_words(seconds)
 
 
@@ -83,7 +83,7 @@ def in_words(seconds: float) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """`0:42`, `1:02:03`."""
+    """A duration such as `0:42` or `1:02:03`."""
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -91,12 +91,12 @@ def clock_time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """Call-backs of a piece of work.
+    """Callbacks that report on work in progress.
 
-    `progress` is called with text for the status line, `event` with the same content for programs, `notify`
-    with messages for people, and `warn` with warnings. Each text has one line. `check_cancelled` is called
-    between units of work, and raises an exception if the work should stop because nobody reads the output any
-    more. `clock` counts the seconds of the stages.
+    `progress` is called with the text of the status line, `event` with the same content for programs,
+    `notify` with messages for people, and `warn` with warnings. Each text is a single line. `check_cancelled`
+    is called between units of work, and raises an exception if the work should stop because nobody reads the
+    output any more. `clock` measures the time spent in each stage.
     """
 
     progress: Callable[[str], None] = discard
@@ -107,7 +107,7 @@ class Report:
     clock: Clock = field(default_factory=Clock)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the object without its call-backs, which belong to this process."""
+        """Pickle the object without its callbacks, which belong to this process."""
         return {**Report().__dict__, "clock": self.clock}
 
 
@@ -116,7 +116,7 @@ SILENT = Report()
 
 @contextlib.contextmanager
 def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Callable[[str], None] | None]:
-    """Yields the call-back for an argument `progress=` in Python: the function itself, a tqdm progress bar
+    """Yields the callback for an argument `progress=` in Python: the function itself, a tqdm progress bar
     for True, and None for False and None. Raises RbError if tqdm is not installed."""
     if not isinstance(progress, bool):
         yield progress
@@ -128,8 +128,8 @@ def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Calla
         from tqdm.auto import tqdm
     except ImportError:
         raise RbError(
-            "progress=True needs tqdm, which is not installed: pip install tqdm. A function that takes a line"
-            " of text works without it, such as progress=print."
+            "progress=True needs tqdm, which is not installed. Install it with pip install tqdm, or pass a"
+            " function that takes a line of text, such as progress=print."
         ) from None
     with tqdm(bar_format="{desc} [{elapsed}]", leave=False) as bar:
         yield bar.set_description_str

@@ -1,4 +1,4 @@
-"""The number of cores, of workers, and of threads of each worker."""
+"""The number of cores, the number of workers, and the number of threads per worker."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def cores() -> int:
 
 
 def _quota(folder: Path) -> int | None:
-    """The quota of processor time of the control group, in cores and rounded up, or None without a quota. The
-    files of version 2 and of version 1 of control groups contain a time and its period in microseconds."""
+    """The control group's quota of processor time, in cores and rounded up, or None without a quota. In
+    versions 1 and 2 of control groups, files contain the time and the period in microseconds."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError):  # there is no such file, or its first word is "max"
             quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
@@ -40,8 +40,8 @@ def _quota(folder: Path) -> int | None:
 
 
 def threads_asked() -> int | None:
-    """The smaller of the numbers of threads in OMP_NUM_THREADS and MKL_NUM_THREADS, or None. Of a list with a
-    number for each level of nesting, the first number counts."""
+    """The smaller of the numbers of threads in OMP_NUM_THREADS and MKL_NUM_THREADS, or None. If a variable
+    lists a number for each level of nesting, the first number counts."""
     said = (os.environ.get(name, "").split(",")[0].strip() for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
     numbers = (int(word) for word in said if word.isascii() and word.isdigit() and len(word) < 10)
     return min((number for number in numbers if number), default=None)
@@ -67,12 +67,12 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
 
 
 def gpus(device: str) -> int:
-    """The number of GPUs that a device name includes."""
+    """The number of GPUs that a device name stands for."""
     return 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
 
 
 def check(threads: int | None, device: str) -> None:
-    """Raise UsageError if no machine has this number of threads or this device."""
+    """Raise UsageError if the number of threads or the device is impossible on any machine."""
     if threads is not None and threads > MOST:
         raise UsageError(f"--threads is {threads}. Expected {MOST} at most.")
     kind, colon, number = device.partition(":")
@@ -90,7 +90,7 @@ def threads_for(run: Run, arch: object, share: int | None = None) -> int:
     - OMP_NUM_THREADS or MKL_NUM_THREADS, but at most the fair share;
     - the fair share: the cores that this process may use, divided by the number of workers.
 
-    `share` is the fair share, if it is not that of this machine.
+    `share` is the fair share if another one than this machine's applies.
     """
     if run.placement.threads is not None:
         return run.placement.threads
@@ -101,9 +101,9 @@ def threads_for(run: Run, arch: object, share: int | None = None) -> int:
 
 
 def training_threads(run: Run, arch: object) -> int:
-    """The number of CPU threads of a training run, by the rules of `threads_for`, with all cores of the
-    machine as the fair share. It must not depend on the number of parallel training runs (`--jobs`), because
-    it changes the rounding of sums, and therefore the weights."""
+    """The number of CPU threads of a training run. It follows the rules of `threads_for`, with all cores of
+    the machine as the fair share. It must not depend on the number of parallel training runs (`--jobs`),
+    because it changes the rounding of sums, and therefore the weights."""
     return threads_for(run, arch, cores())
 
 
@@ -114,7 +114,7 @@ class Kind(NamedTuple):
 
 
 def kind(run: Run) -> Kind:
-    """The kind of device on which a run computes, determined without torch."""
+    """The kind of device on which a run computes, determined without importing torch."""
     device = run.placement.device
     if device == "auto":
         return Kind("cuda" if visible_gpus() else "cpu")
@@ -135,9 +135,9 @@ def _cards() -> int:
 
 
 def slurm_tasks() -> int:
-    """The number of tasks of the Slurm job. In an array, every process of a step counts as a task: an array
-    of 4 with 2 processes each has 8 tasks."""
-    # Of this step: SLURM_NTASKS is also set in the job script, which is one process.
+    """The number of tasks of the Slurm job. In an array, every process of a step counts as a task: 4 array
+    tasks with 2 processes each count as 8."""
+    # The number of tasks in this step: SLURM_NTASKS is also set in the job script, which is a single process.
     return _number("SLURM_ARRAY_TASK_COUNT", 1) * _number("SLURM_STEP_NUM_TASKS", 1)
 
 
@@ -153,9 +153,9 @@ def slurm_task() -> tuple[int, int] | None:
     if of_array > 1 and (between or not even or not 0 <= place < of_array):
         raise UsageError(
             f"The Slurm array has {of_array} tasks, from {first} to {last or 'an unknown number'} in steps of"
-            f" {width}, and this is number {number}: the numbers have gaps, which do not tell which of the"
-            f" {of_array} parts is its own. Number the tasks evenly (--array=1-{of_array}), or write"
-            f" --shard I/{of_array} with another I in each task."
+            f" {width}, and this is number {number}. Because of gaps in the numbering, it is unclear which of"
+            f" the {of_array} parts this task should compute. Number the tasks evenly (--array=1-{of_array}),"
+            f" or pass --shard I/{of_array} with a different I in each task."
         )
     count, in_step = slurm_tasks(), _number("SLURM_PROCID", 0)
     number = place * (count // of_array) + in_step + 1

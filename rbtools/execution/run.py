@@ -1,7 +1,7 @@
 """A run: the options that all tools share, grouped by purpose.
 
-A field made by `param` is also an option of the tools that take it (`takes_run` in cli/options.py). Where the
-typed text differs from the value of the field, `build_context` there makes the value.
+A field made by `param` is also an option of the tools that take it (`takes_run` in cli/options.py). If the
+value of a field differs from what the user typed, `build_context` there converts it.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _rare_kept = partial(rare_param, group="Records and store")
 class Selection:
     """The images and the weights that a run uses.
 
-    `n` is the number of examples, which are the first ones in the fixed order of the split; None means all.
+    `n` is the number of examples, taken from the start of the split's fixed order; None means all.
     `indices` is the name of a file, or the examples themselves (`datasets.indices.Indices`). `archive` is a
-    folder of corrupted images that replace the clean images. `classes` are the network's classes that the
-    images show, separated by commas. `preprocessing` describes how images are scaled and cropped, as in a
-    record, and `normalize` is the [mean, std] of `--transform`. `weights` is a folder of published weights,
-    and `member` is the name of one of several networks in a file. `allow_code` permits running networks that
-    are the user's own code; no record and no file can set this. `defend` contains the stages before the
-    network, made with `backward` (`defences.stages.Stages`).
+    folder of corrupted images that replace the clean images. `classes` are the classes of the network that
+    occur in the data set, separated by commas. `preprocessing` describes how images are scaled and cropped,
+    as in a record, and `normalize` is the [mean, std] of `--transform`. `weights` is a folder of published
+    weights, and `member` is the name of one of several networks in a file. `allow_code` permits running
+    networks that are the user's own code; no record and no file can set this. `defend` contains the stages
+    before the network, made with `backward` (`defences.stages.Stages`).
     """
 
     dataset: str | None = _data(
         None,
         "Data set: a name such as digits, cifar10, cifar10:classes=cat/dog or cifar10-c:fog.3, or"
         " imagefolder:PATH, npz:PATH, parquet:PATH or python:MODULE:CLASS.  [default: the data set of the"
-        " record, else digits]",
+        " record, or else digits]",
         metavar="NAME",
     )
     split: str = _data("test", "Split of the data set.")
     n: int | None = _data(None, "Use N images, in proportion to the classes.", bounds="[1, inf)", metavar="N")
     indices: Any = rare_param(
         None,
-        "Use the images with these numbers in the split, such as 0-999 for the first 1,000, or those"
-        " listed in FILE. FILE:NAME means the list NAME in this file. --n then uses N of them.",
+        "Use the images with these numbers in the split, such as 0-999 for the first 1,000, or the images"
+        " listed in FILE. FILE:NAME selects the list NAME in the file. --n then uses N of these images.",
         metavar="LIST|FILE",
         group="Data",
     )
@@ -59,33 +59,33 @@ class Selection:
         variable="RB_DATA",
     )
     download: bool = _rare_data(
-        False, "Download a published data set that is missing in --data-dir.", flags=("--download",)
+        False, "Download a published data set if it is missing from --data-dir.", flags=("--download",)
     )
     class_map: str | None = _rare_data(
         None,
-        "JSON file that maps each class to its number in the network, if the network has another order of"
-        " classes than the data set.",
+        "JSON file that maps each class to its number in the network, for networks whose order of classes"
+        " differs from that of the data set.",
         metavar="FILE",
     )
     classes: str | None = _rare_data(
         None,
-        "If the data set contains only some classes of the network: names of class folders, or, for each"
-        " class of the data set, its number or name in the network, such as 1,3,5.",
+        "For data sets with only some of the network's classes: the names of the class folders, or the number"
+        " or name in the network of each class of the data set, such as 1,3,5.",
         metavar="LIST",
     )
     member: str | None = _rare_model(
-        None, "Which weights to use if a file contains several: best, ema, cifar10/777 ...", metavar="NAME"
+        None, "Weights to use if a file contains several: best, ema, cifar10/777 ...", metavar="NAME"
     )
     allow_code: bool = _rare_model(
         False,
-        "Run the code of python:MODULE:NAME and of TorchScript and torch.export files, and use the"
-        " commands and addresses of models that are named in records.",
+        "Allow running the code of python:MODULE:NAME and of TorchScript and torch.export files, and using"
+        " the commands and addresses of models in records.",
         flags=("--allow-code",),
     )
     gradients_from: str | None = _rare_model(
         None,
-        "Attack with the gradients of this checkpoint, such as the float form of a quantised model. The model"
-        " itself decides on every image.",
+        "Use the gradients of this checkpoint, such as the float version of a quantised model, for attacks."
+        " The model itself still classifies every image.",
         metavar="FILE",
     )
     defend: Any = rare_param(
@@ -118,27 +118,27 @@ class Scaling:
 
     resize: int | None = _data(
         None,
-        "Scale the shorter side of each image to N pixels (with --squash, both sides), as torchvision and"
-        " timm do it, and then --crop.",
+        "Scale the shorter side of each image (with --squash, both sides) to N pixels, as torchvision and"
+        " timm do. --crop is applied afterwards.",
         bounds="[1, 4096]",
         metavar="N",
     )
     crop: int | None = _data(
         None,
-        "Cut a square with sides of N pixels out of the centre of each image.  [default with --squash: the"
-        " size of --resize]",
+        "Crop a square of N x N pixels from the centre of each image.  [default with --squash: the size of"
+        " --resize]",
         bounds="[1, 4096]",
         metavar="N",
     )
     interpolation: str | None = _rare_data(
-        None, "Interpolation of --resize.  [default: bilinear]", choices=("bilinear", "bicubic")
+        None, "Interpolation for --resize.  [default: bilinear]", choices=("bilinear", "bicubic")
     )
     squash: bool = _rare_data(
         False, "Scale both sides to --resize, which distorts images that are not square.", flags=("--squash",)
     )
     transform: str | None = _rare_data(
         None,
-        "Scale and crop images like published weights, torchvision:ResNet18_Weights.IMAGENET1K_V1 or"
+        "Use the scaling and cropping of published weights: torchvision:ResNet18_Weights.IMAGENET1K_V1 or"
         " timm:resnet50.a1_in1k. Their normalisation is the default of --normalize.",
         metavar="torchvision:WEIGHTS|timm:NAME",
     )
@@ -146,27 +146,27 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Access:
-    """How a model that only answers is reached (`rbtools.queries`). These options do not change its answers.
+    """The connection to a model that can only be queried (`rbtools.queries`). It does not change the answers.
 
-    `headers` are lines such as "Authorization: ...", which no record, log or error contains.
+    `headers` names a file of lines such as "Authorization: ..."; no record, log or error contains them.
     """
 
     timeout: float = _rare_model(
         60.0, "Seconds to wait for the answer of --model-cmd or --model-url.", bounds="(0, inf)"
     )
     rate: float | None = _rare_model(
-        None, "Send at most this many requests a second to --model-url, in each process.", bounds="(0, inf)"
+        None, "Maximum number of requests per second to --model-url, in each process.", bounds="(0, inf)"
     )
     budget: int | None = _rare_model(
         None,
-        "Ask --model-cmd or --model-url about at most N images in this run. What was answered is kept.",
+        "Query --model-cmd or --model-url for at most N images in this run. The answers are stored.",
         bounds="[1, inf)",
         metavar="N",
     )
     headers: str | None = rare_param(
         None,
-        "File with HTTP headers for --model-url, one NAME: VALUE a line. The variable RB_HEADERS may hold the"
-        " headers themselves.",
+        "File with HTTP headers for --model-url, one NAME: VALUE per line. Alternatively, the environment"
+        " variable RB_HEADERS can contain the headers.",
         metavar="FILE",
         group="Model",
     )
@@ -174,13 +174,13 @@ class Access:
 
 @dataclass(frozen=True)
 class Placement:
-    """The place where work runs: engine, workers and their tasks.
+    """Where the work runs: the engine, its workers and their tasks.
 
     `engine` is the engine's name (`execution.ENGINES`), and `address` is the address of its cluster. `jobs`
     is the number of workers; 0 means that the engine decides (`Engine.own_capacity`). `jobs_per_gpu` is the
     number of jobs that share a GPU of a cluster. `worker` is the number of this worker, counted from 0.
-    `shard` is (i, N), the part of a model's tiles that this process computes first, while other processes
-    with the same store compute the other parts.
+    `shard` is (i, N): this process first computes part i of a model's N parts, and other processes with the
+    same store compute the other parts.
     """
 
     device: str = _running("auto", "Device to compute on: cpu, cuda, cuda:1 or auto.", metavar="NAME")
@@ -205,8 +205,8 @@ class Placement:
     )
     address: str | None = _rare_running(
         None,
-        "Address of the Ray cluster.  [default: RAY_ADDRESS, else a cluster that runs on this machine, else a"
-        " new cluster]",
+        "Address of the Ray cluster.  [default: RAY_ADDRESS, or else a cluster that runs on this machine, or"
+        " else a new one]",
         metavar="HOST:PORT",
         flags=("--ray-address",),
     )
@@ -228,16 +228,16 @@ class Run:
     """Everything that a job needs besides its record. Fields do not change after construction.
 
     `pool` is the engine whose workers share the tiles of an evaluation; without it, this process measures the
-    tiles. `plan` collects what the store lacks in a dry run (`execution.dry_run.DryRun`). `name_as` is the
-    name of a new entry, and `replace` is true if it replaces other entries with this name. `command` is the
-    command line, without paths of this machine. `kept` contains what this process keeps from one call to the
-    next, such as loaded networks, which all changed copies of the run share.
+    tiles. In a dry run, `plan` collects the missing work (`execution.dry_run.DryRun`). `name_as` is the name
+    of a new entry, and `replace` is true if it replaces other entries with this name. `command` is the
+    command line without the paths of this machine. `kept` contains objects that this process reuses in later
+    calls, such as loaded networks; all changed copies of the run share it.
     """
 
     tool: str = "rbtools"
     store: Store = param(
         REQUIRED,
-        "Folder of stored results and checkpoints; with none, results are neither read nor stored.",
+        "Folder of stored results and checkpoints. With none, results are neither looked up nor stored.",
         metavar="DIR|none",
         variable="RB_STORE",
         typed="rb-store",
@@ -246,7 +246,7 @@ class Run:
     )
     plan: Any = param(
         None,
-        "Compute nothing; report how many results are missing and how many the store contains.",
+        "Compute nothing; only report how many results the store contains and how many are missing.",
         flags=("--dry-run",),
         typed=False,
         group="Records and store",
@@ -257,7 +257,7 @@ class Run:
     replace: bool = _rare_kept(
         False,
         "Compute results again even if the store contains them, and overwrite results that were measured with"
-        " another protocol.",
+        " a different protocol.",
         flags=("--force",),
     )
     settings: Settings = field(default_factory=Settings)
@@ -274,7 +274,7 @@ class Run:
         return {**self.__dict__, "pool": None, "kept": {}}
 
     def close(self) -> None:
-        """Close what this process keeps and can be closed, such as the programs of models that answer."""
+        """Close the kept objects that can be closed, such as the programs of models that are queried."""
         for name, value in list(self.kept.items()):
             if hasattr(value, "close"):
                 del self.kept[name]
@@ -286,16 +286,16 @@ class Run:
 
     @classmethod
     def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:
-        """A run with these options, named like the fields. Raises TypeError for an unknown option."""
+        """A run with these options, named after the fields. Raises TypeError for an unknown option."""
         return cls(tool, Store(None) if store is None else store).changed(**options)
 
     def changed(self, **options: Any) -> Run:
-        """A copy of the run with other values of some options, which may be fields of any part."""
+        """A copy of the run with new values for some options, which may be fields of any part."""
         parts: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
             if name not in _PART_OF:
                 raise TypeError(
-                    f"There is no option {name!r} of a run. The options are the fields of its parts, in"
+                    f"A run has no option {name!r}. Its options are the fields of its parts, in"
                     " rbtools/execution/run.py."
                 )
             parts.setdefault(_PART_OF[name], {})[name] = value

@@ -1,4 +1,4 @@
-"""Models that only answer: a command, or an address. Each kind is one file and one line in `KINDS`."""
+"""Models that can only be queried, by a command or an address. Each kind has a file and a line in `KINDS`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An address as a model: a server that is sent batches of images by HTTP."""
+"""Models behind an address: a server that receives batches of images over HTTP."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _option = partial(rare_param, group="Model")
 
 @dataclass(frozen=True, kw_only=True)
 class AddressModel(KindOfModel):
-    """A server. `request` is the text of the template, which the command line reads from a file."""
+    """A model on a server. `request` is the template itself, which the command line reads from a file."""
 
     name = "url"
     flag = "--model-url"
     metavar = "URL"
-    help = "Evaluate a server that answers batches of images, sent by POST to this address (see --protocol)."
+    help = "Evaluate a server that receives batches of images by POST at this address (see --protocol)."
 
     protocol: str = _option(
         "npy",
-        "What --model-url is sent: a .npy array, the JSON of --request, or the open inference protocol (v2)"
-        " of KServe, where the address ends in v2/models/NAME.",
+        "Format of the requests to --model-url: a .npy array, the JSON of --request, or KServe's open"
+        " inference protocol (v2), for which the address ends in v2/models/NAME.",
         choices=("npy", "json", "kserve"),
     )
     request: str | None = _option(
         None,
-        'JSON that --model-url is sent. The text "{images}" in it becomes a list of PNG images in base64, or'
-        " {image} a single one, so that each image is a request.",
+        'Template of the JSON for --model-url. "{images}" is replaced by a list of PNG images in base64, or'
+        " {image} by a single one, in which case each image is a request.",
         metavar="FILE",
     )
     answer: str | None = _option(
         None,
-        "JMESPath expression that selects the answers from the JSON of --model-url, such as predictions or"
-        " [*].scores.",
+        "JMESPath expression that selects the answers in the JSON that --model-url returns, such as"
+        " predictions or [*].scores.",
         metavar="EXPRESSION",
     )
 
     @classmethod
     def typed(cls, text: str, **options: Any) -> Self:
-        """The model that the user names, where `request` is the name of a file. Raises RbError."""
+        """The model that the user specifies, with `request` as the name of a file. Raises RbError."""
         if path := options.get("request"):
             try:
                 options = {"protocol": "json", **options, "request": read_settings(path)}
@@ -69,15 +69,17 @@ class AddressModel(KindOfModel):
             user, known = None, False
         if user is not None:  # not shown, because it may be a password
             raise RbError(
-                "The address contains a user or a password, which would be in records. Give a header in a"
-                " file with --headers, such as Authorization: Basic ..."
+                "The address contains a user name or a password, which records would then contain. Put a"
+                " header such as Authorization: Basic ... into a file and pass it with --headers."
             )
         if not known:
-            raise RbError(f"{shown(self.text)} is no address. Expected http://HOST... or https://HOST...")
+            raise RbError(
+                f"{shown(self.text)} is not a valid address. Expected http://HOST... or https://HOST..."
+            )
         if (self.protocol == "json") != (self.request is not None):
             raise RbError(
-                "Only the protocol json takes --request FILE, and it needs one. Add --request FILE, or"
-                " leave it out with the other protocols."
+                "--request FILE is required for the protocol json and not allowed for the other protocols."
+                " Add it or leave it out."
             )
         if self.request is not None and ('"{images}"' in self.request) == ("{image}" in self.request):
             raise RbError('Expected either "{images}" or {image} in the JSON of --request.')

@@ -1,6 +1,6 @@
-"""The base class of models that only answer, and the form of their answers.
+"""The base class of models that can only be queried, and the form of their answers.
 
-This module does not import torch, because `--help` loads the classes of models.
+This module does not import torch, because `--help` loads these classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMS = ("label", "logits", "probs")
 
 
 class ModelFailure(RbError):
-    """Raised if a model gives no usable answer. `image` is the position of the first image without one."""
+    """Raised if a model gives no usable answer. `image` is the index of the first image without an answer."""
 
     def __init__(self, message: str, image: int = 0) -> None:
         super().__init__(message)
@@ -40,12 +40,12 @@ class BatchAnswers(NamedTuple):
 
 
 class Service(Protocol):
-    """A model that is reached and ready for questions."""
+    """A connection to a model that is ready to be queried."""
 
     def ask(self, images: np.ndarray) -> BatchAnswers:
-        """The answers for images (N, H, W, C): uint8, or with `model_pixels` "float" float32 in [0, 1].
+        """The answers for images (N, H, W, C): uint8, or float32 in [0, 1] if `model_pixels` is "float".
 
-        Raises ModelFailure if the model does not answer, also not after it was started or asked again.
+        Raises ModelFailure if the model does not answer, even after it was restarted or asked again.
         """
 
     def close(self) -> None: ...
@@ -53,10 +53,10 @@ class Service(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class KindOfModel(Registered):
-    """The base of every kind of model that only answers, a frozen, keyword-only dataclass.
+    """Base class of each kind of model that can only be queried, a frozen, keyword-only dataclass.
 
-    The fields are options of the tools, and with `kind` and `text` they are the architecture in a record.
-    `text` is the value of the option that names the model, such as its command.
+    The fields are options of the tools. Together with `kind` and `text`, they describe the architecture in a
+    record. `text` is the value of the option that specifies the model, such as its command.
     """
 
     name: ClassVar[str]
@@ -67,36 +67,36 @@ class KindOfModel(Registered):
     text: str
     model_pixels: str = _option(
         "uint8",
-        "What the model is sent: 8-bit pixels, or with float, float32 pixels in [0, 1].",
+        "Format of the images that the model receives: 8-bit pixels, or float32 pixels in [0, 1] (float).",
         choices=("uint8", "float"),
     )
 
     model_version: str | None = _option(
         None,
-        "Version of the model, which identifies its answers.  [default: its answers on 32 fixed images, which"
-        " are asked in each run]",
+        "Version that identifies the model. [default: the model is identified by its answers on 32 fixed"
+        " images, which are requested in each run]",
         metavar="TEXT",
     )
 
     @classmethod
     def typed(cls, text: str, **options: Any) -> Self:
-        """The model that the user names by `text`, with options as they were typed. Raises RbError."""
+        """The model that the user specifies by `text`, with the options as typed. Raises RbError."""
         return cls(text=text, **options)
 
     def open(self, access: Access) -> Service:
-        """Reach the model. Raises RbError if this is not possible."""
+        """Connect to the model. Raises RbError if this is not possible."""
         raise NotImplementedError
 
     def fields(self) -> dict[str, str]:
-        """The texts that describe the model in a record, beside its space."""
+        """The strings that describe the model in a record, in addition to its space."""
         given = {name: value for name, value in config(self).items() if value is not None and name != "text"}
         return {"kind": self.name, "name": self.text, **given}
 
 
 def answers_of(objects: Iterable[Any], count: int) -> BatchAnswers:
-    """The answers of `count` images from JSON objects {"label": 3}, {"logits": [...]} or {"probs": [...]}.
+    """The answers for `count` images, from JSON objects {"label": 3}, {"logits": [...]} or {"probs": [...]}.
 
-    Raises ModelFailure for another number of objects, for other objects, and for answers of several forms.
+    Raises ModelFailure if the number of objects differs, and for objects of other or of different forms.
     """
     given = list(objects)
     form, rows = "", []

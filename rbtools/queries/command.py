@@ -1,4 +1,4 @@
-"""A command as a model: a program that reads batches of images and writes one line of JSON an image."""
+"""Models behind a command: a program that reads batches of images and writes one JSON line per image."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ _ONLY = "Expected one line of JSON for each image, and messages on standard erro
 
 @dataclass(frozen=True, kw_only=True)
 class CommandModel(KindOfModel):
-    """A program that is kept running. It is started without a shell, in a session of its own."""
+    """A program that keeps running between batches. It is started without a shell, in its own session."""
 
     name = "command"
     flag = "--model-cmd"
     metavar = "COMMAND"
     help = (
-        "Evaluate a program that reads images as .npy arrays from standard input and writes a line of JSON an"
-        ' image, such as {"label": 3} or {"logits": [...]}.'
+        "Evaluate a program that reads .npy arrays of images from standard input and writes a JSON line for"
+        ' each image, such as {"label": 3} or {"logits": [...]}.'
     )
 
     def __post_init__(self) -> None:
         try:
             words = shlex.split(self.text)
         except ValueError as wrong:
-            raise RbError(f"The command {shown(self.text)} is not complete: {wrong}.") from None
+            raise RbError(f"The command {shown(self.text)} is incomplete: {wrong}.") from None
         if not words or "\0" in self.text:
-            raise RbError("The command names no program. Expected a command such as 'python3 answer.py'.")
+            raise RbError("The command contains no program. Expected a command such as 'python3 answer.py'.")
 
     def open(self, access: Access) -> Service:
         return CommandService(self.text, access.timeout)
 
 
 class CommandService:
-    """A program that is asked. If it fails, it is started again and asked the same batch once more."""
+    """Queries a program. If the program fails, it is restarted, and the same batch is sent once more."""
 
     def __init__(self, text: str, timeout: float) -> None:
         self.text, self.timeout = text, timeout
@@ -82,8 +82,8 @@ class CommandService:
         errors = one_line(self.program.errors.decode("utf-8", "replace").strip())[-_SHOWN:]
         said = f" Its standard error ends with: {errors}" if errors else ""
         raise ModelFailure(
-            f"{shown(self.text)} gave no answer for image {failure.image + 1} of the {len(images)} that it"
-            f" was sent, also not after it was started again. {failure}{said}",
+            f"{shown(self.text)} did not answer for image {failure.image + 1} of the {len(images)} that it"
+            f" received, even after it was restarted. {failure}{said}",
             failure.image,
         )
 
@@ -92,7 +92,7 @@ class CommandService:
 
 
 class RunningProgram:
-    """A running program. `errors` is the end of its standard error; `end` ends it and its children."""
+    """A running program. `errors` is the end of its standard error; `end` stops it and its children."""
 
     def __init__(self, words: Sequence[str]) -> None:
         pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -115,7 +115,7 @@ class RunningProgram:
         self.end.atexit = False  # the guard does it, and a forked copy of this process must not
 
     def answers(self, data: bytes, count: int, timeout: float) -> list[Any]:
-        """The values of the lines that the program writes after it is sent the data of `count` images.
+        """The values of the lines that the program writes after it receives the data of `count` images.
 
         Raises ModelFailure if the program ends, if no line comes for `timeout` seconds, or if a line is
         not JSON.
@@ -141,8 +141,8 @@ class RunningProgram:
                         ready.unregister(self.stderr)
                 if monotonic() >= deadline:
                     raise ModelFailure(
-                        f"The program gave {len(found)} answers for {count} images, and then nothing for"
-                        f" {timeout:g} seconds. If it needs longer, raise --timeout.",
+                        f"The program gave {len(found)} answers for {count} images, but then nothing for"
+                        f" {timeout:g} seconds. If it needs more time, raise --timeout.",
                         min(len(found), count - 1),
                     )
         return found
@@ -150,7 +150,7 @@ class RunningProgram:
     def refuse_more(self) -> None:
         """Raise ModelFailure if the program wrote more than its answers.
 
-        A program that does so does it from its first batch on, so that only this one is waited for.
+        Such programs do this from the first batch on, so the method waits for further lines only once.
         """
         poll = select.poll()
         poll.register(self.stdout, select.POLLIN)
@@ -159,10 +159,10 @@ class RunningProgram:
         surplus = (self.rest + (_read(self.stdout) or b"")).strip()
         if surplus:
             quoted = shown(repr(surplus[:200].decode("utf-8", "replace")), 80)
-            raise ModelFailure(f"The program wrote {quoted}, although it was sent no image for it. {_ONLY}")
+            raise ModelFailure(f"The program wrote {quoted} in addition to its answers. {_ONLY}")
 
     def _lines(self, number: int) -> list[bytearray]:
-        """The lines that the program has written, without empty ones. Raises ModelFailure at the end."""
+        """The non-empty lines that the program has written. Raises ModelFailure if its output has ended."""
         chunk = _read(self.stdout)
         if chunk == b"":
             raise ModelFailure(f"The program {_ending(self.process)}.", number)
@@ -188,7 +188,7 @@ def _streams(process: subprocess.Popen[bytes]) -> list[IO[bytes]]:
 
 
 def _read(pipe: int) -> bytes | None:
-    """What a pipe holds: None if it holds nothing now, and no bytes at its end."""
+    """The available bytes of a pipe: None if there are none now, and b"" if the pipe has ended."""
     try:
         return os.read(pipe, _CHUNK)
     except BlockingIOError:
@@ -196,7 +196,7 @@ def _read(pipe: int) -> bytes | None:
 
 
 def _written(pipe: int, data: memoryview) -> int:
-    """The number of bytes that a pipe took. All, if the program reads no more: its answers tell the rest."""
+    """The number of bytes that a pipe accepted. If the program has stopped reading, this is all of them."""
     try:
         return os.write(pipe, data)
     except BlockingIOError:
@@ -206,7 +206,7 @@ def _written(pipe: int, data: memoryview) -> int:
 
 
 def _kept(pipe: int, errors: bytearray) -> bool:
-    """Keep the end of what a program wrote to standard error. False at the end of the pipe."""
+    """Keep the end of what a program wrote to standard error. Returns False if the pipe has ended."""
     chunk = _read(pipe)
     errors += chunk or b""
     del errors[:-_KEPT]
@@ -222,7 +222,7 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes], errors: bytearray) -> None:
-    """End a program, its children and its guard. Its input ends, and it gets a moment to end by itself."""
+    """Stop a program, its children and its guard. Its input is closed first, so that it can end by itself."""
     stdin, _, stderr = _streams(process)
     stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

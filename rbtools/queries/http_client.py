@@ -1,4 +1,4 @@
-"""Requests to a server: repeated with back-off within a time, at a rate, with headers that nothing shows."""
+"""Requests to a server, with a time limit, repetitions, a maximum rate, and headers that are never shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[!#$%&'*+.^`|~\w-]+", re.ASCII)
 
 
 class HttpClient:
-    """Requests to one address, each for at most `timeout` seconds with its repetitions."""
+    """Requests to one address. A request and its repetitions take at most `timeout` seconds."""
 
     def __init__(self, address: str, access: Access) -> None:
         self.address, self.timeout, self.rate = address, access.timeout, access.rate
@@ -40,7 +40,7 @@ class HttpClient:
         self._pool.clear()
 
     def hidden(self, text: str) -> str:
-        """A text of the server for a message, shortened and without values of headers that it repeats."""
+        """A string from the server, shortened for a message and without the values of headers."""
         return shown(" ".join(self.without_headers(text).split()), 200)
 
     def without_headers(self, text: str) -> str:
@@ -59,7 +59,7 @@ class HttpClient:
         more: dict[str, str] | None = None,
         image: int = 0,
     ) -> bytes:
-        """The server's answer. Raises ModelFailure if it refuses, or is not reached within the time."""
+        """The server's answer. Raises ModelFailure if the server refuses or cannot be reached in time."""
         retry = urllib3.Retry(None, allowed_methods=None, backoff_factor=_FIRST, backoff_max=_LONGEST)
         self._wait_for_turn()
         end = monotonic() + self.timeout
@@ -87,9 +87,7 @@ class HttpClient:
                 tries = (
                     f" {len(retry.history)} requests within {self.timeout:g} seconds failed." if again else ""
                 )
-                advice = (
-                    "Check that the server runs, or raise --timeout." if again else "Check what it expects."
-                )
+                advice = "Check that the server runs, or raise --timeout." if again else "Check the request."
                 raise ModelFailure(f"{shown(address)} {problem}.{tries} {advice}", image) from None
             sleep(pause)
             self._wait_for_turn()
@@ -101,15 +99,15 @@ class HttpClient:
             self._next = max(self._next, monotonic()) + 1 / self.rate
 
     def _refusal(self, response: urllib3.BaseHTTPResponse) -> str:
-        """A status other than success in words. Redirections are not followed: they would carry headers."""
+        """Describes an unsuccessful response. Redirects are not followed: they would pass on the headers."""
         if target := response.headers.get("Location"):
-            return f"redirects to {self.hidden(target)}. Name that address itself if you trust it"
+            return f"redirects to {self.hidden(target)}. If you trust that address, use it instead"
         text = self.hidden(response.data.decode("utf-8", "replace"))
         return f"answered with status {response.status}" + (f": {text.rstrip('.')}" if text else "")
 
 
 def _headers(access: Access) -> dict[str, str]:
-    """The headers in the file, or in the variable RB_HEADERS. No error shows one of them."""
+    """The headers in the file, or in the variable RB_HEADERS. Error messages never contain them."""
     text, place = os.environ.get("RB_HEADERS", ""), "RB_HEADERS"
     if access.headers is not None:
         place = f"--headers {shown(access.headers)}"
@@ -124,20 +122,20 @@ def _headers(access: Access) -> dict[str, str]:
         if not line.strip():
             continue
         if not (colon and _NAME.fullmatch(name) and value.isprintable() and value.isascii()):
-            raise RbError(f"Line {number} of {place} is no header. Expected NAME: VALUE, such as Accept: */*")
+            raise RbError(f"Line {number} of {place} is not a header. Expected NAME: VALUE.")
         found[name] = value
     return found
 
 
 def _retry_after(retry: urllib3.Retry, response: urllib3.BaseHTTPResponse | None) -> float:
-    """The seconds that the server asks to wait."""
+    """The number of seconds that the server asks the client to wait."""
     with suppress(InvalidHeader):
         return (response is not None and retry.get_retry_after(response)) or 0.0
     return 0.0
 
 
 def _is_final(wrong: HTTPError) -> bool:
-    """True if a repetition cannot help: the address or the server's certificate is not valid."""
+    """True if a repetition cannot help because the address or the server's certificate is not valid."""
     return isinstance(wrong, LocationValueError) or isinstance(
         (*wrong.args, None)[0], ssl.SSLCertVerificationError
     )

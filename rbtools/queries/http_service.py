@@ -1,4 +1,4 @@
-"""A server that is asked: what it is sent and what it answers in the protocols npy, json and kserve."""
+"""Queries a server: requests and answers in the protocols npy, json and kserve."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HttpService:
             self.expression = None if model.answer is None else jmespath.compile(model.answer)
             self.template = None if model.request is None else orjson.loads(model.request)
         except JMESPathError as wrong:
-            raise RbError(f"--answer is no JMESPath expression: {shown(str(wrong), 200)}") from None
+            raise RbError(f"--answer is not a JMESPath expression: {shown(str(wrong), 200)}") from None
         except ValueError as wrong:
             raise RbError(f"The template of --request is not JSON: {wrong}.") from None
         self.kserve = KServe(self.client, model.text) if model.protocol == "kserve" else None
@@ -43,8 +43,8 @@ class HttpService:
         except ModelFailure as wrong:
             said = self.client.without_headers(str(wrong))
             raise ModelFailure(
-                f"{shown(self.model.text)} gave no answer for image {wrong.image + 1} of the {len(images)}"
-                f" that it was sent. {said}",
+                f"{shown(self.model.text)} did not answer for image {wrong.image + 1} of the {len(images)}"
+                f" that it received. {said}",
                 wrong.image,
             ) from None
 
@@ -52,7 +52,7 @@ class HttpService:
         self.client.close()
 
     def _answers(self, images: np.ndarray) -> Iterator[Any]:
-        """Yields an answer for each image, which may be bare numbers."""
+        """Yields an answer for each image, which may be a plain number or a list."""
         if self.kserve is not None:
             for start, body in self.kserve.bodies(images):
                 reply = self._selected(self.client.post(body, _JSON, start, self.kserve.address), start)
@@ -71,7 +71,7 @@ class HttpService:
             yield from found if isinstance(found, list) else [found]
 
     def _selected(self, data: bytes, number: int = 0) -> Any:
-        """What --answer selects from the server's JSON."""
+        """The part of the server's JSON that --answer selects."""
         try:
             value = parsed(data, number)
         except ModelFailure:
@@ -85,7 +85,7 @@ class HttpService:
             reason = "it selects nothing"
         if found is None:
             raise ModelFailure(
-                f"--answer {shown(self.model.answer or '')} does not fit the server's"
+                f"--answer {shown(self.model.answer or '')} cannot be applied to the server's answer"
                 f" {self.client.hidden(data.decode('utf-8', 'replace'))}: {shown(reason)}",
                 number,
             )
@@ -93,10 +93,10 @@ class HttpService:
 
 
 class KServe:
-    """A model of a server that speaks the open inference protocol (v2): one input of images.
+    """A model whose only input is images, on a server that uses the open inference protocol (v2).
 
-    The images are sent as the server's metadata describe the input: UINT8 as 8-bit pixels, FP16, FP32 and
-    FP64 as numbers in [0, 1]; with channels last, or else first.
+    The server's metadata determine how images are sent: 8-bit pixels for UINT8, and numbers in [0, 1] for
+    FP16, FP32 and FP64; channels are last if this shape fits, and otherwise first.
     """
 
     def __init__(self, client: HttpClient, address: str) -> None:
@@ -109,14 +109,14 @@ class KServe:
         except (LookupError, TypeError, ValueError):
             quoted = client.hidden(str(about))
             raise RbError(
-                f"{shown(base)} describes its model by {quoted}. Expected metadata with one input that has"
-                " a name, a datatype and a shape. Check the address."
+                f"{shown(base)} returned the metadata {quoted}. Expected metadata with one input that has a"
+                " name, a datatype and a shape. Check the address."
             ) from None
         if self.type not in ("UINT8", "FP16", "FP32", "FP64"):
             raise RbError(f"{shown(base)} takes {shown(str(self.type))}. Expected UINT8, FP16, FP32 or FP64.")
 
     def bodies(self, images: np.ndarray) -> Iterator[tuple[int, bytes]]:
-        """Yields requests with the number of their first image; several if the input has one image."""
+        """Yields requests, with the index of their first image. Each has one image if the input has one."""
         step = 1 if self.shape[:1] == [1] else len(images)
         for start in range(0, len(images), step):
             tensor = self._tensor(images[start : start + step])
@@ -134,12 +134,12 @@ class KServe:
             if len(self.shape) == 4 and all(size in (-1, given) for size, given in sizes):
                 return tensor
         raise ModelFailure(
-            f"The server takes arrays of the shape {self.shape}, and the images are {[*images.shape]} or,"
+            f"The server expects the shape {self.shape}, but the images have the shape {[*images.shape]} or,"
             f" with channels first, {[*images.transpose(0, 3, 1, 2).shape]}. Change --dataset."
         )
 
     def rows(self, reply: Any, start: int) -> list[Any]:
-        """The answers in a reply, or in the output of a reply that --answer selects."""
+        """The answers in a reply, or in the part of a reply that --answer selected."""
         try:
             (output,) = reply.get("outputs", [reply])
             values = np.asarray(output["data"]).reshape(output["shape"][0], -1)
@@ -147,8 +147,8 @@ class KServe:
                 raise ValueError
         except (LookupError, TypeError, ValueError, AttributeError):
             raise ModelFailure(
-                f"The server's reply is {shown(str(reply), 200)}. Expected one output of numbers; of several,"
-                " select one with --answer \"outputs[?name=='NAME'] | [0]\".",
+                f"The server's reply is {shown(str(reply), 200)}. Expected one output of numbers. If there"
+                " are several, select one with --answer \"outputs[?name=='NAME'] | [0]\".",
                 start,
             ) from None
         labels = values.shape[1:] == (1,) and np.issubdtype(values.dtype, np.integer)
@@ -157,7 +157,7 @@ class KServe:
 
 
 def _named(answers: list[Any]) -> list[Any]:
-    """The answers as objects. A number is a label; lists are probabilities if all sum to 1, or logits."""
+    """The answers as objects: numbers are labels; lists are probabilities if all sum to 1, else logits."""
     lists = [one for one in answers if isinstance(one, list) and one]
     numbers = all(type(value) in (int, float) for row in lists for value in row)
     probs = numbers and all(min(row) >= 0 and abs(sum(row) - 1) < 1e-3 for row in lists)
@@ -169,7 +169,7 @@ def _named(answers: list[Any]) -> list[Any]:
 
 
 def _png(image: np.ndarray) -> str:
-    """An image (H, W, C) of 8-bit pixels as PNG in base64."""
+    """An 8-bit image (H, W, C), encoded as PNG in base64."""
     buffer = io.BytesIO()
     Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(buffer, "PNG")
     return base64.b64encode(buffer.getvalue()).decode()

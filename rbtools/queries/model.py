@@ -1,4 +1,4 @@
-"""A model that only answers as a module of torch: what it is sent, what is kept, and what identifies it."""
+"""Uses a model that can only be queried as a torch module, stores its answers, and identifies the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAME = 1e-3  # scores that differ by less than this share of their range are eq
 
 
 class Paid:
-    """The number of images that this run has asked models about, and the most that it may ask about."""
+    """The number of images for which this run has queried models, and the maximum of this number."""
 
     def __init__(self, budget: int | None, tell: Callable[[str], None]) -> None:
         self.budget, self.tell, self.images = budget, tell, 0
@@ -35,15 +35,15 @@ class Paid:
         return count if self.budget is None else max(min(self.budget - self.images, count), 0)
 
     def close(self) -> None:
-        self.tell(f"The model was asked about {self.images:,} images; all other answers were kept before.")
+        self.tell(f"The model was queried for {self.images:,} images; the other answers were already stored.")
 
 
 class Questions:
     """The function of an `AnsweringModel`: images (N, C, H, W) in [0, 1] to labels (N,) or scores (N, K).
 
-    With pixels "uint8", the model is sent the nearest 8-bit images. Equal images are sent once, and images
-    whose answers are kept are not sent. Raises RbError if more images would be sent than the budget allows;
-    those within the budget are sent and kept.
+    With pixels "uint8", the model receives the nearest 8-bit images. Equal images are sent once, and images
+    whose answers are already stored are not sent. Raises RbError if the budget is too small for all images;
+    the answers for the images within the budget are stored first.
     """
 
     def __init__(self, service: Service, form: str, pixels: str, kept: KeptAnswers, paid: Paid) -> None:
@@ -59,8 +59,8 @@ class Questions:
             known |= self._answers({name: pixels[place[name]] for name in missing[:allowed]})
         if allowed < len(missing):
             raise RbError(
-                f"The budget of {self.paid.budget} queries is spent, and more are needed. The answers are"
-                " kept: repeat the command with a larger --budget to go on."
+                f"The budget of {self.paid.budget} queries is used up, but more are needed. The answers so"
+                " far are stored. To continue, repeat the command with a larger --budget."
             )
         kind = np.int64 if self.form == "label" else np.float32
         rows = np.stack([np.frombuffer(known[name], kind) for name in names])
@@ -70,11 +70,11 @@ class Questions:
         self.kept.close()
 
     def _answers(self, images: Mapping[bytes, np.ndarray]) -> dict[bytes, bytes]:
-        """The model's answers by the names of images, which are then kept."""
+        """Query the model, and store and return its answers by the names of the images."""
         answers = self.service.ask(np.stack([*images.values()]))
         if answers.form != self.form:
             raise ModelFailure(
-                f"The model answered with {answers.form}. Expected {self.form}, as for the first images."
+                f"The model answered with {answers.form}. Expected {self.form}, as in its first answers."
             )
         found = {name: value.tobytes() for name, value in zip(images, answers.values, strict=True)}
         self.paid.images += len(found)
@@ -83,7 +83,7 @@ class Questions:
 
 
 def sent(images: Tensor, pixels: str) -> np.ndarray:
-    """The images (N, C, H, W) in [0, 1] in the form (N, H, W, C) in which the model is sent them."""
+    """Convert images (N, C, H, W) in [0, 1] to the form (N, H, W, C) that the model receives."""
     last = images.detach().permute(0, 2, 3, 1)
     if pixels == "uint8":
         return last.mul(255).round().clamp(0, 255).to(torch.uint8).cpu().contiguous().numpy()
@@ -91,7 +91,7 @@ def sent(images: Tensor, pixels: str) -> np.ndarray:
 
 
 def loaded(kind: KindOfModel, name: str, form: str, classes: int, run: Run) -> AnsweringModel:
-    """The model called `name`, which answers in this form."""
+    """The model with this name, which gives answers of this form."""
     key = f"questions to {name}"
     if key not in run.kept:
         kept = KeptAnswers(run.store.answers_file(name.removeprefix("sha256:")), kind.fields())
@@ -101,11 +101,11 @@ def loaded(kind: KindOfModel, name: str, form: str, classes: int, run: Run) -> A
 
 
 def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tuple[str, dict[str, Any]]:
-    """The name ("sha256:...") of a model, and facts: the form of its answers, and the number of its scores.
+    """The name ("sha256:...") of a model, with the form of its answers and the number of its scores.
 
-    A declared version identifies the model, and its answers on 32 fixed images (C, H, W) if none is declared.
-    A model whose scores nearly equal those of a model that the store knows is that model. If the store knows
-    only other models that were reached in this way, this is reported.
+    If the user declares a version, it identifies the model. Otherwise its answers on 32 fixed images (C, H,
+    W) do. A model counts as one in the store if their scores are nearly equal. If all models in the store
+    with the same command or address differ from this one, a message says so.
     """
     fields = {**kind.fields(), "shape": list(shape)}
     key = f"models:{digest(fields)}"
@@ -122,8 +122,8 @@ def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tupl
             return one["name"], facts
     if known:
         run.report.notify(
-            f"{kind.text} answers the {_PROBES} fixed images differently than before: it is another model,"
-            " and earlier answers are not used."
+            f"{kind.text} answers differently than before for the {_PROBES} fixed images. It counts as a new"
+            " model, and its earlier answers are not used."
         )
     values = answers.values.astype(np.float64).round(4).tolist()
     name = f"sha256:{hashlib.sha256(orjson.dumps([fields, facts, values])).hexdigest()}"
@@ -131,8 +131,8 @@ def identified(kind: KindOfModel, shape: tuple[int, int, int], run: Run) -> tupl
         name = f"sha256:{hashlib.sha256(orjson.dumps(fields)).hexdigest()}"
     elif answers.form == "label":
         run.report.notify(
-            f"{kind.text} answers with labels, and those of {_PROBES} fixed images identify it only roughly."
-            " Whenever its weights change, declare another --model-version."
+            f"{kind.text} answers with labels, and its labels for {_PROBES} fixed images identify it only"
+            " roughly. Give a new --model-version whenever its weights change."
         )
     run.store.put(key, orjson.dumps([*known, {"name": name, "facts": facts, "answers": values}]).decode())
     return name, facts
@@ -145,7 +145,7 @@ def _are_equal(answers: BatchAnswers, before: np.ndarray) -> bool:
 
 
 def probes(shape: tuple[int, int, int]) -> Tensor:
-    """32 fixed images (C, H, W): random patterns, on which labels differ more than on noise of pixels."""
+    """32 fixed images (C, H, W) of random patterns, for which labels differ more than for pixel noise."""
     channels, height, width = shape
     generator = torch.Generator().manual_seed(0)
     images = []
@@ -164,7 +164,7 @@ def _paid(run: Run) -> Paid:
 
 
 def _service(kind: KindOfModel, run: Run) -> Service:
-    """The service of a model, which is reached once in this process."""
+    """The service of a model. Each process connects to a model only once."""
     key = f"service of {digest(kind.fields())}"
     if key not in run.kept:
         run.kept[key] = kind.open(run.access)

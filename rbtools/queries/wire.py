@@ -1,4 +1,4 @@
-"""What models that only answer are sent and send back: arrays in the format .npy, and answers in JSON."""
+"""The data exchanged with models that can only be queried: arrays in .npy format, and answers in JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rbtools.queries.base import ModelFailure
 
 
 def as_npy(images: np.ndarray) -> bytes:
-    """The images as the content of a .npy file, version 1.0, in C order."""
+    """Encode the images as the content of a .npy file, version 1.0, in C order."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(images), version=(1, 0), allow_pickle=False)
     return buffer.getvalue()
 
 
 def parsed(text: bytes | bytearray, number: int = 0) -> Any:
-    """The value of a JSON text. Raises ModelFailure for the image of this number if it is not JSON."""
+    """The value of a JSON string. Raises ModelFailure for the image with this number if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

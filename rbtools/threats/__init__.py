@@ -1,5 +1,5 @@
-"""Threats: what may be done to an image. A threat does not know the model, the attack or the seed.
+"""Threats, which define what may be done to an image.
 
-The evaluation asks the threat whether each image is allowed (`contains`), so an attack that returns other
-images cannot report a false success.
+A threat does not know the model, the attack or the seed. The evaluation checks with the threat whether each
+image is allowed (`contains`), so an attack that returns other images cannot report a false success.
 """

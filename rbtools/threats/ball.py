@@ -1,4 +1,4 @@
-"""Balls: the images within a distance of an image, and their projections and random points.
+"""Balls around images, which contain all images within a distance, with projections and random points.
 
 All functions compute each example separately, so no result depends on the batching.
 """
@@ -34,11 +34,11 @@ _ROUNDING = 1e-5  # the share by which rounding in float32 may exceed a distance
 
 @dataclass(frozen=True, kw_only=True)
 class Ball(Threat):
-    """The images within `eps` of an image in a norm, with pixels in [0, 1]. A point is its image.
+    """The images within `eps` of an image in a norm, with pixels in [0, 1]. A point is an image.
 
-    `eps` is in pixel units of [0, 1]. In `sphere`, the images have the norm of the unchanged image, and `eps`
-    is a share of this norm. With `any`, every image is allowed, and `eps` only belongs to the name: it is for
-    attacks of users whose images are in no ball.
+    `eps` is in pixel units of [0, 1]. With the norm `sphere`, the images have the norm of the unchanged
+    image, and `eps` is a share of this norm. With `any`, every image is allowed, and `eps` is only part of
+    the name; this is for users' own attacks whose images are not in a ball.
     """
 
     name: ClassVar[str] = "ball"
@@ -90,7 +90,7 @@ class Ball(Threat):
 
 @dataclass(frozen=True, kw_only=True)
 class AnyDistance(Threat):
-    """The images at any distance, for searches of the nearest adversarial example in a norm."""
+    """All images at any distance, for attacks that search for the nearest adversarial example in a norm."""
 
     name: ClassVar[str] = "distance"
 
@@ -114,10 +114,10 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     """Project onto the ball of radius `eps` around `images`, and then onto the box [0, 1].
 
     The second projection does not leave the ball, because `images` are in the box and clipping moves every
-    pixel towards its original value. In l1, the result is the point of the intersection of ball and box that
-    is nearest in L2. One projection after the other would shorten a change that touches the box (Croce and
-    Hein 2021). In sphere, the result is on the sphere of radius |x| and in the L2 ball of radius eps |x|,
-    without a box (definition 1 in Wu et al. 2024, with the unit sphere scaled by the image's norm).
+    pixel towards its original value. In l1, the result is the nearest point, in L2, of the intersection of
+    ball and box. Two successive projections would shorten a change that touches the box (Croce and Hein
+    2021). In sphere, the result is on the sphere of radius |x| and in the L2 ball of radius eps |x|, without
+    a box (definition 1 in Wu et al. 2024, with the unit sphere scaled by the image's norm).
 
     Shape: perturbed, images and result are (N, C, H, W). Images and eps are in pixel units of [0, 1].
     """
@@ -143,8 +143,8 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
 
     By Croce and Hein 2021 (arXiv:2103.01208), the result is sign(delta) clip(|delta| - t, 0, room), with the
     smallest t >= 0 for which the sum of absolute values is at most eps. This sum is piecewise linear in t.
-    Each round computes t from the linear piece at the present t. If the new t is outside the interval known
-    to contain the solution, the interval is halved.
+    Each iteration computes a new t from the linear piece at the current t. If the new t is outside the
+    interval known to contain the solution, the interval is halved.
 
     Shape: delta, room and result are (N, C, H, W) with room >= 0. eps is a number or has shape (N, 1, 1, 1).
     """
@@ -175,10 +175,10 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
 
 
 def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
-    """The point of the sphere with the nearest direction, at a distance of at most eps |x| from x."""
+    """The point on the sphere, at most eps |x| from x, whose direction is nearest to that of the point."""
     centre, point = unit(images), unit(perturbed)
     along = (centre * point).sum(dim=tuple(range(1, images.ndim)), keepdim=True)
-    # The border of the ball on the sphere: |u - v|^2 = 2 - 2 cos.
+    # The border of the ball on the sphere, from |u - v|^2 = 2 - 2 cos.
     cosine = 1 - min(eps, 2.0) ** 2 / 2
     border = cosine * centre + math.sqrt(1 - cosine**2) * unit(point - along * centre)
     return length(images) * torch.where(length(point - centre) > eps, border, point)

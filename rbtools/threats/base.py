@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Threat(Registered):
-    """The base of every threat: a frozen, keyword-only dataclass whose fields are its settings.
+    """Base class of all threats, which are frozen, keyword-only dataclasses whose fields are the settings.
 
-    The fields are numbers or texts, and metrics are named after all of them, in their order. An attack in the
-    threat has fields of the same names. A point is what an attack chooses for an image, such as an angle; the
-    points of a ball are images.
+    The fields are numbers or strings, and the name of a metric contains all of them in this order. An attack
+    within the threat has fields with the same names. A point is what an attack chooses for an image, such as
+    an angle; the points of a ball are images.
     """
 
     name: ClassVar[str]
-    # The field that lists of distances, ladders and curves vary, and that orders the threats of a class.
+    # The field that varies in lists of distances, ladders and curves, and by which threats are ordered.
     strength: ClassVar[str] = "eps"
-    # The words between the name of an attack and the settings of the threat in names of metrics.
+    # In names of metrics, the words between the attack and the settings of the threat.
     words: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -49,14 +49,14 @@ class Threat(Registered):
 
     @classmethod
     def fields_in_names(cls) -> list[str]:
-        """The settings in names: all fields but the norm of a ball, which is a word."""
+        """The fields that names contain as settings: all but the norm of a ball, which is a word."""
         return [one.name for one in dataclasses.fields(cls) if one.name != "norm"]  # type: ignore[arg-type]
 
     @classmethod
     @functools.cache
     def pattern(cls) -> re.Pattern[str]:
-        """The pattern of the settings in names, with the groups word, before, number (the strength), after
-        and suffix, and one for each field."""
+        """The pattern that matches the settings in a name. Its groups are word, before, number (the
+        strength), after and suffix, and one for each field."""
         names = cls.fields_in_names()
         place = names.index(cls.strength)
         parts = [f"(?P<{name}>{_values(cls, name)})" for name in names]
@@ -68,24 +68,24 @@ class Threat(Registered):
 
     @classmethod
     def settings(cls, word: str, values: Mapping[str, str]) -> dict[str, Any]:
-        """The fields of the threat with these values and this word in the metric's name."""
+        """Convert the word and the values (as strings) in a metric's name to the fields of the threat."""
         kinds = {one.name: kind_of(one) for one in dataclasses.fields(cls)}  # type: ignore[arg-type]
         read = {"int": int, "float": float}
         return {name: read.get(kinds[name], str)(value) for name, value in values.items()}
 
     @classmethod
     def axis(cls, word: str) -> str:
-        """The label of an axis over the strength."""
+        """The label of a plot axis that shows the strength."""
         return cls.strength
 
     @classmethod
     def said(cls, word: str, values: Mapping[str, str]) -> str:
-        """The settings in words for headings, such as `30 degrees, 3 pixels`."""
+        """The settings in words, for headings, such as `30 degrees, 3 pixels`."""
         return ", ".join(_quantity(name.replace("_", " "), value) for name, value in values.items())
 
     @classmethod
     def beside(cls, word: str) -> str:
-        """What follows the attack in headings, such as ` (L2)`."""
+        """The addition to the attack's name in headings, such as ` (L2)`."""
         return f" ({word})" if word else ""
 
     @classmethod
@@ -97,18 +97,18 @@ class Threat(Registered):
         return images.clone()
 
     def images(self, points: Tensor, images: Tensor) -> Tensor:
-        """The images (N, C, H, W) in [0, 1] that the points make of `images`. By default, a point is an
-        image."""
+        """The images (N, C, H, W) in [0, 1] that result from applying the points to `images`. By default, a
+        point is an image."""
         return points
 
     def made(self, points: Tensor, images: Tensor) -> Tensor:
-        """The images that the points make, after a check. Raises RbError if they are no images."""
+        """The images that result from the points. Raises RbError if they are not valid images."""
         made = self.images(points, images)
         inside = made.shape == images.shape and bool(((made >= 0) & (made <= 1)).all())  # false for NaN
         if not inside:
             raise RbError(
-                f"The threat {self.name} makes values outside [0, 1], or of the shape {tuple(made.shape)}."
-                f" Expected images of the shape {tuple(images.shape)} in [0, 1]. This is an error in it."
+                f"The threat {self.name} returned values outside [0, 1], or of shape {tuple(made.shape)}."
+                f" Expected images of shape {tuple(images.shape)} in [0, 1]. This is an error in the threat."
             )
         return made
 
@@ -126,14 +126,14 @@ class Threat(Registered):
 
 
 def _quantity(name: str, value: str) -> str:
-    """`2 pixels`, `1 pixel` or `amount 0.1`."""
+    """A quantity such as `2 pixels`, `1 pixel` or `amount 0.1`."""
     if not name.endswith("s") or name.endswith(("ss", "us")):
         return f"{name} {value}"
     return f"{value} {name.removesuffix('s') if value == '1' else name}"
 
 
 def _values(threat: Any, name: str) -> str:
-    """The pattern of the values of a field in names."""
+    """The pattern that matches the values of a field in names."""
     field = next(one for one in dataclasses.fields(threat) if one.name == name)
     if choices := field.metadata.get("choices"):
         return "|".join(map(re.escape, choices))

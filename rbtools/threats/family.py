@@ -1,4 +1,4 @@
-"""Threats that are families of transformations with a few numbers, such as an angle and a shift."""
+"""Threats that are families of transformations with a few parameters, such as an angle and a shift."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ROUNDING = 1e-6  # the share by which float32 may round a number up
 
 
 class Family(Threat):
-    """The base of threats whose points are vectors of P numbers, at which 0 changes nothing.
+    """Base class of threats whose points are vectors of P numbers, where 0 changes nothing.
 
-    `bounds` names for each number the field that bounds its absolute value; if `one_sided` is true, numbers
-    are not negative. A subclass defines `transformed`. Attacks (`attacks.family_search`) and noise
-    (`probabilistic.family_noise`) need no more.
+    `bounds` names, for each number, the field that bounds its absolute value; if `one_sided` is true, numbers
+    are not negative. A subclass only has to define `transformed`, also for attacks (`attacks.family_search`)
+    and noise (`probabilistic.family_noise`).
     """
 
     bounds: ClassVar[tuple[str, ...]]
@@ -42,7 +42,7 @@ class Family(Threat):
         return not any(self.most)
 
     def transformed(self, points: Tensor, images: Tensor) -> Tensor:
-        """The images (N, C, H, W) that the points make of `images` in [0, 1]; values outside are clipped.
+        """The images (N, C, H, W) after the transformations by the points; values outside [0, 1] are clipped.
 
         Shape: points are float32 (N, P), or (1, P) for the same transformation of all images.
         """
@@ -77,7 +77,7 @@ class Family(Threat):
         return self._of_each(points, inside).all(1)
 
     def _of_each(self, points: Tensor, function: Callable[[Tensor, float, float], Tensor]) -> Tensor:
-        """The function of each number and its bounds. A tensor of the bounds would make a GPU wait."""
+        """Apply a function to each number and its bounds. (A tensor of the bounds would make a GPU wait.)"""
         columns = zip(points.unbind(-1), self.least, self.most, strict=True)
         return torch.stack([function(*column) for column in columns], -1)
 
@@ -86,8 +86,8 @@ class Family(Threat):
         return math.prod(count for most, count in zip(self.most, counts, strict=True) if most)
 
     def grid(self, counts: Sequence[int]) -> Tensor:
-        """All combinations (G, P) of evenly spaced values of each number, the least strength first. With an
-        odd count, or if numbers are not negative, the values contain 0."""
+        """All combinations (G, P) of evenly spaced values of each number, starting with the smallest
+        strength. With an odd count, or if numbers are not negative, the values contain 0."""
         axes = [
             torch.linspace(least, most, count, dtype=torch.float64).tolist() if most and count > 1 else [0.0]
             for least, most, count in zip(self.least, self.most, counts, strict=True)
@@ -100,10 +100,10 @@ class Family(Threat):
 
 
 def warped(images: Tensor, matrix: Tensor) -> Tensor:
-    """Move the pixels of images, interpolated bilinearly; what comes into an image is black.
+    """Move the pixels of images with bilinear interpolation; areas outside the original image become black.
 
-    `matrix` (N, 2, 3), or (1, 2, 3) for all images, maps each place (x, y, 1) of the new image to its place
-    in the old image. Places are in pixels from the centre, to the right and down.
+    `matrix` (N, 2, 3), or (1, 2, 3) for all images, maps each position (x, y, 1) in the new image to its
+    position in the old image. Positions are in pixels to the right of and below the centre.
     """
     shape, (height, width) = images.shape, images.shape[2:]
     a, b, right, c, d, down = matrix.flatten(1).unbind(1)

@@ -103,7 +103,7 @@ def test_every_attack_agrees_with_all_lattice_points(name: str, norm: str) -> No
 def test_an_image_of_more_than_8_bits_or_a_ball_without_another_image_is_an_error() -> None:
     network, images = linear((3, 6, 6), 5), images_for(4, (3, 6, 6))
     labels = network(images).argmax(1)
-    with pytest.raises(RbError, match="clean images of 8 bits"):
+    with pytest.raises(RbError, match="clean 8-bit images"):
         rbtools.evaluate(network, (images, labels), PGD(grid="8bit"))
     for attack in (PGD(eps=0.9 / 255, grid="8bit"), CWL2(eps=0.9 / 255, grid="8bit")):
         with pytest.raises(RbError, match=r"0\.9/255.*the only one"):

@@ -48,7 +48,7 @@ def test_images_in_no_ball_are_judged_as_they_are() -> None:
 
 
 def test_a_norm_that_cannot_be_checked_is_refused() -> None:
-    with pytest.raises(RbError, match=r"has the norm 'l0'.*any for an attack whose images are in no ball"):
+    with pytest.raises(RbError, match=r"has the norm 'l0'.*any for an attack whose images are not in a ball"):
         evaluated(Turned(norm="l0"))
 
 

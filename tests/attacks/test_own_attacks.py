@@ -179,7 +179,7 @@ def test_against_a_constant_model_points_stay_in_the_ball_and_the_box(name, para
 def test_model_without_gradient_is_told_from_a_constant_one(name, params, model):
     images = images_for(3)
     labels = model(images).argmax(1)
-    with pytest.raises(RbError, match="Attacks that use outputs alone apply"):
+    with pytest.raises(RbError, match="Use attacks that need only outputs"):
         build(name, 0.1, **params)(model, images, labels, draws_for(3))
 
 
@@ -298,7 +298,7 @@ def test_targets_of_pgd():
     found = build("pgd", 0.5, target="2", iterate="last")(model, images, labels, draws_for(30))
     predicted = model(found).argmax(1)
     assert (predicted[labels != 2] == 2).all() and (predicted[labels == 2] != 2).all()
-    with pytest.raises(RbError, match="class 4; the model has the classes 0 to 3"):
+    with pytest.raises(RbError, match="class 4, but the model has only the classes 0 to 3"):
         build("pgd", 0.5, target="4")(model, images, labels, draws_for(30))
 
 
@@ -313,7 +313,7 @@ def test_step_rules():
     attack = ATTACKS.build("pgd", eps=0.3, steps=4, step_size=0.1, decay="cosine")
     cosine = [0.1, 0.0853553, 0.05, 0.0146447]
     assert [attack.step_at(step) for step in range(4)] == pytest.approx(cosine, rel=1e-5)
-    with pytest.raises(RbError, match="has a step_size and a relative_step"):
+    with pytest.raises(RbError, match="has both step_size and relative_step"):
         ATTACKS.build("pgd", step_size=0.1, relative_step=0.1)
 
 

@@ -86,7 +86,7 @@ def test_wrong_input_is_one_sentence(name: str, changed: dict[str, Any], message
 
 
 def test_wrong_distances_are_one_sentence() -> None:
-    with pytest.raises(RbError, match=r"eps is a list of distances for adaptive"):
+    with pytest.raises(RbError, match=r"Only adaptive sampling takes eps"):
         CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, eps=(0.5,))
     for wrong in (-0.5, float("inf")):
         with pytest.raises(RbError, match=rf"eps is \[{wrong}\]\. Expected distances of 0 or more"):

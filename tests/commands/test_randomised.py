@@ -54,9 +54,9 @@ def test_a_randomised_model_is_noticed_and_judged_by_rates() -> None:
     result = attack(PGD)
     record = one(result)
     assert record["randomised"] is True
-    assert "is randomised: its forward pass draws random numbers. Verdicts are means over 20" in result.stderr
-    assert "attacks use means over 4 draws (--eot)" in result.stderr
-    assert "gradient of one draw (--eot 1)" in attack("fgsm --eps 48 --eot 1").stderr
+    assert "is randomised: its forward pass draws random numbers. Results are means over 20" in result.stderr
+    assert "attacks average over 4 draws (--eot)" in result.stderr
+    assert "gradient of a single draw (--eot 1)" in attack("fgsm --eps 48 --eot 1").stderr
     mean = entry(record, "pgd4-eot4.48")
     assert mean["verdict_draws"] == 20 and mean["eot"] == 4 and mean["eot_mean"] == "loss"
     assert 0 < mean["draws_error"] < 0.02
@@ -68,7 +68,7 @@ def test_gradients_are_means_over_20_draws_without_being_asked_and_other_means_h
     own, one_draw, chosen = (
         attack(f"pgd --eps 48 --steps 3 {words}") for words in ("", "--eot 1", "--eot 20")
     )
-    assert "attacks use means over 20 draws (--eot)" in own.stderr
+    assert "attacks average over 20 draws (--eot)" in own.stderr
     assert entry(one(own), "pgd3.48")["eot"] == entry(one(chosen), "pgd3.48")["eot"] == 20
     assert entry(one(own), "pgd3.48")["value"] < entry(one(one_draw), "pgd3-eot1.48")["value"] - 0.05
     assert entry(one(attack("pgd --eps 48 --steps 3 --eot 2", forward="x")), "pgd3-eot2.48")["eot"] == 2

@@ -185,7 +185,7 @@ class Blind(Liar):
 
 def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(known: dict[str, Record]) -> None:
     record = known["erm"]
-    with pytest.raises(RbError, match=r"The attack blind gave NaN or infinite pixels for image 123\."):
+    with pytest.raises(RbError, match=r"The attack blind returned NaN or infinite pixels for image 123\."):
         run_task(record, accuracy.attacked(Blind(), (0.1,)), run_in())
     with pytest.raises(RbError, match=r"liar returned images of shape .*7, 8\); expected"):
         run_task(record, accuracy.attacked(Cutter(), (0.1,)), run_in())

@@ -112,7 +112,7 @@ def test_a_name_belongs_to_the_class_of_its_result(spec: Spec) -> None:
 
 def test_a_name_that_reads_as_other_settings_is_refused() -> None:
     method = CERTIFIERS.build("smooth", sigma=1.0)
-    with pytest.raises(RbError, match=r"cert\.smooth\.1\.5\.2 would read as eps 2, and not as 5\.2"):
+    with pytest.raises(RbError, match=r"cert\.smooth\.1\.5\.2 would be read as eps 2, and not as 5\.2"):
         Smoothed(method=method, eps=5.2).check_name()
 
 

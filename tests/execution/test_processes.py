@@ -141,7 +141,7 @@ def test_a_killed_worker_costs_its_record_one_retry_and_then_the_record_is_an_er
     process = start({"name": "a"}, {"name": "victim", "deaths": deaths}, {"name": "b"})
     found, said = ended(process)
     assert process.returncode == (deaths > 1) and names(found) == ["a", "victim", "b"]
-    assert "warning: A worker was killed by signal 9 (SIGKILL); its work is tried again." in said
+    assert "warning: A worker was killed by signal 9 (SIGKILL); its work is repeated." in said
     assert ["error" in record for record in found] == [False, deaths > 1, False]
     assert deaths == 1 or "was killed by signal 9 (SIGKILL), 2 times" in found[1]["error"]["message"]
     assert [name for name, _ in log()].count("victim") == 2

@@ -152,12 +152,12 @@ def test_what_is_lost_with_its_node_is_tried_again_and_the_reason_is_passed_on(r
     ray.failures = [NodeDiedError("The node died.\nLong advice.")]
     (report,) = reports(run_with(), {"a": 1})
     assert ray.options[0]["max_retries"] == ray_engine.TRIES - 1
-    assert "could not do the work: NodeDiedError: The node died. Is the same" in str(report.problem)
+    assert "A Ray worker failed: NodeDiedError: The node died. Check" in str(report.problem)
 
 
 def test_another_version_on_a_node_is_said() -> None:
     report = ray_engine.serve("0.0.1", b"no pickle of this version", Job(Echo(), {}), 1)
-    assert f"has rbtools {__version__}, driver 0.0.1" in str(report.problem)
+    assert f"has rbtools {__version__}, but the driver has 0.0.1" in str(report.problem)
 
 
 def test_leaving_stops_what_runs(ray: FakeRay) -> None:
@@ -208,8 +208,8 @@ def test_share_of_a_node(
 @pytest.mark.parametrize(
     ("resources", "options", "message"),
     [
-        ([{"CPU": 2.0}], {"threads": 3}, "takes 3 cores of one node, but .* have at most 2"),
-        ([{"CPU": 0.0}], {}, "takes 1 cores of one node, but .* have none"),
+        ([{"CPU": 2.0}], {"threads": 3}, "needs 3 cores of one node, but .* have at most 2"),
+        ([{"CPU": 0.0}], {}, "needs 1 cores of one node, but .* have none"),
         ([{"CPU": 2.0}], {"device": "cuda"}, "has no GPU"),
         ([{"CPU": 2.0, "GPU": 1.0}], {"device": "cuda:0"}, "Use --device cuda"),
     ],
@@ -261,7 +261,7 @@ def test_a_cluster_that_cannot_be_joined_says_why(ray: FakeRay, monkeypatch: pyt
     monkeypatch.setattr(ray_engine, "_SECONDS_TO_JOIN", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(ray, "init", lambda **options: gate.wait(PATIENCE))  # something else than Ray
-        with pytest.raises(RbError, match="did not let us join within 0 seconds"):
+        with pytest.raises(RbError, match="could not be joined within 0 seconds"):
             ray_engine.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
     gate.set()
     monkeypatch.setattr(ray, "init", refuse)

@@ -137,7 +137,7 @@ def test_the_place_in_an_array_with_uneven_gaps_is_asked_for(
 ) -> None:
     for name, value in array(*numbers).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=rf"this is number {numbers[0]}: .* --shard I/{numbers[1]}"):
+    with pytest.raises(UsageError, match=rf"this is number {numbers[0]}\. .* --shard I/{numbers[1]}"):
         shard("auto")
     assert resources.slurm_tasks() == numbers[1]
 

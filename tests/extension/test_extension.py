@@ -210,7 +210,7 @@ def test_a_function_from_images_to_labels_is_a_model(site: Path) -> None:
     record = only(rb(site, "attack", f"shift --pixels 1 --n {N} --allow-code", walked))
     assert {"acc", "label-walk.30", "shift.1"} <= record["metrics"].keys()
     refusal = rb(site, "attack", f"pgd --n {N} --allow-code", made, status=1)
-    assert "the model answers with labels alone" in refusal and "label-walk" in refusal
+    assert "the model returns only labels" in refusal and "label-walk" in refusal
     program = f"""
 import rbtools, shifts
 digits = rbtools.datasets.load("digits", "test")
@@ -268,7 +268,7 @@ for attack in (BadSearch(), NoField()):
         print(wrong)
 """
     said = python(site, program)
-    assert "The threat bad makes values outside [0, 1]" in said
+    assert "The threat bad returned values outside [0, 1]" in said
     assert "lacks the field 'pixels' of its threat shift" in said
 
 
@@ -280,5 +280,5 @@ def test_its_kind_of_model_is_evaluated_and_recognised_in_a_record(site: Path) -
     again = only(rb(site, "attack", "shift --pixels 1 --n 20 --allow-code", json.dumps(record)))
     assert again["metrics"]["shift.1"] <= record["metrics"]["acc"]
     refused = rb(site, "attack", f"pgd --eps 8 --n {N} --model-brightest 10", status=1)
-    assert "The attack pgd needs gradients, and the model answers with labels alone" in refused
+    assert "The attack pgd needs gradients, but the model returns only labels" in refused
     assert "label-walk" in refused and "shift" in refused

@@ -143,7 +143,7 @@ def test_a_quantised_model_is_attacked_by_its_scores_alone(network: nn.Module, k
     assert "answers with logits alone, without gradients: it is quantised" in done.stderr
     refused = run("attack", "pgd --eps 8 --steps 2 --device cpu", [record])
     assert refused.exit_code == 1
-    assert "needs gradients, and the model answers with logits alone" in refused.stderr
+    assert "needs gradients, but the model returns only logits" in refused.stderr
 
 
 @pytest.mark.slow

@@ -267,7 +267,7 @@ def test_headers_are_sent_and_nothing_shows_them(
 @pytest.mark.parametrize("lines", [f"{SECRET}", f"X: {SECRET}é", f"a b: {SECRET}", f"ok: 1\n{SECRET}:\x07"])
 def test_a_line_that_is_no_header_is_refused_without_showing_it(lines: str) -> None:
     Path("headers").write_text(lines)
-    with pytest.raises(RbError, match="is no header") as wrong:
+    with pytest.raises(RbError, match="is not a header") as wrong:
         AddressModel(text="http://127.0.0.1:1").open(Access(headers="headers"))
     assert SECRET not in str(wrong.value)
     with pytest.raises(RbError, match="Cannot read --headers missing: No such file"):
@@ -278,11 +278,11 @@ def test_a_line_that_is_no_header_is_refused_without_showing_it(lines: str) -> N
     ("options", "message"),
     [
         ({"text": f"http://me:{SECRET}@host/x"}, "--headers"),
-        ({"text": "ftp://host"}, "is no address"),
-        ({"text": "http://"}, "is no address"),
-        ({"text": "http://host:port"}, "is no address"),
-        ({"text": "http://host", "protocol": "json"}, "Only the protocol json takes --request FILE"),
-        ({"text": "http://host", "request": '"{images}"'}, "Only the protocol json takes --request FILE"),
+        ({"text": "ftp://host"}, "is not a valid address"),
+        ({"text": "http://"}, "is not a valid address"),
+        ({"text": "http://host:port"}, "is not a valid address"),
+        ({"text": "http://host", "protocol": "json"}, "--request FILE is required"),
+        ({"text": "http://host", "request": '"{images}"'}, "--request FILE is required"),
         ({"text": "http://host", "protocol": "json", "request": "{}"}, "Expected either"),
         (
             {"text": "http://host", "protocol": "json", "request": '"{image}"', "model_pixels": "float"},
@@ -304,11 +304,11 @@ def test_a_server_that_is_not_there_is_an_error(server: Server) -> None:
 
 
 def test_expressions_and_templates_that_are_none_are_errors(server: Server) -> None:
-    with pytest.raises(RbError, match="no JMESPath"):
+    with pytest.raises(RbError, match="not a JMESPath"):
         server.ask(answer="[[")
     with pytest.raises(RbError, match="is not JSON"):
         server.ask(protocol="json", request='{"{images}"')
-    with pytest.raises(ModelFailure, match="does not fit"):
+    with pytest.raises(ModelFailure, match="cannot be applied"):
         server.reply = lambda *_: {"a": 1}
         server.ask(answer="b")
 

@@ -175,8 +175,8 @@ def test_a_program_that_fails_once_is_started_again_and_asked_again(opened: Open
             r"ended with status 1\. Its standard error ends with: the disk is full$",
         ),
         ("os.kill(os.getpid(), 9)", "was killed by signal 9"),
-        ("time.sleep(600)", "gave 3 answers for 6 images, and then nothing for 2 seconds"),
-        ("continue", "gave 5 answers for 6 images, and then nothing"),
+        ("time.sleep(600)", "gave 3 answers for 6 images, but then nothing for 2 seconds"),
+        ("continue", "gave 5 answers for 6 images, but then nothing"),
         ("print('{')", r"answered with '{', which is not JSON\. Expected one line"),
         ("print('{\"label\": NaN}')", r"the label nan\. Expected a class number"),
         ("os.close(1); time.sleep(600)", "closed its standard output"),
@@ -189,7 +189,7 @@ def test_a_program_that_always_fails_is_an_error_that_names_the_image(
     with pytest.raises(ModelFailure, match=message) as wrong:
         service.ask(IMAGES[:6])
     image = 5 if failing == "continue" else 3
-    assert wrong.value.image == image and "also not after it was started again" in str(wrong.value)
+    assert wrong.value.image == image and "even after it was restarted" in str(wrong.value)
     assert f"image {image + 1} of the 6" in str(wrong.value) and "answer.py" in str(wrong.value)
     assert len(pids()) == 2 and all(map(is_gone, pids()))
 
@@ -302,10 +302,10 @@ def test_a_shell_is_only_there_if_it_is_named(opened: Open) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("", "names no program"),
-        ("   ", "names no program"),
-        ("python3 'answer.py", "is not complete: No closing quotation"),
-        ("a\0b", "names no program"),
+        ("", "contains no program"),
+        ("   ", "contains no program"),
+        ("python3 'answer.py", "is incomplete: No closing quotation"),
+        ("a\0b", "contains no program"),
     ],
 )
 def test_a_command_that_is_none_is_refused(command: str, message: str) -> None:

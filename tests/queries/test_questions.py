@@ -120,7 +120,7 @@ def test_another_model_behind_the_same_command_is_told(program: Any, tmp_path: P
     first = measured(f"none --model-cmd {program('logits')}", tmp_path)
     (tmp_path / "answers.py").write_text(PROGRAM.replace("2 * pixels", "3 * pixels"))
     done = run("attack", f"none --n 20 --store {tmp_path / 'store'} --model-cmd {program('logits')}")
-    assert "it is another model, and earlier answers are not used" in done.stderr
+    assert "It counts as a new model, and its earlier answers are not used" in done.stderr
     assert json.loads(done.stdout)["checkpoint"] != first["checkpoint"]
     old = run("attack", f"none --n 30 --allow-code --store {tmp_path / 'store'}", [first])
     assert old.exit_code == 1 and "Make a new record, or declare a version" in old.stderr
@@ -139,7 +139,7 @@ def test_a_record_alone_reaches_no_model(program: Any, tmp_path: Path) -> None:
 def test_a_spent_budget_keeps_what_was_answered(program: Any, tmp_path: Path) -> None:
     words = f"square --eps 32 --queries 40 --model-cmd {program('logits')}"
     stopped = run("attack", f"{words} --n 20 --store {tmp_path / 'store'} --budget 100")
-    assert stopped.exit_code == 1 and "The budget of 100 queries is spent" in stopped.stderr
+    assert stopped.exit_code == 1 and "The budget of 100 queries is used up" in stopped.stderr
     assert paid(tmp_path) == 100
     assert measured(words, tmp_path)["metrics"] == measured(words, tmp_path, "other")["metrics"]
     kept = json.loads(run("store", f"ls --kind answers --store {tmp_path / 'other'}").stdout)
@@ -164,7 +164,7 @@ def test_a_preset_runs_what_can_run(program: Any, tmp_path: Path) -> None:
     told = run("attack", f"aa --eps 128 --n 2 --store none --model-cmd {program('logits')}").stderr
     assert "Left out: apgd-ce, apgd-t, fab-t of aa, which need more than the model answers." in told
     none = run("attack", f"preset rice2020 --n 4 --store none --model-cmd {program('label')}")
-    assert none.exit_code == 1 and "needs gradients, and the model answers with labels" in none.stderr
+    assert none.exit_code == 1 and "needs gradients, but the model returns only labels" in none.stderr
 
 
 def test_the_checklist_uses_square_in_place_of_pgd(program: Any, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_functions_of_arrays_are_evaluated_in_memory() -> None:
     assert found[0].value == found[1].value < 1
     ours = rbtools.evaluate(lambda pixels: scores(pixels).argmax(1), (images, labels), "acc")
     assert ours.value == 1
-    with pytest.raises(RbError, match="needs gradients, and the model answers with logits"):
+    with pytest.raises(RbError, match="needs gradients, but the model returns only logits"):
         rbtools.evaluate(scores, (images, labels), PGD(eps=0.1))
     record = rbtools.attack(scores, "square", eps=0.1 * 255, queries=30, data=(images, labels))
     assert record["metrics"]["square.25.5"] == found[0].value
