@@ -78,9 +78,9 @@ def source(
     scaled = preprocessing.of_options(**options)
     word, colon, argument = _parted(name)
     if word.startswith(OWN) and not allow_code:
-        raise RbError(f"{word} is a program, which would run. If you trust it, add --allow-code.")
+        raise RbError(f"{word} names Python code, which would be run. If you trust it, add --allow-code.")
     if word not in DATASETS and (meant := _kind_of(name)):
-        raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
+        raise RbError(f"There is no data set '{name}'. For the file or folder with this name, write {meant}.")
     mapped = None if class_map is None else os.fspath(class_map)
     chosen = argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN)
     # An imagefolder applies its class map itself.

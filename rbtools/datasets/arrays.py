@@ -99,8 +99,8 @@ class ArrayDataset(ImageArrays):
 
     def _wrong(self, problem: str) -> RbError:
         return RbError(
-            f"The data set {self.name} is not a data set: {problem}. Expected from `arrays` for a split:"
-            " images uint8 (N, C, H, W), and a label from 0 on for each."
+            f"The data set {self.name} is not valid: {problem}. For each split, `arrays` must return"
+            " images uint8 (N, C, H, W), and one label for each image, counted from 0."
         )
 
 
@@ -118,7 +118,7 @@ def _arrays_of(data: ArrayDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
         raise
     except Exception as error:
         raise RbError(
-            f"The data set {data.name} stopped with {type(error).__name__}: {shown(str(error), 200)}"
+            f"The data set {data.name} raised {type(error).__name__}: {shown(str(error), 200)}"
         ) from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise data._wrong(f"`arrays` returned {type(made).__name__}, no pair")

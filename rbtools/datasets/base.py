@@ -180,8 +180,8 @@ def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
     count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
-            f"The highest label of the data set {where} would mean {count} classes. Expected labels from 0"
-            f" on without gaps, and at most {MOST_CLASSES} classes."
+            f"The highest label of the data set {where} would mean {count} classes. Expected labels that"
+            f" count from 0 without gaps, and at most {MOST_CLASSES} classes."
         )
     return [str(number) for number in range(count)]
 
@@ -192,14 +192,14 @@ def check_labels(name: str, labels: np.ndarray, classes: Sequence[str]) -> None:
     wrong = ((labels < 0) | (labels >= count)).nonzero()[0]
     if len(wrong):
         raise RbError(
-            f"The data set {name} gives image {wrong[0]} the label {labels[wrong[0]]}, and has {count}"
+            f"The data set {name} gives image {wrong[0]} the label {labels[wrong[0]]}, but has only {count}"
             f" classes. Expected labels from 0 to {count - 1}."
         )
 
 
 def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
     """The error for a file that is not `expected`, such as an .npz file. The message gives the reason."""
-    advice = advice or "Get the file again."
+    advice = advice or "Copy or download the file again."
     try:
         with opened(path) as file:
             start = file.read(512)
@@ -211,5 +211,5 @@ def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str,
         problem = "is an HTML page that was saved as data"
     else:
         reason = shown(str(error), 300) or type(error).__name__
-        problem = f"cannot be read ({reason}): it is cut off, damaged or something else"
+        problem = f"cannot be read ({reason}): it is truncated, damaged or not this kind of file"
     return RbError(f"The file {path} {problem}. Expected {expected}. {advice}")

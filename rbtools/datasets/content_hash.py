@@ -57,7 +57,7 @@ def remembered(
     for name, path in files:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         file_stamp = stamp(status)
         total.update(lines(name, file_stamp.text))
         settled = settled and file_stamp.settled

@@ -185,7 +185,7 @@ def _open(file: IO[bytes]) -> Image.Image:
     Image.preinit()  # otherwise Pillow loads all plug-ins when a format is not loaded yet
     image = Image.open(file, formats=FORMATS)
     if image.mode.split(";")[0] in DEEP_MODES:
-        raise ValueError(f"it has more than 8 bits a channel, Pillow's mode {image.mode}; save it with 8")
+        raise ValueError(f"it has more than 8 bits per channel (Pillow's mode {image.mode}); save it with 8")
     return image
 
 
@@ -201,9 +201,9 @@ def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: 
     """The sizes are (height, width)."""
     return RbError(
         f"The images have different sizes: {first} is {size[1]}x{size[0]}, {other} is"
-        f" {other_size[1]}x{other_size[0]}. Expected one size. Scale and crop them when they are read, with"
-        " the sizes that the network was trained with: add --resize 256 --crop 224, or the transform of"
-        " published weights (--transform torchvision:ResNet18_Weights.IMAGENET1K_V1)."
+        f" {other_size[1]}x{other_size[0]}. Expected one size. Scale and crop them to the size that the"
+        " network was trained with: add --resize 256 --crop 224, or the transform of published"
+        " weights (--transform torchvision:ResNet18_Weights.IMAGENET1K_V1)."
     )
 
 
@@ -214,5 +214,5 @@ def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[i
     if 2 * sizes.count(usual) <= len(sizes):
         return error
     odd = images.path(index) if usual == first else images.path(0)
-    share = f"{sizes.count(usual)} of {len(sizes)} images that were looked at are {usual[1]}x{usual[0]}"
-    return RbError(f"{error} {share}: perhaps {odd} alone has another size, and should be removed or scaled.")
+    share = f"{sizes.count(usual)} of {len(sizes)} images checked are {usual[1]}x{usual[0]}"
+    return RbError(f"{error} {share}: perhaps only {odd} has another size. Remove or scale it.")

@@ -54,7 +54,7 @@ class Digits(ImageArrays):
         images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
             raise RbError(
-                "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
+                "The digits of the installed scikit-learn differ from those that rbtools expects, so results"
                 " would not be comparable. Install another version of scikit-learn."
             )
         return Content([images], labels, CLASS_NAMES)
@@ -135,7 +135,7 @@ class Svhn(Arrays):
     augment = ("crop",)
     class_names = CLASS_NAMES
     folders = (".", "svhn", "SVHN")
-    form = "a file of MATLAB"
+    form = "a MATLAB file"
 
     def unpacked(self, data: bytes) -> Any:
         from scipy.io import loadmat

@@ -60,7 +60,7 @@ class Preprocessing(NamedTuple):
             if not self.squash:
                 size = int(side * width / shorter), int(side * height / shorter)
             if size[0] * size[1] > 8 * MOST_PIXELS**2:
-                raise ValueError(f"it is {width}x{height}, and would be {size[0]}x{size[1]} when scaled")
+                raise ValueError(f"it is {width}x{height}, and would become {size[0]}x{size[1]} by scaling")
             image = image.resize(size, Image.Resampling[self.interpolation.upper()])
         # The rounding is that of torchvision's CenterCrop. Pixels outside the image are black.
         left, top = (
@@ -75,7 +75,7 @@ def parse(text: str) -> Preprocessing:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise RbError(
-            f"'{text[:40]}' is no preprocessing. Expected INTERPOLATION-RESIZE-CROP, such as"
+            f"'{text[:40]}' is not a valid preprocessing. Expected INTERPOLATION-RESIZE-CROP, such as"
             " bilinear-256-224, squash-bicubic-256-224 or crop-288."
         )
     squash, interpolation, side, both, crop = match.groups()
@@ -103,13 +103,13 @@ def of_options(
             " or leave out --resize, --crop, --interpolation and --squash."
         )
     if resize is None and (squash or interpolation is not None):
-        raise RbError("--interpolation and --squash are about scaling. Add --resize with a number of pixels.")
+        raise RbError("--interpolation and --squash need a size. Add --resize with a number of pixels.")
     if interpolation not in (None, *INTERPOLATIONS):
         raise RbError(f"--interpolation is {interpolation}. Choose from: {', '.join(INTERPOLATIONS)}.")
     side = resize if crop is None and squash else crop
     if side is None:
         raise RbError(
-            f"--resize {resize} scales the shorter side, and the longer sides still differ. Add --crop with"
+            f"--resize {resize} scales the shorter side, but the longer sides still differ. Add --crop with"
             f" the side of the square to cut out (--crop {resize}), or add --squash to scale both sides."
         )
     return _checked(Preprocessing(side, resize, interpolation or "bilinear", squash))
@@ -123,7 +123,7 @@ def of_arguments(data: Any, options: Mapping[str, Any]) -> Preprocessing | None:
             raise unknown("option", name, OPTIONS)
     if options and not isinstance(data, str):
         raise RbError(
-            f"{next(iter(options))} is for a data set that is given by its name. Scale the images before."
+            f"{next(iter(options))} applies only to a data set given by name. Scale the images yourself."
         )
     return of_options(**options)
 
@@ -140,8 +140,8 @@ def preset(name: str) -> dict[str, Any]:
     found: dict[str, Any] = TRANSFORMS.load(library)(weights)
     if "preprocessing" not in found:
         raise RbError(
-            f"The transform of {name} is not a bilinear or bicubic scaling and a square crop of the centre."
-            " Say with --resize, --crop and --interpolation what comes nearest to it."
+            f"The transform of {name} is not a bilinear or bicubic scaling with a square crop of the centre."
+            " Choose the most similar settings with --resize, --crop and --interpolation."
         )
     return found
 

@@ -92,7 +92,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
     classes = class_folders(root)
     if not classes:
         raise RbError(
-            f"The folder {root} has no class folders. Expected a folder for each class with its images in it:"
+            f"The folder {root} has no class folders. Expected a folder with images for each class:"
             f" {root / 'cat' / 'image.png'}."
         )
     files: list[tuple[int, str]] = []
@@ -108,7 +108,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
             empty.append(name)
     if empty or not files:
         raise RbError(
-            f"In {root} no image is in the class folder{'s' * (len(empty or classes) > 1)}"
+            f"In {root}, there are no images in the class folder{'s' * (len(empty or classes) > 1)}"
             f" {some(empty or classes)}. Expected files ending in {', '.join(IMAGE_ENDINGS)}; add some, or"
             " remove the folder from both splits."
         )
@@ -153,8 +153,8 @@ def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
             target = link.resolve()
             if any(above.resolve().is_relative_to(target) for above in link.parents):
                 raise RbError(
-                    f"The folder {link} is a link to a folder that it lies in, so the images below it have no"
-                    " end. Remove the link."
+                    f"The folder {link} is a link to a folder that contains it, so the search for images"
+                    " would never end. Remove the link."
                 )
         found.append((os.path.relpath(below, root), files))
     return sorted(found)
@@ -185,7 +185,7 @@ def same_classes(folders: dict[str, Path]) -> None:
     ]
     raise RbError(
         f"The splits have different class folders: {'; '.join(lacking)}. The class folders of train and test"
-        " must have the same names, because the place in their order is the label."
+        " must have the same names, because the position of a folder is the label."
     )
 
 
@@ -195,12 +195,12 @@ def _no_split(path: str, root: Path) -> RbError:
         return RbError(f"The image folder {path} has no train or test folder. Expected {EXPECTED}.")
     if root.resolve().name in ("train", "test", "val"):
         return RbError(
-            f"{path} is itself a split: it holds the class folders {some(names)}. Expected the folder above"
-            f" it: imagefolder:{os.path.dirname(path.rstrip(os.sep)) or '.'}."
+            f"{path} is itself a split: it contains the class folders {some(names)}. Expected the folder"
+            f" above it: imagefolder:{os.path.dirname(path.rstrip(os.sep)) or '.'}."
         )
     return RbError(
-        f"The image folder {path} has no train or test folder, but the folders {some(names)}, and not all of"
-        f" these have images in them. If they are classes, put images into each; expected {EXPECTED}."
+        f"The image folder {path} has no train or test folder. It has the folders {some(names)}, but not all"
+        f" of them contain images. If they are classes, put images into each; expected {EXPECTED}."
     )
 
 

@@ -109,15 +109,15 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
     kind, _, argument = data.name.partition(":")
     word = {1: "grey", 3: "rgb"}.get(misfit.channels or 0)
     if word and kind in ENCODED and channels_of(argument)[1] is None:
-        run.report.notify(f"The network takes images with {misfit.channels} channels: {data.name}:{word}.")
+        run.report.notify(f"The network takes {misfit.channels} channels, so {data.name}:{word} is used.")
         run = run.changed(dataset=f"{data.name}:{word}")
     found = data_of({**about, "recognised": {"classes": misfit.classes}} if misfit.classes else about, run)
     if found.fingerprint == data.fingerprint:
         if (misfit.classes or 0) <= data.about.classes:
             raise misfit
         raise RbError(
-            f"{misfit} If the images show some of its {misfit.classes} classes, say with --classes which"
-            f" number each class of the data set ({some(data.about.class_names)}) has in the network."
+            f"{misfit} If the data set has only some of the network's {misfit.classes} classes, give the"
+            f" number of each class ({some(data.about.class_names)}) in the network with --classes."
         )
     return found, run
 
@@ -308,17 +308,17 @@ def _say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run)
     name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"
     by = SOURCES.get(facts["arch_from"], f"by {facts['arch_from']}")
     source = facts["normalize_from"]
-    why = "to be tried on images of --dataset, or given by --normalize"
+    why = "to be chosen by accuracy on --dataset, or given by --normalize"
     if source != "open":
         why = f"from {source}"
     if source.startswith("guess: "):
-        why = f"a guess: {source.removeprefix('guess: ')}; check it, or give --normalize"
+        why = f"a guess: {source.removeprefix('guess: ')}; check it, or add --normalize"
     file, normalised = os.path.basename(path), "pixels as they are"
     if facts["normalize"] is not None:
         per_image = isinstance(facts["normalize"], str)
         values = "" if per_image else " ".join(map(numbers, facts["normalize"]))
         normalised = "each image normalised by itself" if per_image else f"normalised {values}"
-    answers = f"; answers with {facts['answers']}" if "answers" in facts else ""
+    answers = f"; returns {facts['answers']}" if "answers" in facts else ""
     run.report.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
         f" {normalised} ({why}){answers}.{_tried(facts)}"
@@ -339,7 +339,7 @@ def _warn(path: str, facts: Mapping[str, Any], run: Run) -> None:
 def _tried(facts: Mapping[str, Any]) -> str:
     tried = facts.get("tried")
     if tried is None:
-        return " Images (--dataset) decide on its variant." if "unchecked" in facts else ""
+        return " Its variant is chosen by accuracy on --dataset." if "unchecked" in facts else ""
     each = sorted(tried["acc"].items(), key=lambda item: -item[1])  # the store sorts by name
     listed = ", ".join(f"{accuracy:.4f} with {options}" for options, accuracy in each)
     return f" Accuracy on {tried['images']} images: {listed}."

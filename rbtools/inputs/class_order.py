@@ -52,7 +52,7 @@ def of_network(
     if len(set(numbers)) < max(len(numbers), 1) or not all(0 <= number < most for number in numbers):
         if asked:
             raise RbError(
-                f"--classes is {','.join(asked[:20])}, and the data set {data} has the classes"
+                f"--classes is {','.join(asked[:20])}, but the data set {data} has the classes"
                 f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected names from this"
                 " list, if their numbers in the network are known, or a number for each of"
                 f" them{f' from 0 to {count - 1}' if count else ''}."
@@ -69,7 +69,7 @@ def of_network(
 def sentence(order: list[str], data: Data) -> str:
     there = [f"{order[index]} is {index}" for index in data.about.present or range(len(order))]
     more = f" and {len(there) - 6} more" if len(there) > 6 else ""
-    return f"{data.name}: its classes, as the network numbers them: {', '.join(there[:6])}{more}."
+    return f"{data.name}: classes in the order of the network: {', '.join(there[:6])}{more}."
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:

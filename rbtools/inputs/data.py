@@ -109,7 +109,7 @@ class ArchiveDataset(Data):
             raise RbError(f"{file} is damaged: {error}. Unpack the archive again.") from None
         if array.dtype.kind not in "iu" or array.ndim != 1 or len(array) < size:
             raise RbError(
-                f"{file} holds {array.dtype} {array.shape}. Expected {size} whole numbers or more: the labels"
+                f"{file} contains {array.dtype} {array.shape}. Expected {size} or more whole numbers: labels"
                 f" of the data set {self.name}. Unpack the archive again."
             )
         labels = torch.from_numpy(array[:size].astype("int64"))
@@ -363,8 +363,8 @@ def weights_hash(model: Any, shape: tuple[int, int, int] = (3, 32, 32)) -> dict[
         return {"class": type(model.function).__qualname__, "weights": fingerprint(model, shape)}
     if not isinstance(model, nn.Module):
         raise RbError(
-            f"The model is of type {type(model).__name__} and has no weights to identify its results."
-            " Give an nn.Module, or leave out store."
+            f"The model is of type {type(model).__name__} and has no weights that identify its results."
+            " Pass an nn.Module, or leave out store."
         )
     kind, content = type(model), hashlib.sha256(repr(model).encode())
     for name, value in model.state_dict().items():

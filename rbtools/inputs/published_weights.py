@@ -61,8 +61,8 @@ def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     arch = record.get("arch")
     if not isinstance(arch, dict) or arch.get("space") != "nasbench201":
         raise RbError(
-            "--checkpoint DIR contains networks of nasbench201, but the record's architecture is of the space"
-            f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave it out."
+            "--checkpoint DIR contains networks of nasbench201, but the record's architecture is in the space"
+            f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave out the record."
         )
     index = spaces.describe(arch, 10, (3, 32, 32))["index"]
     places = [Path(run.selection.weights), *(Path(run.selection.weights) / name for name in FOLDERS)]
@@ -70,8 +70,8 @@ def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise RbError(
-            f"{run.selection.weights} has no weights for the architecture {index}. Expected"
-            f" {' or '.join(name.format(index) for name in FILES)} in it."
+            f"{run.selection.weights} has no weights for the architecture {index}. Expected the file"
+            f" {' or '.join(name.format(index) for name in FILES)} in this folder."
         )
     trained_on = str(run.selection.dataset or record.get("dataset")).partition(":")[0]
     return PublishedFile(str(file.absolute()), run.selection.member or RUNS.get(trained_on))

@@ -32,12 +32,12 @@ def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
     from rbtools.queries import model
 
     if "://" in kind.text and "?" in kind.text:
-        run.report.notify("The query in the address is in records: give keys in --headers.")
+        run.report.notify("The query of the address is written to records. Pass keys with --headers instead.")
     data = data_of({}, run)
     name, facts = model.identified(kind, data.about.shape, run)
     if facts.get("scores", data.about.classes) != data.about.classes:
         raise RbError(
-            f"The model answers with {facts['scores']} scores, and the data set has {data.about.classes}"
+            f"The model returns {facts['scores']} scores, but the data set has {data.about.classes}"
             " classes. Name the data set that it was made for with --dataset, or give --classes."
         )
     answers = "labels" if facts["form"] == "label" else "logits"
@@ -59,8 +59,8 @@ def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
     kind, text = record["arch"].get("kind"), record["arch"].get("name")
     if not run.selection.allow_code:
         raise RbError(
-            f"The record's model is reached by {shown(str(text))}, which a record alone may not do. If you"
-            " trust it, add --allow-code."
+            f"The record's model runs or contacts {shown(str(text))}. A record may not do this without your"
+            " permission. If you trust it, add --allow-code."
         )
     cls = KINDS.load(kind) if isinstance(kind, str) and KINDS.knows(kind) else None
     try:
@@ -68,7 +68,7 @@ def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
             return cls(text=text, **fields)
     except TypeError:
         pass
-    raise RbError(f"The record's model {shown(repr(record['arch']), 80)} is of no known kind. Make it again.")
+    raise RbError(f"The record has an unknown model, {shown(repr(record['arch']), 80)}. Create it again.")
 
 
 def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
@@ -81,8 +81,8 @@ def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
     found, _ = model.identified(kind_of(record, run), data.about.shape, run)
     if found != name:
         raise RbError(
-            "The record's model answers the fixed images differently than when the record was made: it is"
-            " another model. Make a new record, or declare a version with --model-version."
+            "The record's model returns other answers for the fixed images than when the record was created,"
+            " so it has changed. Create a new record, or declare a version with --model-version."
         )
     run.kept[f"identified {name}"] = True
 
@@ -94,7 +94,7 @@ def load(record: Mapping[str, Any], data: Data, run: Run) -> nn.Module:
     facts = record.get("recognised")
     form = facts.get("form") if isinstance(facts, dict) else None
     if form not in FORMS:
-        raise RbError(f"The record's model has the answers {shown(repr(form), 40)}. Make the record again.")
+        raise RbError(f"The model returns {shown(repr(form), 40)}, an unknown kind. Create the record again.")
     return model.loaded(kind_of(record, run), record["checkpoint"], form, data.about.classes, run)
 
 

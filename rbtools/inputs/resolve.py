@@ -48,8 +48,8 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     file = record.get("checkpoint_file")
     if isinstance(file, str) and os.path.isfile(file) and hash_of(file, run) != name:
         raise RbError(
-            f"The checkpoint {file} is not the file that the record was made with: its content has"
-            f" changed ({name[:19]}... expected). Make a new record with --checkpoint {file}."
+            f"The checkpoint {file} is not the file that the record was created from: its content has"
+            f" changed ({name[:19]}... expected). Create a new record with --checkpoint {file}."
         )
     return name
 
@@ -69,7 +69,7 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     RbError if the record has no checkpoint, if the file is missing, or if its content has changed."""
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
-        raise Pending("The record is not trained yet.")
+        raise Pending("The record's network is not trained yet.")
     if isinstance(record, InMemory) or name.startswith(_CODE) or queried.only_answers(record):
         return name, Path()
     if file is None:
@@ -90,8 +90,8 @@ def hash_of(path: str, run: Run) -> str:
         return run.store.file_hash(path)
     except OSError as error:
         raise RbError(
-            f"The checkpoint {error.filename or path} cannot be read: {error.strerror}. Check that it is"
-            " there and that you may read it."
+            f"The checkpoint {error.filename or path} cannot be read: {error.strerror}. Check that it exists"
+            " and that you have permission to read it."
         ) from None
 
 

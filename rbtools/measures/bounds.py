@@ -49,7 +49,7 @@ def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
     formula = "sqrt(L^2 y^T K^-1 y / N)"
     lowest = float(np.linalg.eigvalsh((kernel + kernel.T) / 2)[0])
     if not lowest > 0:
-        reason = f"the smallest eigenvalue of the kernel is {lowest:.3g}, so that it has no inverse"
+        reason = f"the smallest eigenvalue of the kernel is {lowest:.3g}, so it has no inverse"
         return Bound(formula, None, {**inputs, "lambda_min": lowest}, True, reason)
     columns = targets.reshape(count, -1)
     energy = float((columns * np.linalg.solve(kernel, columns)).sum(0).mean())
@@ -79,11 +79,9 @@ def robbench2(images: Array, rho: float, activation: str, order: int | None = No
     if order is None:
         first = _first_order(count, spread)
         if first is None or first > _MOST_ORDERS:
-            reason = (
-                f"max(|<x_i,x_j>|) + 2 rho + rho^2 is {spread:.6g}, so that no order gives a bound above 0"
-            )
+            reason = f"max(|<x_i,x_j>|) + 2 rho + rho^2 is {spread:.6g}, so no order gives a bound above 0"
             if first is not None:
-                reason = f"only orders from {first} on give a bound above 0, and {_MOST_ORDERS} are computed"
+                reason = f"a bound above 0 needs order {first} or more, but only {_MOST_ORDERS} are computed"
             return Bound(formula, None, inputs, True, reason)
         order = tried = first
         # Over the even and over the odd orders, the bound rises to its maximum and then falls.
@@ -116,8 +114,8 @@ def _closest(images: Array) -> float:
     norms = np.linalg.norm(rows, axis=1)
     if len(rows) < 2 or not (norms > 0).all():
         raise RbError(
-            f"The bound on the smallest eigenvalue needs two images or more, none of them all 0. There are"
-            f" {len(rows)}, {int((norms == 0).sum())} of them all 0."
+            f"The bound on the smallest eigenvalue needs two or more images, none of which is black. There"
+            f" are {len(rows)} images, and {int((norms == 0).sum())} of them are black."
         )
     rows = rows / norms[:, None]
     products = np.abs(rows @ rows.T)
@@ -271,8 +269,8 @@ def _stability(
     1 or, with `best`, the best t0."""
     if n < 2 or steps < 0 or gamma < 0:
         raise RbError(
-            f"The bound is for n >= 2 training images, steps and gamma from 0 on; there are {n}, {steps} and"
-            f" {gamma:g}."
+            f"The bound needs n >= 2 training images, and steps and gamma of 0 or more. Found n = {n},"
+            f" steps = {steps} and gamma = {gamma:g}."
         )
     inputs = {"phi": phi, "chi": chi, "psi": psi, "gamma": gamma, "n": n, "T": steps}
     power_text = "" if c is None else "^(c psi)"
@@ -324,8 +322,8 @@ def wci1(
     """
     if not (temperature > 0 and n > 0 and largest > 0 and 0 < failure < 1 and divergence >= 0):
         raise RbError(
-            "WCI's lemma 1 is for lambda, n and C above 0, epsilon between 0 and 1 and a divergence of 0 or"
-            f" more; there are {temperature:g}, {n}, {largest:g}, {failure:g} and {divergence:g}."
+            "WCI's lemma 1 needs lambda, n and C above 0, epsilon between 0 and 1 and a divergence of 0 or"
+            f" more. Found {temperature:g}, {n}, {largest:g}, {failure:g} and {divergence:g}."
         )
     value = temperature * largest**2 / (8 * n) + (divergence + math.log(1 / failure)) / temperature
     inputs = {"KL": divergence, "lambda": temperature, "n": n, "C": largest, "epsilon": failure}

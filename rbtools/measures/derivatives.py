@@ -43,7 +43,7 @@ def layers(model: nn.Module) -> dict[str, str]:
     }
     if not weight_names:
         raise RbError(
-            "The model has no convolution and no linear layer, and this measure is defined on these. It has:"
+            "This measure needs a convolution or a linear layer, but the model has none. It has:"
             f" {', '.join(sorted({type(module).__name__ for module in model.modules()}))}."
         )
     return weight_names

@@ -46,7 +46,7 @@ class NTK(Measure):
     weights = "init"
     size = 1, 50
     batchnorm = "batch"
-    missing = "the kernel is singular: two images have the same gradient, or all have none"
+    missing = "the kernel is singular: two images have the same gradient, or all gradients are 0"
 
     kernel: str = param(
         "robust",
@@ -120,7 +120,7 @@ def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
         count = model(batch.images).shape[1]
     if count != 2:
         raise RbError(
-            f"The difference of the logits needs two classes, and the network has {count}. Choose two:"
+            f"The difference of the logits needs two classes, but the network has {count}. Choose two:"
             " --dataset cifar10:classes=cat/dog."
         )
     return Difference(model)

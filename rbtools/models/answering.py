@@ -43,17 +43,17 @@ class AnsweringModel(nn.Module):
         if self.answers == "labels":
             if tuple(found.shape) != (len(images),):
                 raise RbError(
-                    f"The model answered with {_shown(found)} for {len(images)} images. Expected one"
+                    f"The model returned {_shown(found)} for {len(images)} images. Expected one"
                     " label for each image."
                 )
             if (wrong := found[(found < 0) | (found >= self.classes)]).numel():
                 raise RbError(
-                    f"The model answered with the label {int(wrong[0])}. Expected 0 to {self.classes - 1}."
+                    f"The model returned the label {int(wrong[0])}. Labels go from 0 to {self.classes - 1}."
                 )
             found = 2 * torch.nn.functional.one_hot(found.long(), self.classes) - 1
         elif tuple(found.shape) != (len(images), self.classes):
             raise RbError(
-                f"The model answered with {_shown(found)} for {len(images)} images. Expected scores"
+                f"The model returned {_shown(found)} for {len(images)} images. Expected scores of shape"
                 f" ({len(images)}, {self.classes})."
             )
         found = found.to(images.device, torch.float32)
@@ -94,7 +94,7 @@ def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
         return torch.as_tensor(found).detach()
     except (TypeError, ValueError, RuntimeError) as wrong:
         raise RbError(
-            f"The model answered with a {type(found).__name__}. Expected an array of labels (N,) or scores"
+            f"The model returned a {type(found).__name__}. Expected an array of labels (N,) or scores"
             f" (N, K): {wrong}"
         ) from None
 
@@ -119,8 +119,8 @@ def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -
         whole = bool((found.double().sum(1) - 1).abs().max() < 1e-3) and bool(found.min() >= 0)
         return AnsweringModel(function, "logits", found.shape[1], probabilities=whole and found.shape[1] > 1)
     raise RbError(
-        f"The model answered with {_shown(found)} for {len(images)} images. Expected labels as whole numbers"
-        " (N,), or scores (N, classes)."
+        f"The model returned {_shown(found)} for {len(images)} images. Expected labels as whole numbers of"
+        " shape (N,), or scores of shape (N, classes)."
     )
 
 
@@ -135,4 +135,4 @@ class _OfArrays:
 
 
 def _shown(found: Tensor) -> str:
-    return f"an array of {found.dtype} with the shape {tuple(found.shape)}"
+    return f"an array of {found.dtype} of shape {tuple(found.shape)}"

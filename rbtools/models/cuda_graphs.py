@@ -152,7 +152,7 @@ class GraphedNetwork(nn.Module):
             self.recordings, self.pool = {}, None
             # A failed capture hides its cause.
             reason = folding.reason(wrong.__context__ if isinstance(wrong.__context__, Exception) else wrong)
-            self.notify(f"CUDA graphs are not used ({reason}): passes of a small network take longer.")
+            self.notify(f"CUDA graphs are not used ({reason}), so small networks run more slowly.")
         return not self.stopped
 
 

@@ -183,6 +183,6 @@ def warnings_of(network: nn.Module, arch: Mapping[str, Any]) -> list[str]:
         return []
     where = f"its module {place}" if place else "the network itself"
     return [
-        f"images are normalised twice: by --normalize, and by {where}, which holds a mean and a standard"
-        " deviation. Add --normalize none where the second is meant"
+        f"images are normalised twice: by --normalize, and by {where}, which has a mean and a standard"
+        " deviation. Use --normalize none to keep only the second normalisation"
     ]

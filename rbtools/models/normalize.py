@@ -53,7 +53,7 @@ class Normalized(Preprocessed):
         for values, low in ((mean, -math.inf), (std, 0.0)):
             if not (torch.isfinite(values).all() and (values > low).all()):
                 raise RbError(
-                    f"Nothing can be normalised with mean {mean.tolist()} and std {std.tolist()}."
+                    f"Images cannot be normalised with mean {mean.tolist()} and std {std.tolist()}."
                     " Expected finite numbers, and standard deviations above 0."
                 )
         self.register_buffer("mean", mean.view(-1, 1, 1))

@@ -46,7 +46,7 @@ class Onnx(ProgramFormat):
         choices = None
         if graph.dtype == torch.uint8:
             if arch.get("normalize", RAW) != RAW:
-                raise RbError(f"The ONNX model {path} takes pixels as uint8. Leave out --normalize.")
+                raise RbError(f"The ONNX model {path} takes uint8 pixels. Leave out --normalize.")
             choices = Choices({RAW: {"normalize": RAW}}, "checkpoint")
         answering = Program(AnsweringModel(graph, "logits", logits.shape[1]))
         if arch.get("answers") == "logits":  # a record says so: it was tried
@@ -58,15 +58,15 @@ class Onnx(ProgramFormat):
             break
         try:
             network = _converted(proto, graph, images)
-            facts = {"answers": "logits and gradients, as its graph is converted to torch"}
+            facts = {"answers": "logits and gradients, because its graph was converted to torch"}
             return Loaded(network, {}, facts, choices)
         except NotConverted as reason:
             if "space" in arch:
                 raise RbError(
-                    f"The ONNX model {path} was converted to torch when its record was made, and here not:"
-                    f" {reason}. Make the record anew with --checkpoint."
+                    f"The ONNX model {path} was converted to torch when its record was created, but cannot be"
+                    f" converted now: {reason}. Create the record again with --checkpoint."
                 ) from None
-            facts = {"answers": f"logits alone, without gradients: {reason}"}
+            facts = {"answers": f"logits without gradients: {reason}"}
             return Loaded(answering, {"answers": "logits"}, facts, choices)
 
 
@@ -78,9 +78,9 @@ def _model(path: Path) -> Any:
     outside = {entry.value for entry in entries if entry.key == "location"}
     if outside - {f"{path.name}.data"}:
         raise RbError(
-            f"The weights of the ONNX model {path} are in {shown(', '.join(sorted(outside)))}. Expected the"
-            f" file itself, or {path.name}.data beside it: save them there, with onnx.save(onnx.load(FILE),"
-            " OTHER)."
+            f"The weights of the ONNX model {path} are in {shown(', '.join(sorted(outside)))}. Expected them"
+            f" in the model's own file, or in {path.name}.data next to it. Save the model again with"
+            " onnx.save(onnx.load(FILE), OTHER)."
         )
     if outside:
         onnx.load_external_data_for_model(model, str(path.parent))
@@ -112,8 +112,8 @@ class OnnxGraph:
         first_or_last = [side in (1, 3) for side in (sides[:1] + sides[2:])]
         if len(inputs) != 1 or len(sides) != 3 or inputs[0].type not in _TYPES or sum(first_or_last) != 1:
             raise RbError(
-                f"The ONNX model {path} has the inputs {listed or 'none'}. {_EXPECTED}: export it with one"
-                " such input, whose number of channels is fixed."
+                f"The ONNX model {path} has the inputs {listed or 'none'}. {_EXPECTED}: export the model"
+                " with one input of this kind and with a fixed number of channels."
             )
         graph.name, graph.dtype = inputs[0].name, _TYPES[inputs[0].type]
         graph.channels_last, fixed = first_or_last[1], inputs[0].shape[0]
@@ -121,14 +121,14 @@ class OnnxGraph:
         channels, *size = sides[-1:] + sides[:-1] if graph.channels_last else sides
         if channels != shape[0]:
             raise Misfit(
-                f"The ONNX model {path} takes images with {channels} channels and the data set's have"
+                f"The ONNX model {path} takes images with {channels} channels, but the data set has"
                 f" {shape[0]}. Name the data set that it was trained for with --dataset.",
                 channels=channels,
             )
         if any(isinstance(a, int) and a != b for a, b in zip(size, shape[1:], strict=True)):
             raise RbError(
-                f"The ONNX model {path} takes images of {'x'.join(map(str, size))} pixels and the data set's"
-                f" have {shape[1]}x{shape[2]}. Name the data set that it was trained for with --dataset."
+                f"The ONNX model {path} takes images of {'x'.join(map(str, size))} pixels, but the data set"
+                f" has {shape[1]}x{shape[2]}. Name the data set that it was trained for with --dataset."
             )
         graph.output = graph._scores(path, torch.zeros(2, *shape))
         return graph
@@ -144,8 +144,8 @@ class OnnxGraph:
                 return name
         listed = ", ".join(f"{shown(name)} {tuple(value.shape)}" for name, value in found.items())
         raise RbError(
-            f"The ONNX model {path} has for {len(images)} images the outputs {listed}. Expected scores"
-            f" ({len(images)}, classes) as floats."
+            f"The ONNX model {path} returns {listed} for {len(images)} images. Expected floating-point scores"
+            f" of shape ({len(images)}, classes)."
         )
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class _InPieces(nn.Module):
 def _converted(proto: Any, graph: OnnxGraph, images: Tensor) -> nn.Module:
     """The network in torch, for images (N, C, H, W) in [0, 1]. Raises NotConverted if it is not the same."""
     if graph.dtype != torch.float32:
-        raise NotConverted(f"its input is {str(graph.dtype).removeprefix('torch.')}")
+        raise NotConverted(f"its input has the type {str(graph.dtype).removeprefix('torch.')}")
     if any(_QUANTISED.match(node.op_type) for node in proto.graph.node):
         raise NotConverted("it is quantised")
     outputs = [one for one in proto.graph.output if one.name == graph.output]

@@ -50,11 +50,11 @@ def check_same(network: nn.Module, images: Tensor, expected: Tensor) -> None:
     except Exception as error:
         raise NotConverted(_brief(error)) from None
     if whole.shape != expected.shape or few.shape != expected[:_FEW].shape:
-        raise NotConverted(f"onnx2torch gives outputs of another shape, {tuple(whole.shape)}")
+        raise NotConverted(f"onnx2torch returns outputs of a different shape, {tuple(whole.shape)}")
     difference = max(float((a - b).abs().max()) for a, b in ((whole, expected), (few, expected[:_FEW])))
     span = float(expected.max() - expected.min())
     if not difference <= _NEAR * span:
-        raise NotConverted(f"by onnx2torch its logits differ by {difference:.2g} in a range of {span:.2g}")
+        raise NotConverted(f"onnx2torch changes its logits by {difference:.2g} in a range of {span:.2g}")
     if not gradient.any():
         raise NotConverted("its gradients are zero")
 
@@ -115,4 +115,4 @@ def package(name: str) -> Any:
 
 def _brief(error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
-    return f"onnx2torch stops with {type(error).__name__}: {shown(first, 120)}".rstrip(".: ")
+    return f"onnx2torch fails with {type(error).__name__}: {shown(first, 120)}".rstrip(".: ")

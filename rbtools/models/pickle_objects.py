@@ -24,7 +24,7 @@ class Refused(Exception):
 
     def __init__(self, name: str, message: str | None = None) -> None:
         self.name = shown(name)
-        super().__init__(message or f"it asks for {self.name}, which could run code")
+        super().__init__(message or f"it refers to {self.name}, which could run code")
 
 
 class Damaged(ValueError):
@@ -68,15 +68,15 @@ class ArrayType:
         code = text(code)
         if not re.fullmatch(r"[<>|=]?(b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]{1,9})", code):
             raise Refused(
-                f"numpy.ndarray of the type {code!r}",
-                f"it has an array of the type {code!r:.80}, expected numbers",
+                f"numpy.ndarray of type {code!r}",
+                f"it has an array of type {code!r:.80}, expected numbers",
             )
         self.dtype = np.dtype(code)
 
 
 def text(value: object) -> str:
     if not isinstance(value, (str, bytes)):
-        raise Damaged("it has a name that is not a text")
+        raise Damaged("it has a name that is not a string")
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
@@ -97,9 +97,9 @@ def array(data: Any, kind: Any, shape: Any, order: Any = "C") -> np.ndarray:
     dtype = _dtype(kind)
     data = data.encode() if isinstance(data, str) else data  # written by Python 2
     if dtype.kind in "SU":
-        raise Refused("numpy.ndarray of text", "it has an array of text, expected numbers")
+        raise Refused("numpy.ndarray of text", "it has an array of strings, expected numbers")
     if len(data) != math.prod(sizes(shape)) * dtype.itemsize:
-        raise Damaged(f"it has an array of the shape {shape} without the bytes for it")
+        raise Damaged(f"it has an array of shape {shape} with the wrong number of bytes")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if text(order) == "F" else "C")
 
 
@@ -120,11 +120,11 @@ def check_key(key: object, levels: int = DEEPEST_KEY, parts: int = 64) -> int:
     """Returns the number of parts of the key that may still follow."""
     if isinstance(key, tuple):
         if not levels or len(key) > parts:
-            raise Damaged("it has a key of many parts")
+            raise Damaged("it has a key with too many parts")
         for part in key:
             parts = check_key(part, levels - 1, parts - 1)
     elif not isinstance(key, (str, bytes, int, float, complex, type(None))):
-        raise Damaged(f"it has a key of the type {type(key).__name__}")
+        raise Damaged(f"it has a key of type {type(key).__name__}")
     return parts
 
 
@@ -150,14 +150,14 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any
     memory = storage._untyped_storage
     dtype = next((one for one in more if isinstance(one, torch.dtype)), storage.dtype)
     if any(isinstance(about, dict) and about for about in more[1:]):
-        return UnusualTensor("conjugated or negated only by a mark")
+        return UnusualTensor("marked as conjugated or negated")
     shape, strides, (offset,) = sizes(shape), sizes(strides), sizes((offset,))
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     room = memory.nbytes() // dtype.itemsize
     if offset > room or (0 not in shape and last >= room):
-        raise Damaged(f"it has a tensor of the shape {shape} outside its storage of {room} numbers")
+        raise Damaged(f"it has a tensor of shape {shape} that exceeds its storage of {room} numbers")
     if len(shape) > 64 or math.prod(size or 1 for size in shape) * dtype.itemsize > MOST_BYTES:
-        raise Damaged(f"it has a tensor of the shape {shape}")
+        raise Damaged(f"it has a tensor of shape {shape}, which is too large")
     return torch.empty(0, dtype=dtype).set_(memory, offset, shape, strides).requires_grad_(needs_grad)
 
 
@@ -181,7 +181,7 @@ _UNUSUAL = {
     "_rebuild_sparse_tensor": "sparse",
     "_rebuild_nested_tensor": "nested",
     "_rebuild_qtensor": "quantized",
-    "_rebuild_meta_tensor_no_storage": "without numbers (on the meta device)",
+    "_rebuild_meta_tensor_no_storage": "without data (on the meta device)",
 }
 MAKERS: dict[str, Callable[..., Any] | None] = {
     "numpy.core.multiarray._reconstruct": _reconstruct,

@@ -74,7 +74,7 @@ def decided(
     rest = f", and {len(order) - SHOWN} more" if len(order) > SHOWN else ""
     raise RbError(
         f"The weights in {path} fit {len(models)} networks or normalisations, and their accuracies on"
-        f" {images} images of the data set do not tell which it is. Add the right one's options to"
-        " --checkpoint, or to rb-arch --from-checkpoint, whose record other tools take:"
+        f" {images} images of the data set are too similar to choose one. Add the options of the right one"
+        " to --checkpoint, or to rb-arch --from-checkpoint, which creates a record for other tools:"
         f" {listed}{rest}."
     )

@@ -54,7 +54,7 @@ class _Room:
     def take(self, storages: int = 0, objects: int = 0) -> None:
         self.storages, self.objects = self.storages - storages, self.objects - objects
         if min(self.storages, self.objects) < 0:
-            raise Damaged("it unpacks to far more than the bytes of the file")
+            raise Damaged("it unpacks to far more bytes than the file has")
 
 
 _PYTHONS: Any = pickle._Unpickler  # not the one in C, whose opcodes cannot be replaced
@@ -167,7 +167,7 @@ class _Unpickler(_PYTHONS):
             self.append(key[1])  # a class; the source that follows is ignored (torch would compare it)
             return
         if kind not in ("StorageType", "type") or text(key[0]) != "storage" or type(key[2]) not in (str, int):
-            raise Damaged("it has a persistent id that is not of a storage")
+            raise Damaged("it has a persistent id that does not name a storage")
         sizes((key[4],))
         found = self.persistent_load(key)
         if key[2] not in self.storages:  # torch reads it once for each key, and several keys can mean it
@@ -249,7 +249,7 @@ def _one_error(read: Callable[[], Any]) -> Any:
 
 def _legacy(file: IO[bytes], room: _Room) -> Any:
     if file.read(2) == b"PK":
-        raise Damaged("it contains a zip archive in the place of a tensor")
+        raise Damaged("it contains a zip archive instead of a tensor")
     file.seek(0)
     return _load(_Stream(file), room)
 
@@ -300,7 +300,7 @@ def torch_file(file: IO[bytes]) -> Any:
         entries = members(file)
         unpacked = sum(entry.file_size for entry in entries)
         if unpacked > size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise Damaged(f"it unpacks to {unpacked} bytes, and PyTorch packs no weights")
+            raise Damaged(f"it unpacks to {unpacked} bytes, but PyTorch does not compress weights")
         file.seek(0)
         stream: Any = _Stream(file)
         reader: Any = torch._C.PyTorchFileReader(stream)

@@ -85,8 +85,8 @@ def sized(name: str, **sizes: int | None) -> Space:
                 known = dict.fromkeys(size for other in SPACES for size in space(other).sizes)
                 raise unknown("size", key, list(known))
             raise RbError(
-                f"The networks of the space {name} have no {key}, which those of {' and '.join(having)} have:"
-                " leave it out."
+                f"The networks of the space {name} have no {key}, unlike those of {' and '.join(having)}."
+                f" Leave out the {key}."
             )
     return dataclasses.replace(chosen, **given) if given else chosen  # type: ignore[type-var]
 

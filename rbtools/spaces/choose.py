@@ -86,7 +86,7 @@ def _described(
 
 def _sampled(records: list[Record], count: int, seed: int, warn: Callable[[str], None]) -> list[Record]:
     if count > len(records) > 0:
-        warn(f"--sample {count} asks for more than there are ({len(records)}); all are written.")
+        warn(f"--sample {count} is more than the {len(records)} architectures; all are written.")
 
     def lot(place: int) -> bytes:
         return hashlib.sha256(f"{seed}:{records[place]['arch']['name']}".encode()).digest()
@@ -116,5 +116,5 @@ def _drawn(
 
     matching = list(itertools.islice(holding(meeting(), where), count))
     if len(matching) < count:
-        warn(f"--sample {count} found {len(matching)} among {met} architectures that were drawn.")
+        warn(f"--sample {count} found only {len(matching)} matches in {met} sampled architectures.")
     yield from sorted(matching, key=lambda record: space.find(record["arch"]["str"]))

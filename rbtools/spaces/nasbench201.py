@@ -192,8 +192,8 @@ def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
         convolved, pooled = [(side - 1) // 2 + 1 for side in sides], [side // 2 for side in sides]
         if convolved != pooled or 0 in pooled:
             raise RbError(
-                f"A NAS-Bench-201 network cannot take images of {height}x{width} pixels: at its {number}"
-                f" reduction the convolution gives {_by(convolved)} and the shortcut {_by(pooled)}."
+                f"A NAS-Bench-201 network cannot take images of {height}x{width} pixels: in its {number}"
+                f" reduction, the convolution returns {_by(convolved)} and the shortcut {_by(pooled)}."
                 " Height and width must be multiples of 4; resize or crop the images, for example to 32x32."
             )
         sides = pooled
@@ -281,7 +281,7 @@ def distance(record: Mapping[str, Any], other: object) -> int:
     """
     arch = record.get("arch")
     if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
-        raise RbError("distance() is between cells of NAS-Bench-201, and the record is of another space.")
+        raise RbError("distance() compares cells of NAS-Bench-201, but the record has another space.")
     return edit_distance(ops_of(arch), cells()[find(str(other))])
 
 

@@ -40,7 +40,7 @@ class Foreign:
         raise self._no_list()
 
     def _no_list(self) -> RbError:
-        return RbError(f"The space {self.name} has no list: name what you want, such as {self.example}.")
+        return RbError(f"The space {self.name} cannot be listed. Name a network, such as {self.example}.")
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         if not isinstance(arch.get("name"), str):
@@ -113,7 +113,7 @@ def no_module(name: str) -> RbError:
     """Returns the error for a missing module, with a hint if the user gave a file name."""
     meant = name.removesuffix(".py").replace("/", ".")
     what = f"Did you mean '{meant}'?" if meant != name else "Check the name."
-    return RbError(f"There is no Python module {name}, in {Path.cwd()} or installed. {what}")
+    return RbError(f"There is no Python module {name} in {Path.cwd()}, and none is installed. {what}")
 
 
 def _source_file(module: str) -> Path | None:

@@ -44,7 +44,7 @@ def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
     for field, value in fields.items():
         if value not in TRACELESS[field]:
             raise RbError(
-                f"A residual network of the zoo has no {field} {value!r}. Choose from:"
+                f"The residual networks of the zoo have no {field} {value!r}. Choose from:"
                 f" {', '.join(TRACELESS[field])}."
             )
     return fields
@@ -70,10 +70,10 @@ class ResNetForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         stem = arch.get("stem", STEMS[min(shape[1:]) > LARGEST_SMALL_IMAGE])
         if stem not in STEMS:
-            raise RbError(f"A ResNet of the zoo has no stem {stem!r}. Choose from: {', '.join(STEMS)}.")
+            raise RbError(f"The ResNets of the zoo have no stem {stem!r}. Choose from: {', '.join(STEMS)}.")
         if arch.get("pool", POOLS[0]) not in POOLS:
             raise RbError(
-                f"A ResNet of the zoo has no pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
+                f"The ResNets of the zoo have no pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
             )
         return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
@@ -83,8 +83,8 @@ class ResNetForm:
         high, wide = (-(-side // 2**halved) // 4 for side in shape[1:])
         if not high * wide:
             raise RbError(
-                f"A ResNet with the stem {fields['stem']} and the pool 4x4 has no window of 4x4 left of"
-                f" images of {shape[1]}x{shape[2]} pixels. Leave out the pool, or choose larger images."
+                f"Images of {shape[1]}x{shape[2]} pixels are too small for a ResNet with the stem"
+                f" {fields['stem']} and the pool 4x4. Leave out the pool, or choose larger images."
             )
         return int(high * wide)
 
@@ -107,7 +107,7 @@ class PreActResNetForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         if arch.get("shortcut", SHORTCUTS[0]) not in SHORTCUTS:
             raise RbError(
-                f"A pre-activation ResNet has no shortcut {arch['shortcut']!r}. Choose from:"
+                f"The pre-activation ResNets have no shortcut {arch['shortcut']!r}. Choose from:"
                 f" {', '.join(SHORTCUTS)}."
             )
         return {**({"shortcut": arch["shortcut"]} if "shortcut" in arch else {}), **traceless(arch)}
@@ -147,7 +147,7 @@ class SimpleCNNForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         if min(shape[1:]) < 6:
             raise RbError(
-                f"simplecnn takes images from 6x6 pixels on, and these have {shape[1]}x{shape[2]}."
+                f"simplecnn needs images of at least 6x6 pixels, but these have {shape[1]}x{shape[2]}."
                 " Choose another model."
             )
         return {}
@@ -173,7 +173,7 @@ class ViT:
         patch, side = arch.get("patch", 16), arch.get("side", 224)
         if not (isinstance(patch, int) and isinstance(side, int) and 0 < patch <= side and not side % patch):
             raise RbError(
-                f"A vision transformer cannot cut images of {side} pixels a side into patches of {patch}."
+                f"A vision transformer cannot divide images with sides of {side} into patches of {patch}."
                 " Expected whole numbers, the first a multiple of the second, such as 224 and 16."
             )
         return {name: arch[name] for name in ("patch", "side") if name in arch}
@@ -258,7 +258,7 @@ class ListedSpace:
 
     def neighbours(self, index: int) -> list[int]:
         raise RbError(
-            f"{self._named(index)} has no neighbours: the space {self.name} is a plain list."
+            f"{self._named(index)} has no neighbours, because the space {self.name} is a plain list."
             " Neighbours are defined for nasbench201."
         )
 

@@ -67,7 +67,7 @@ def _listed(
             named = " or ".join(f"--arch {space}:{name}" for name in names)
             raise RbError(
                 f"The checkpoint has the names and shapes of {len(names)} networks of {space}, which differ"
-                f" in padding, pooling or activation. Say which it is: {named}."
+                f" in padding, pooling or activation. Name the right one: {named}."
             )
         return Inferred({"space": space, "name": names[0]}, renamed[head].shape[0], state[stem].shape[1])
     return None

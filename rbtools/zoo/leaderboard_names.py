@@ -52,14 +52,14 @@ def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
     if not rows and own in WITHOUT:
         raise RbError(
             f"robustbench:{name} is {WITHOUT[own]}. Write a function that builds it and loads its files,"
-            " and say --arch python:MODULE:FUNCTION --allow-code."
+            " and add --arch python:MODULE:FUNCTION --allow-code."
         )
     if not rows:
         names = dict.fromkeys(key.rpartition("/")[2] for key in table())
         raise unknown("entry of RobustBench", name, [*names, *table()])
     if len(set(rows.values())) > 1:
         listed = ", ".join(f"robustbench:{key}" for key in rows)
-        raise RbError(f"robustbench:{name} means several networks. Say which: {listed}.")
+        raise RbError(f"robustbench:{name} names several networks. Choose from: {listed}.")
     return next(iter(rows.values()))
 
 

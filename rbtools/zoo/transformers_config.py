@@ -45,13 +45,13 @@ def network(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     name = str(names[0]) if isinstance(names, list) and names else f"a {config.get('model_type')}"
     expected = CLASSES.get(name)
     if expected is None:
-        raise _refused(source, f"is {name} of the package transformers, which has no counterpart here")
+        raise _refused(source, f"is {name} of the package transformers, which rbtools cannot build")
     for key, value in expected.items():
         if config.get(key, value) != value:
-            raise _refused(source, f"is a {name} with {key} {config[key]!r}, and {value!r} is known here")
+            raise _refused(source, f"is a {name} with {key} {config[key]!r}, but only {value!r} is supported")
     epsilon = config.get("layer_norm_eps", 0)
     if epsilon > EPSILON and "layer_norm_eps" not in expected:
-        raise _refused(source, f"is a {name} with layer_norm_eps {epsilon}, and at most 1e-6 is known here")
+        raise _refused(source, f"is a {name} with layer_norm_eps {epsilon}; only 1e-6 or less is supported")
     if expected is _VIT and _OF_A_HEAD * config.get("num_attention_heads", 12) != _width(config):
         raise _refused(source, f"is a {name} whose heads do not have {_OF_A_HEAD} channels each")
     if name != "DeiTForImageClassificationWithTeacher":
@@ -69,7 +69,7 @@ def _width(config: Mapping[str, Any]) -> int:
 
 def _refused(source: str, what: str) -> RbError:
     return RbError(
-        f"{source} {what}. Write a function that builds the network and say --arch"
+        f"{source} {what}. Write a function that builds the network, and add --arch"
         " python:MODULE:FUNCTION --allow-code --checkpoint model.safetensors."
     )
 
