@@ -73,7 +73,7 @@ def source(
     `class_map` is a file that maps class names to indices, for models that number the classes differently.
     `allow_code` permits importing the user's code in python:MODULE:CLASS. `options` scale and crop the
     images: `resize`, `crop`, `interpolation`, `squash` and `transform` as on the command line, or
-    `preprocessing`, the text in a record.
+    `preprocessing`, the string in a record.
     """
     scaled = preprocessing.of_options(**options)
     word, colon, argument = _parted(name)
@@ -108,8 +108,8 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """Three parts: the name in the registry (or python:MODULE:CLASS), the colon (empty without an argument),
-    and the argument."""
+    """Split a name into the name in the registry (or python:MODULE:CLASS), the colon (empty without an
+    argument), and the argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")
@@ -118,7 +118,7 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 
 def _kind_of(path: str) -> str | None:
-    """The path with its kind (`npz:PATH`), or None if the path is not a data set."""
+    """The name for a path, with its kind (`npz:PATH`), or None if the path is not a data set."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
@@ -132,7 +132,7 @@ def describe(
     allow_code: bool = False,
     **options: Any,
 ) -> Description:
-    """The description of a data set without loading it: shape, classes, sizes. Imports no torch.
+    """Describe a data set (shape, classes, sizes) without loading it and without importing torch.
 
     `options` are those of `source`.
     """

@@ -36,7 +36,7 @@ class ImageArrays(DatasetSource):
         """Raises RbError if the split is unknown, or if a file is missing or damaged."""
 
     def stamped(self, split: str) -> Stamped | None:
-        """The values and files that identify a cached fingerprint, or None if nothing shows a change."""
+        """The values and files that identify a cached fingerprint, or None if nothing would show a change."""
         return None
 
     def load(self, split: str) -> Dataset:
@@ -70,9 +70,9 @@ class ImageArrays(DatasetSource):
 class ArrayDataset(ImageArrays):
     """A data set in memory. A subclass defines `arrays`, which returns the splits.
 
-    `argument` is the text after the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names
+    `argument` is the part after the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names
     of the classes. Without names, the highest label of all splits determines the number of classes. Stored
-    results are found again if `arrays` returns the same arrays.
+    results are used again if `arrays` returns the same arrays.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -80,7 +80,7 @@ class ArrayDataset(ImageArrays):
 
     @abstractmethod
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns images uint8 (N, C, H, W) and labels (N,), which are integers from 0 on."""
+        """Returns images uint8 (N, C, H, W) and labels (N,), which are integers counted from 0."""
 
     def describe(self) -> Description:
         """All splits are loaded to describe the data set."""
@@ -106,7 +106,7 @@ class ArrayDataset(ImageArrays):
 
 @functools.lru_cache(maxsize=4)
 def _arrays_of(data: ArrayDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of a split, which are computed once: images uint8 (N, C, H, W), labels int64 (N,).
+    """The arrays of a split: images uint8 (N, C, H, W), labels int64 (N,). They are computed only once.
 
     Raises RbError if the arrays have another shape or type, or if the user's function fails.
     """

@@ -53,7 +53,7 @@ class Description:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """One split; its arrays are on the CPU.
+    """One split, with its arrays on the CPU.
 
     Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). The index of an example determines
         its random numbers. Images are a tensor, or a `Streamed` if they do not fit in memory.
@@ -80,9 +80,9 @@ class HashCache(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Registered, ABC):
-    """A data set that is not loaded yet. `name` is the user's text, `argument` the part after its colon.
+    """A data set that is not loaded yet. `name` is the user's string, `argument` the part after its colon.
 
-    Classes with `decodes` scale and crop images as in `preprocessing`, or else as in `usual`.
+    Classes with `decodes` scale and crop images as described by `preprocessing`, or else by `usual`.
     """
 
     decodes: ClassVar[bool] = False
@@ -104,7 +104,7 @@ class DatasetSource(Registered, ABC):
 
     @abstractmethod
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """SHA-256 (hex) of the content of a split. Imports no torch."""
+        """SHA-256 (hex) of the content of a split, computed without importing torch."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         """Download missing published files of a split.
@@ -134,7 +134,7 @@ class DatasetSource(Registered, ABC):
     def loaded(
         self, split: str, images: np.ndarray | Tensor | Streamed, labels: np.ndarray, names: Sequence[str]
     ) -> Dataset:
-        """A split with these images, labels and class names. Raises RbError if a label is no class index."""
+        """A split with these images, labels and class names. Raises RbError if a label is not an index."""
         check_labels(self.name, labels, names)
         return Dataset(
             name=self.name,
@@ -187,7 +187,7 @@ def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
 
 
 def check_labels(name: str, labels: np.ndarray, classes: Sequence[str]) -> None:
-    """Raise RbError if a label is no index of `classes`. The message names the first such label."""
+    """Raise RbError if a label is not an index into `classes`. The message names the first such label."""
     count = len(classes)
     wrong = ((labels < 0) | (labels >= count)).nonzero()[0]
     if len(wrong):

@@ -35,7 +35,7 @@ FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Encoded(Protocol):
-    """Encoded images that are numbered, such as the files of a folder or the rows of a table."""
+    """Numbered encoded images, such as the files of a folder or the rows of a table."""
 
     def __len__(self) -> int: ...
 
@@ -51,7 +51,7 @@ def decode(
     preprocessing: Preprocessing | None = None,
     only_others: bool = False,
 ) -> None:
-    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, by a few threads.
+    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, with a few threads.
 
     All images become RGB with Pillow's convert("RGB"), as in torchvision's ImageFolder, or one channel with
     convert("L"). Transparency is dropped. The converted images are scaled and cropped (with `only_others`,
@@ -72,7 +72,7 @@ def images_of(
     odd: Preprocessing | None = None,
 ) -> Tensor | streaming.Streamed:
     """All images (N, C, H, W) as one tensor or, if they are `scaled` or do not fit into memory, decoded when
-    they are indexed. `odd` is the preprocessing of images that are not of this shape. Raises RbError."""
+    they are indexed. `odd` is the preprocessing of images with another shape. Raises RbError."""
     whole = (len(images), *shape)
 
     def fetch(ids: np.ndarray, out: np.ndarray) -> None:
@@ -198,7 +198,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:
-    """The sizes are (height, width)."""
+    """The error for two images with different sizes, which are (height, width)."""
     return RbError(
         f"The images have different sizes: {first} is {size[1]}x{size[0]}, {other} is"
         f" {other_size[1]}x{other_size[0]}. Expected one size. Scale and crop them to the size that the"

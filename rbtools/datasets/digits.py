@@ -95,7 +95,7 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """Images are not augmented: a flipped digit may look like another one, a shifted one may be cut off."""
+    """Images are not augmented: a flipped digit may look like another, and a shifted one may be cut off."""
 
     shape = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}

@@ -1,4 +1,4 @@
-"""Converts images and labels of torch users, in arrays, a Dataset or a DataLoader."""
+"""Converts images and labels that a caller passes as arrays, a Dataset or a DataLoader."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def read_class_map(file: str, folders: list[str]) -> list[str]:
     """The class names in the order of the model's outputs, read from a file that maps class names to indices.
 
     A class without a folder, or an index that the file leaves out, is an output of the model without images.
-    `file` may also be the text of a JSON list of class names, which may leave out class folders. Raises
+    `file` may also be a JSON list of class names as a string, which may leave out class folders. Raises
     RbError if the file is unreadable, does not contain a class folder, or contains an index twice.
     """
     if file.startswith("["):  # the JSON list of names that records store
@@ -204,7 +204,7 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
 
 
 def named(by_index: Mapping[int, str], count: int, others: Sequence[str] = ()) -> list[str]:
-    """The names of `count` classes. An unnamed class is called by its number, or else "class NUMBER"."""
+    """The names of `count` classes. An unnamed class has its number as its name, or "class NUMBER"."""
     taken = {*by_index.values(), *others}
     names = (str(index) if str(index) not in taken else f"class {index}" for index in range(count))
     return [by_index.get(index, name) for index, name in enumerate(names)]

@@ -41,12 +41,12 @@ class Indices:
 
 
 def read(text: str, size: int) -> Indices:
-    """The examples that a text chooses from a split of `size` examples.
+    """The examples that `text` selects from a split of `size` examples.
 
-    The text contains numbers and ranges (`0-999,1500`), or is FILE, or is FILE:KEY if the file has several
-    lists. The order of the numbers is ignored. NAS-Bench-201's split files are JSON objects of lists, and
-    each list may be a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if the file is
-    in another format, or if an example occurs twice or is outside the split.
+    It contains numbers and ranges (`0-999,1500`), or is FILE, or is FILE:KEY if the file has several lists.
+    The order of the numbers is ignored. NAS-Bench-201's split files are JSON objects of lists, and each list
+    may be a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if the file is in
+    another format, or if an example occurs twice or is outside the split.
     """
     source, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
@@ -148,7 +148,7 @@ def _numbers(path: Path, values: list[Any]) -> list[int]:
 
 
 def subset(labels: Tensor, n: int, seed: int) -> Tensor:
-    """The examples of `--n N`: the first `n` examples in a seeded order whose beginnings estimate the whole.
+    """The examples of `--n N`: the first `n` examples in a seeded order. They represent the split.
 
     In the first n examples each class has its share of the whole, up to one or two examples, so the accuracy
     on them estimates the accuracy on all. (With simple random sampling, the shares vary as well, so the usual

@@ -79,7 +79,7 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of labels and encoded images in order, independent of the division into files."""
+        """The hash of labels and encoded images in order, however they are divided into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 

@@ -144,7 +144,7 @@ class TinyImageNet(Photographs):
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images that are named <class>/<file> in every folder layout, so that the fingerprint is the same.
+    """Images that are named <class>/<file>, so that every folder layout has the same fingerprint.
 
     `paths` contains the path of each image in `root`.
     """
@@ -278,7 +278,7 @@ class ImageNet(Photographs):
         return tree
 
     def _place(self, split: str) -> Path | None:
-        """The folder of a split in one of the usual `folders`, which may itself be the split `test`."""
+        """The folder of a split in one of the usual `folders`; such a folder may itself be `test`."""
         names = ("train",) if split == "train" else ("val", "validation", "test")
         roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
         for root in roots:

@@ -1,4 +1,4 @@
-"""How images of any size become images of one size: scaling and a crop of the centre, as in torchvision."""
+"""Scales images of any size and crops their centre, as in torchvision, so that they have one size."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TEXT = re.compile(r"(?:crop|(squash-)?(bilinear|bicubic)-(\d{1,4})|(squash))-(\
 
 
 class Preprocessing(NamedTuple):
-    """The shorter side is scaled to `resize` pixels (with `squash`, both sides; None: no scaling), and the
-    centre, a square with sides of `crop` pixels, is cut out.
+    """The shorter side is scaled to `resize` pixels (both sides with `squash`; no scaling for None). Then a
+    square with sides of `crop` pixels is cut out of the centre.
 
-    Images are scaled by Pillow, with antialiasing, as the transforms of torchvision and timm do it for
-    Pillow's images. The text of this object, such as `bilinear-256-224`, is in records and keys.
+    Images are scaled by Pillow, with antialiasing, as the transforms of torchvision and timm do for Pillow's
+    images. Records and keys contain this object as a string such as `bilinear-256-224`.
     """
 
     crop: int
@@ -44,7 +44,7 @@ class Preprocessing(NamedTuple):
 
     @property
     def options(self) -> str:
-        """The options of the command line."""
+        """The equivalent options of the command line."""
         if self.resize is None:
             return f"--crop {self.crop}"
         squash = " --squash" * self.squash
@@ -71,7 +71,7 @@ class Preprocessing(NamedTuple):
 
 
 def parse(text: str) -> Preprocessing:
-    """The preprocessing of that text; `squash-224` is `squash-bilinear-224-224`. Raises RbError."""
+    """Parse a string; `squash-224` means `squash-bilinear-224-224`. Raises RbError if it is not valid."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise RbError(
@@ -92,8 +92,8 @@ def of_options(
     squash: bool = False,
     transform: str | None = None,
 ) -> Preprocessing | None:
-    """The preprocessing that options of the command line describe, or that of a record; None if there is
-    none. Raises RbError if the options contradict each other."""
+    """The preprocessing that command-line options or a record describe, or None if there is none. Raises
+    RbError if the options contradict each other."""
     if not (squash or any(value is not None for value in (resize, crop, interpolation))):
         text = preset(transform)["preprocessing"] if transform is not None else preprocessing
         return parse(text) if isinstance(text, str) else text
@@ -116,8 +116,8 @@ def of_options(
 
 
 def of_arguments(data: Any, options: Mapping[str, Any]) -> Preprocessing | None:
-    """The preprocessing of the named data set `data`. Raises RbError if it is no name, or for an unknown
-    option."""
+    """The preprocessing of the named data set `data`. Raises RbError if `data` is not a name, or for an
+    unknown option."""
     for name in options:
         if name not in OPTIONS:
             raise unknown("option", name, OPTIONS)
@@ -129,8 +129,8 @@ def of_arguments(data: Any, options: Mapping[str, Any]) -> Preprocessing | None:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The preprocessing (as text) of torchvision:WEIGHTS or timm:NAME, and `normalize`, [mean, std], if the
-    library has one. Raises RbError if it is unknown, or if the options cannot describe it."""
+    """The preprocessing (as a string) of torchvision:WEIGHTS or timm:NAME, and `normalize`, [mean, std], if
+    the library has one. Raises RbError if the name is unknown, or if options cannot describe it."""
     library, colon, weights = name.partition(":")
     if not colon or library not in TRANSFORMS:
         raise RbError(
@@ -158,7 +158,7 @@ def _checked(made: Preprocessing) -> Preprocessing:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledDataset(DatasetSource):
-    """A data set of arrays, whose images are scaled and cropped when they are indexed."""
+    """A data set of arrays. Its images are scaled and cropped when they are indexed."""
 
     whole: DatasetSource
 
@@ -177,7 +177,7 @@ class ScaledDataset(DatasetSource):
         return replace(data, images=streaming.Streamed(shape, fetch))
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of the fingerprint of the whole data set and of the preprocessing."""
+        """The hash of the fingerprint of the unscaled data set and of the preprocessing."""
         return hashlib.sha256(f"{self.whole.fingerprint(split, cache)} {_of(self)}".encode()).hexdigest()
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
@@ -190,7 +190,7 @@ def _of(source: ScaledDataset) -> Preprocessing:
 
 
 def _array(how: Preprocessing, image: np.ndarray, out: np.ndarray) -> None:
-    """Write a preprocessed image (C, H, W) into `out`. Pillow scales each channel by itself."""
+    """Write a preprocessed image (C, H, W) into `out`. Pillow scales each channel separately."""
     from PIL import Image
 
     for place, channel in enumerate(image):

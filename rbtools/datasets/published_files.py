@@ -41,7 +41,7 @@ class ListedFile(NamedTuple):
     """A row of files.tsv: a file from which a split is read, a file to download, or both.
 
     `path` is relative to the data folder. An archive has the path of the folder into which it is unpacked.
-    `split` is "" for an archive of all splits. `size` is a text such as "170 MB".
+    `split` is "" for an archive of all splits. `size` is a string such as "170 MB".
     """
 
     dataset: str
@@ -205,9 +205,9 @@ def bring(
 ) -> None:
     """Download a file into the data folder, check its MD5, and unpack it if it is an archive.
 
-    If several processes need the same file, one process downloads it and the others wait. An existing archive
-    is only unpacked. Raises RbError if the content of the file is not the published content; the file is then
-    deleted.
+    If several processes need the same file, one process downloads it and the others wait. An archive that
+    exists already is only unpacked. Raises RbError if the content of the file is not the published content;
+    the file is then deleted.
     """
     target, result, held = home / remote.name, home / remote.path, None
     try:
@@ -257,7 +257,7 @@ def _fetch(
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """The folder `target` appears only when it is complete."""
+    """Unpack an archive. The folder `target` does not exist until it is complete."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as aside:
         content = Path(aside, "content")
         # Python 3.11.3 and older may have no filters. The MD5 is that of the published archive.

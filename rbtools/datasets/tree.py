@@ -116,7 +116,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
 
 
 def _is_split(root: Path) -> bool:
-    """Whether a folder, which must not be called train, is a test split: its folders contain images."""
+    """Whether a folder is a test split: it is not called train, and its folders contain images."""
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
         return False
@@ -142,7 +142,7 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
-    """(folder, names of its files) for a folder in `root` and all its subfolders, sorted by path.
+    """Pairs (folder, names of its files) for a folder in `root` and for all its subfolders, sorted by path.
 
     Folders are relative to `root`. Raises RbError if a symbolic link leads to a folder that contains it.
     """
@@ -210,7 +210,7 @@ def some(names: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
-    """Data sets whose images are files.
+    """A data set whose images are files.
 
     Images are decoded when the split is loaded, or when they are indexed if they do not fit into memory or
     are all scaled. `kind` contains the settings that, together with the files and the preprocessing,

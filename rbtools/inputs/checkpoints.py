@@ -1,4 +1,4 @@
-"""Recognises a user's checkpoint file, determines its normalisation, and makes a record of it."""
+"""Recognises a user's checkpoint file, determines its normalisation, and creates a record for it."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class CheckpointHints:
 
     @property
     def leaderboard(self) -> dict[str, str]:
-        """A record's field for the leaderboard entry that `--arch LEADERBOARD:NAME` names, or {}."""
+        """The record's field with the leaderboard entry that `--arch LEADERBOARD:NAME` names, or {}."""
         board, _, name = str(self.arch).partition(":")
         return {"leaderboard": name} if name and board in LEADERBOARDS else {}
 
 
 def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = True) -> dict[str, Any]:
-    """Make a record of a checkpoint file. The architecture is the value of `--arch`, or is recognised.
+    """Create a record for a checkpoint file. The architecture is the value of `--arch`, or is recognised.
 
-    Without data, fields that depend on the images of a data set stay open. Raises RbError if the file is not
-    a checkpoint, if its architecture is not recognised, or if the network does not fit the data.
+    Without data, fields that depend on the images of a data set are left out. Raises RbError if the file is
+    not a checkpoint, if its architecture is not recognised, or if the network does not fit the data.
     """
     given = hints.given(run)
     source = {}
@@ -165,7 +165,7 @@ def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -
 
 
 def _with_twin(record: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The record with the checkpoint whose gradients attacks follow, if the run names one."""
+    """The record with the checkpoint that gives attacks their gradients, if the run names one."""
     if (file := run.selection.gradients_from) is None:
         return record
     from rbtools.models import programs
@@ -278,7 +278,7 @@ def normalizations(data: Data | None) -> Pairs:
 
 
 def _classes_of(run: Run) -> int | None:
-    """The number of classes of `--dataset`, because a leaderboard may have one entry for each data set."""
+    """The number of classes of `--dataset`, which selects among a leaderboard's entries for one network."""
     if run.selection.dataset is None:
         return None
     return datasets.describe(
@@ -290,7 +290,7 @@ def _classes_of(run: Run) -> int | None:
 
 
 def left_open(record: Mapping[str, Any]) -> str | None:
-    """The fields of a user's file that depend on the images of a data set, as a text, or None."""
+    """The fields of a user's file that depend on the images of a data set, as a string, or None."""
     known, arch = record.get("recognised"), record.get("arch")
     facts = known if isinstance(known, dict) else {}
     unchecked = facts.get("unchecked")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def of_network(
     data: str, there: list[str], asked: list[str], names: Sequence[str], count: int | None
 ) -> list[str] | None:
-    """The classes in the order of the network's outputs, with the names of the data set. None if this is the
-    order of the data set, or if no order is known.
+    """The classes in the order of the network's outputs, with the names of the data set. Returns None if this
+    is the order of the data set, or if no order is known.
 
     `there` contains the classes of the data set. `asked` is the value of --classes, and may be empty. `names`
     and `count` describe the classes of the network, as far as they are known. Classes are matched by name. If

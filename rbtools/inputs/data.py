@@ -98,8 +98,8 @@ class ArchiveDataset(Data):
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
-        """The labels, with the least corrupted images in place of clean images, only to choose the
-        normalisation of a checkpoint; no accuracy is measured on them. Raises RbError if a file is
+        """The labels, with the least corrupted images instead of clean images. They are only used to choose
+        the normalisation of a checkpoint; no accuracy is measured on them. Raises RbError if a file is
         damaged."""
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
@@ -152,13 +152,13 @@ class InMemory(dict[str, Any]):
 
 
 def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The result, with the model and images of the given record if they are in memory."""
+    """The result, with the model and the images of the given record if these are in memory."""
     return InMemory(result, given.model, given.data) if isinstance(given, InMemory) else result
 
 
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
-    """The data, or only the images in `chosen` (the value of --indices, or `Indices` that were read). If
-    `content` is given, it replaces the fingerprint of the data in the new fingerprint."""
+    """The data, or only the images in `chosen` (the value of --indices, or `Indices` that were already read).
+    If `content` is given, it replaces the fingerprint of the data in the new fingerprint."""
     if chosen is None:
         return data
     indices = datasets.indices.read(chosen, data.size) if isinstance(chosen, str) else chosen
@@ -311,10 +311,10 @@ def _from_archive(name: str, split: str, preprocessing: str | None, folder: str,
 
 
 def record_in_memory(model: Any, data: Any) -> InMemory:
-    """A record of a module, or of a function that only answers, and its images.
+    """A record for a module, or for a function without gradients, and for its images.
 
     `model` is in eval mode and maps images in [0, 1] to logits. `data` is (images, labels), a Dataset or a
-    DataLoader. Raises RbError if the data have another form, or if a function has gradients but no weights.
+    DataLoader. Raises RbError if the data have another type, or if a function has gradients but no weights.
     """
     from rbtools.models.answering import AnsweringModel, answering  # imports torch
 
@@ -355,8 +355,8 @@ def record_in_memory(model: Any, data: Any) -> InMemory:
 
 
 def weights_hash(model: Any, shape: tuple[int, int, int] = (3, 32, 32)) -> dict[str, str]:
-    """The class of a module, and the hash of its layers and weights, or of its answers to images (C, H, W) if
-    it only answers. Raises RbError for another function."""
+    """The class of a module, and the hash of its layers and weights, or of its outputs for images (C, H, W)
+    if it has no gradients. Raises RbError for another function."""
     from rbtools.models.answering import AnsweringModel, fingerprint
 
     if isinstance(model, AnsweringModel):

@@ -111,8 +111,8 @@ def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
 
 
 def normalization(text: str) -> str | list[list[float]]:
-    """The form in which an architecture stores a normalisation: `none`, `per-image`, a name, or `MEAN STD`
-    (one number, or one number per channel). Raises UsageError if the text is invalid."""
+    """Parse `none`, `per-image`, a name, or `MEAN STD` (one number, or one number per channel) into the form
+    in which an architecture stores a normalisation. Raises UsageError if the text is invalid."""
     word = text.strip()
     if word in ("none", "per-image"):
         return word

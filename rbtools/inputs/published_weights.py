@@ -35,7 +35,7 @@ class PublishedFile(NamedTuple):
 
 
 def in_folder(path: str) -> str:
-    """The file of weights in a folder that the Hugging Face Hub provided; any other path is unchanged."""
+    """The weights file in a folder from the Hugging Face Hub; any other path is returned unchanged."""
     return next(filter(os.path.isfile, (os.path.join(path, name) for name in HUB_FILES)), path)
 
 
@@ -83,8 +83,8 @@ LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=Tru
 
 
 class NamedWeights(NamedTuple):
-    """A file of weights; `arch`, the library's description of the network and its preprocessing; and
-    `source`, the name of the weights, with the revision or the name of the set of weights."""
+    """A weights file. `arch` is the library's description of the network and its preprocessing, and `source`
+    the name of the weights, with the revision or the name of the set of weights."""
 
     path: str
     arch: dict[str, Any]
@@ -112,7 +112,7 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def class_names(path: str) -> tuple[str, ...]:
-    """The names of the classes in the order of the outputs, from config.json beside a file, or ()."""
+    """The names of the classes in the order of the outputs, from config.json next to a file, or ()."""
     try:
         config = json.loads(read_text(Path(path).with_name("config.json")))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The records of models that only answer, and their models: what is reached by a command or an address."""
+"""Records and models without gradients, which are reached by a command or an address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def only_answers(record: Mapping[str, Any]) -> bool:
 
 
 def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
-    """The record of a model that the user names. Raises RbError if the model does not answer, or if its
+    """Create a record for a model that the user names. Raises RbError if the model does not answer, or if its
     answers do not fit the data."""
     from rbtools.queries import model
 
@@ -53,7 +53,7 @@ def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
 
 
 def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
-    """The model of a record. Raises RbError without --allow-code, because a record is not trusted."""
+    """The kind of a record's model. Raises RbError without --allow-code, because a record is not trusted."""
     of_record = ("space", "kind", "name", "answers")
     fields = {key: value for key, value in record["arch"].items() if key not in of_record}
     kind, text = record["arch"].get("kind"), record["arch"].get("name")
@@ -72,7 +72,7 @@ def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
 
 
 def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
-    """Raise RbError if the record's model is not the one that answers now. It is asked once in a run."""
+    """Raise RbError if the model has changed since the record was created. It is queried once per run."""
     name = record.get("checkpoint")
     if run.plan is not None or f"identified {name}" in run.kept:
         return
@@ -99,8 +99,8 @@ def load(record: Mapping[str, Any], data: Data, run: Run) -> nn.Module:
 
 
 def answers_of(record: Mapping[str, Any], run: Run) -> str | None:
-    """What a record's model answers with: "logits" or "labels", or "logits with gradients" if it has those of
-    a twin. None for a network."""
+    """What a record's model returns: "logits" or "labels", or "logits with gradients" if a twin provides the
+    gradients. None for a network."""
     answers = record["arch"].get("answers")
     if answers not in ("logits", "labels"):
         return None
@@ -108,5 +108,5 @@ def answers_of(record: Mapping[str, Any], run: Run) -> str | None:
 
 
 def eight_bit(record: Mapping[str, Any]) -> bool:
-    """Whether the record's model is sent 8-bit images."""
+    """Whether the record's model receives 8-bit images."""
     return only_answers(record) and record["arch"].get("model_pixels") == "uint8"

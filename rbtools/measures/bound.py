@@ -57,15 +57,15 @@ class BoundMeasure(Measure):
     that theorem 4 uses for each layer; the sum of lemma 3 with the same variances (wci3); and Catoni's bound
     of lemma 1 with this divergence (wci1).
 
-    For robbench, there are also the norms of fresh weights in lemma 1 (singular), lemmas 2 and 9 (spectral)
-    and lemma 9 (frobenius), if the network is one of the theory.
+    For robbench, the measure also computes the norms of fresh weights in lemma 1 (singular), lemmas 2 and 9
+    (spectral) and lemma 9 (frobenius), if the theory covers the network.
 
-    Constants of PRBench are those of the logits, from which its lemma 3 makes those of the loss. Constants
-    that are not given are estimated by their largest values on the images, which are lower bounds of the
-    constants. The record contains a note about this. `smooth_theta_local` in the record contains the mean and
-    the smallest beta_theta^(i) of the single images (eq. 126); beta_theta is the largest. Settings of the
-    training run that are not given (images n, updates T, weight lambda of a term as in TRADES) are read from
-    the record.
+    PRBench's constants are those of the logits, from which its lemma 3 derives the constants of the loss.
+    Constants that are not given are estimated by their largest values on the images, which are lower bounds
+    of the constants. The record contains a note about this. `smooth_theta_local` in the record contains the
+    mean and the smallest beta_theta^(i) over the single images (eq. 126); beta_theta is the largest. Settings
+    of the training run that are not given (images n, updates T, weight lambda of a term as in TRADES) are
+    read from the record.
     """
 
     name = "bound"
@@ -172,7 +172,7 @@ class BoundMeasure(Measure):
         return replace(self, activation=activation, unit=unit, kappa=max(map(int, filters), default=0) ** 2)
 
     def settings(self, value: str) -> dict[str, Any]:
-        """The options on which the theorems of this paper depend. `inputs` is a separate field."""
+        """The options on which the theorems of this paper depend. The field `inputs` is stored separately."""
         settings: dict[str, Any] = super().settings(value)
         names: tuple[str, ...] = ("paper", *_OF[self.paper], *_OF.get(value, ()))
         return {name: settings[name] for name in names}
@@ -325,5 +325,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _is_count(value: object) -> bool:
-    """Whether a field of the record is a count that cannot make a bound overflow."""
+    """Whether a field of the record is a count that is too small to make a bound overflow."""
     return type(value) is int and 0 < value < 2**53

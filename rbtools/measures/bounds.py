@@ -63,8 +63,8 @@ def robbench2(images: Array, rho: float, activation: str, order: int | None = No
     The bound is 2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), where mu_r is the
     r-th coefficient of the first activation s_1 in normalised Hermite polynomials. `images` are (N, d) and
     are scaled to norm 1. `rho` is the L2 radius on this scale, 0 for the clean kernel. `order` is r; if it is
-    None, the order with the largest bound. There is no such order, and no value, if the images do not satisfy
-    the condition of `separation`. The bound is vacuous if it is 0 or less. Raises RbError if an image is
+    None, the order with the largest bound. If the images do not satisfy the condition of `separation`, there
+    is no such order and no value. The bound is vacuous if it is 0 or less. Raises RbError if an image is
     black or if there are fewer than two images.
     """
     count, closest = len(images), _closest(images)
@@ -98,7 +98,7 @@ def separation(images: Array, rho: float) -> Bound:
 
     `order` is the smallest r with (N-1) s^r < 1. From this r on, the bound is positive for each activation
     whose mu_r is not 0. The condition is vacuous if s is 1 or more. `images`, `rho` and the errors are those
-    of `robbench2`. The paper's assumption 3 is about the distribution of images instead.
+    of `robbench2`. In contrast, the paper's assumption 3 is about the distribution of images.
     """
     count, closest = len(images), _closest(images)
     value = closest + 2 * rho + rho * rho
@@ -131,15 +131,15 @@ def _first_order(count: int, spread: float) -> int | None:
 
 
 def robbench_lemmas(hidden: Sequence[Array], last: Array, pixels: int) -> dict[str, Bound]:
-    """RobBench's lemmas 1, 2 and 9 on initial weights: what they bound, beside the bound (`limit`).
+    """RobBench's lemmas 1, 2 and 9 on initial weights: the bounded quantities, each with its bound (`limit`).
 
     `hidden` are the matrices W_l (m, n) of the layers before the last one, where a convolution has n = kappa
     times its input channels. `last` is (K, m) or, with convolutions, (K, m p) for p `pixels`, which are 0
     without convolutions. All entries are samples from N(0, 1/m). Lemma 1 is about the singular values of
-    sqrt(m) W_l: `singular` is the least zeta with which its inequality holds for all layers, and it exceeds
-    the limit with a probability of at most 5 %. Lemma 2, without layers that have more columns than rows, and
-    lemma 9 are `spectral` and, for the last layer of a convolutional network, `frobenius`. `vacuous` is true
-    if the limit is exceeded.
+    sqrt(m) W_l: `singular` is the smallest zeta for which its inequality holds for all layers, and it exceeds
+    the limit with a probability of at most 5 %. Lemma 2 (except layers with more columns than rows) and lemma
+    9 give `spectral` and, for the last layer of a convolutional network, `frobenius`. `vacuous` is true if
+    the limit is exceeded.
     """
     width = len(hidden[0])
     matrices = [*hidden, *([] if pixels else [last.T])]
@@ -177,8 +177,9 @@ class Constants:
     `lipschitz` (L) and `lipschitz_theta` (L_theta) are the constants of f as a function of the image and of
     the weights (eq. 8). `smooth` (beta, eq. 10) and `smooth_theta` (beta_theta, eq. 9) are the constants of
     its Jacobian with respect to the weights, as a function of the image and of the weights. Norms are L2 and,
-    of matrices, the induced norm. The theorems apply lemma 3, which makes of them the constants of the
-    loss, 2 L_theta and 2 beta_theta + L_theta^2. Those of the loss itself in their place would be too small.
+    of matrices, the induced norm. The theorems apply lemma 3, which derives from them the constants of the
+    loss, 2 L_theta and 2 beta_theta + L_theta^2. With the constants of the loss itself instead, the bounds
+    would be too small.
     """
 
     lipschitz: float

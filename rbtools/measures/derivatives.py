@@ -54,7 +54,8 @@ def flat(weights: Weights) -> Tensor:
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The function from some weights to logits (N, K) of images (N, C, H, W); the others are the model's."""
+    """The function from some weights to the logits (N, K) of images (N, C, H, W). Other weights are
+    constant."""
     fixed = weights_of(model)
     return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
 

@@ -99,8 +99,7 @@ def index(norms: Sequence[float], traces: Sequence[float]) -> float:
 
 
 def _index_error(without: Sequence[float], hidden: float) -> float | None:
-    """The standard error, from the jackknife values and the possible contributions, squared, of layers set to
-    0."""
+    """The standard error, from jackknife values and the squared possible contributions of layers set to 0."""
     count = len(without)
     if count < 2:
         return None
@@ -134,9 +133,9 @@ def traces(
 
 
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
-    """The weights for which the logits of these few images are not piecewise linear in the weight, or not
-    finite. If they are piecewise linear in a weight tensor, all their second derivatives are 0 up to
-    rounding. A random combination of the logits and a random direction of the tensor are tested."""
+    """The weights in which the logits of these few images are not piecewise linear, or are not finite. If
+    they are piecewise linear in a weight tensor, all their second derivatives are 0 up to rounding. A random
+    combination of the logits and a random direction of the tensor are tested."""
     logits = derivatives.logits_of(model, images)
     straight = []
     with derivatives.differentiating():
@@ -200,12 +199,12 @@ def _times_root(root: Tensor, vectors: Tensor) -> Tensor:
 
 
 def of_batch(model: nn.Module, logits: Tensor, signs: Tensor) -> Tensor:
-    """The index on one batch with one random vector, as a scalar with its graph to the weights.
+    """The index on one batch with one random vector, as a differentiable scalar.
 
     The result is the sum over layers of |W| |J' S u| / sqrt(N), because |J' S u|^2 / N estimates a layer's
-    trace (see `traces`). Since it is the root of an estimate, its mean is below the index. `logits` are (N,
-    K) with their graph; in training mode, J includes the statistics of the batch. `signs` are the random
-    signs u, (N, K). If the logits are not piecewise linear in a weight, their second derivatives are ignored.
+    trace (see `traces`). Because it is the root of an estimate, its mean is below the index. `logits` are (N,
+    K) with gradients; in training mode, J includes the statistics of the batch. `signs` are the random signs
+    u, (N, K). If the logits are not piecewise linear in a weight, their second derivatives are ignored.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     named = dict(model.named_parameters())

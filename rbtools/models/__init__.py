@@ -70,7 +70,7 @@ def build(
     `arch` is the architecture of a record, or the complete record. `classes` is the number of logits. `shape`
     is the shape (C, H, W) of an image. The network expects normalised images (see `normalize.Normalized`). If
     `allow_code` is true, a record of the space `python` may run the user's function that it names. Raises
-    RbError for an unknown space or name, and if the record has no network for images of this shape.
+    RbError for an unknown space or name, or if the network cannot be built for images of this shape.
     """
     if isinstance(arch.get("arch"), Mapping):
         arch = arch["arch"]

@@ -118,9 +118,9 @@ def _decided(
 ) -> tuple[dict[str, Any], nn.Module, dict[str, Any]]:
     """Returns the architecture with its normalisation, the model, and facts.
 
-    If there are several candidates, their accuracies decide. If `named` is true, the user named the first
-    architecture, which is then preferred among equally accurate ones. Without images, the first architecture
-    is returned, and the normalisation stays undecided if several are possible.
+    If there are several candidates, the most accurate one is chosen. If `named` is true, the user named the
+    first architecture, which is then preferred among equally accurate ones. Without images, the first
+    architecture is returned, and the normalisation stays undecided if several are possible.
     """
     facts: dict[str, Any] = {"normalize_from": choices.source}
     several = len(candidates) > 1

@@ -1,5 +1,4 @@
-"""CUDA graphs for the passes of the attack in adversarial training: captured once, replayed by one launch
-each.
+"""CUDA graphs for the forward and backward passes of the attack in adversarial training.
 
 A pass of a small batch consists of hundreds of kernels, each of which takes less time than its launch, so the
 GPU waits for Python. A replay runs the same kernels on the same memory. Weights may change in place between
@@ -113,7 +112,7 @@ class GraphedNetwork(nn.Module):
     K).
 
     Two passes for batches of `count` images are captured, one with and one without a gradient. Batches of
-    other sizes run without graphs. If a capture fails, `notify` gets a message, and no pass is replayed.
+    other sizes run without graphs. If a capture fails, `notify` receives a message, and no pass is replayed.
     """
 
     def __init__(self, network: nn.Module, count: int, notify: Callable[[str], None]) -> None:

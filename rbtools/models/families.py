@@ -335,7 +335,7 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def different_cells(candidates: Sequence[Inferred]) -> list[dict[str, Any]]:
-    """Returns one architecture per function: cells that differ in unused edges have the same one."""
+    """Returns one architecture per function: cells that differ only in unused edges compute the same one."""
     by_function: dict[tuple[int | None, ...], dict[str, Any]] = {}
     for arch in sorted((one.arch for one in candidates), key=lambda arch: int(arch["index"])):
         ops = nb201.ops_of(arch)

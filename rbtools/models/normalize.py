@@ -17,7 +17,7 @@ NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies cannot distinguish normalisations t
 
 
 class Preprocessed(nn.Module):
-    """A network with preprocessing without weights. The input is images (N, C, H, W) in [0, 1]."""
+    """A network after preprocessing that has no weights. The input is images (N, C, H, W) in [0, 1]."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

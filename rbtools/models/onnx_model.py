@@ -1,4 +1,4 @@
-"""ONNX models: converted to torch where this gives the same logits, and otherwise run by onnxruntime."""
+"""ONNX models, which are converted to torch if the logits stay the same, and otherwise run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Onnx(ProgramFormat):
 
     @staticmethod
     def holds(head: bytes, names: Sequence[str]) -> bool:
-        """An ONNX model begins with the version of its format, followed by another field of a model."""
+        """Whether a file begins like an ONNX model, with the version and another field."""
         return re.match(rb"\x08[\x03-\x7f][\x12\x1a\x22\x28\x32\x3a\x42\x72]", head) is not None
 
     @staticmethod
@@ -71,7 +71,8 @@ class Onnx(ProgramFormat):
 
 
 def _model(path: Path) -> Any:
-    """The model in a file and in the file of weights beside it, if there is one (`plain_files.shards_of`)."""
+    """The model in a file and, if there is one, in the file of weights next to it
+    (`plain_files.shards_of`)."""
     onnx = package("onnx")
     model = onnx.load_model_from_string(read_plain(path))
     entries = [entry for tensor in model.graph.initializer for entry in tensor.external_data]
@@ -89,9 +90,9 @@ def _model(path: Path) -> Any:
 
 @dataclass(eq=False)
 class OnnxGraph:
-    """A function from images float32 (N, C, H, W) in [0, 1] to scores (N, K), by onnxruntime.
+    """Maps images float32 (N, C, H, W) in [0, 1] to scores (N, K) with onnxruntime.
 
-    `batch` is the number of images in a pass, if the graph fixes it.
+    `batch` is the batch size, if the graph fixes it.
     """
 
     model: bytes
@@ -104,7 +105,7 @@ class OnnxGraph:
 
     @classmethod
     def of(cls, model: bytes, path: Path, shape: Shape) -> OnnxGraph:
-        """Raises RbError if the graph does not map images of this shape to scores."""
+        """Create an OnnxGraph. Raises RbError if the graph does not map images of this shape to scores."""
         graph = cls(model, "", torch.float32, False, None)
         inputs = graph.session(torch.device("cpu")).get_inputs()
         listed = ", ".join(f"{shown(one.name)} {one.type} {one.shape}" for one in inputs)
@@ -134,7 +135,7 @@ class OnnxGraph:
         return graph
 
     def _scores(self, path: Path, images: Tensor) -> str:
-        """The first output of the shape (N, K)."""
+        """The name of the first output of shape (N, K)."""
         names = [one.name for one in self.session(images.device).get_outputs()]
         found = {}
         for name in names:
@@ -160,7 +161,7 @@ class OnnxGraph:
         return answers(inputs) if self.batch is None else in_pieces(answers, inputs, self.batch)
 
     def session(self, device: torch.device) -> Any:
-        """The session of onnxruntime for a device, with as many threads as torch has."""
+        """The onnxruntime session for a device, with as many threads as torch uses."""
         key = device, torch.get_num_threads()
         if key not in self.sessions:
             onnxruntime = package("onnxruntime")
@@ -187,8 +188,8 @@ class OnnxGraph:
 
 
 def in_pieces(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
-    """The outputs of a function that takes exactly `size` images at a time; black images fill up the last
-    piece."""
+    """Call a function that takes exactly `size` images at a time, and join its outputs. The last piece is
+    padded with black images."""
     found = []
     for part in images.split(size):
         rest = part.new_zeros(size - len(part), *part.shape[1:])
@@ -211,7 +212,7 @@ class _InPieces(nn.Module):
 
 
 def _converted(proto: Any, graph: OnnxGraph, images: Tensor) -> nn.Module:
-    """The network in torch, for images (N, C, H, W) in [0, 1]. Raises NotConverted if it is not the same."""
+    """The torch network for images (N, C, H, W) in [0, 1]. Raises NotConverted if its outputs differ."""
     if graph.dtype != torch.float32:
         raise NotConverted(f"its input has the type {str(graph.dtype).removeprefix('torch.')}")
     if any(_QUANTISED.match(node.op_type) for node in proto.graph.node):

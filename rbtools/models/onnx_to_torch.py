@@ -1,4 +1,4 @@
-"""Converts the graph of an ONNX model to a network of torch, by onnx2torch."""
+"""Converts the graph of an ONNX model to a torch network with onnx2torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FEW = 3  # images of another batch, because a conversion may keep the number of
 
 
 class NotConverted(Exception):
-    """The reason why a model is not converted to torch."""
+    """Raised if a model cannot be converted to torch. The message is the reason."""
 
 
 def converted(model: Any) -> nn.Module:
-    """The network of a model, which is changed. Raises NotConverted."""
+    """Convert an ONNX model, which is changed in place, to a network. Raises NotConverted."""
     try:
         _prepare(model)
         network: nn.Module = _onnx2torch().convert(model).eval()
@@ -41,7 +41,7 @@ def converted(model: Any) -> nn.Module:
 
 
 def check_same(network: nn.Module, images: Tensor, expected: Tensor) -> None:
-    """Raise NotConverted if the logits (N, K) of images are not the expected ones, or have no gradients."""
+    """Raise NotConverted if the logits (N, K) differ from the expected ones or have no gradients."""
     try:
         with torch.no_grad():
             whole, few = network(images), network(images[:_FEW])
@@ -60,7 +60,7 @@ def check_same(network: nn.Module, images: Tensor, expected: Tensor) -> None:
 
 
 def _prepare(model: Any) -> None:
-    """Change a graph to what onnx2torch reads: constants as initializers, operators of an older version."""
+    """Change a graph for onnx2torch: constants become initializers, and operators get an older version."""
     from onnx import helper, numpy_helper
 
     graph = model.graph
@@ -103,7 +103,7 @@ def _onnx2torch() -> Any:
 
 
 def package(name: str) -> Any:
-    """A package of the extra `onnx`. Raises RbError if it is not installed."""
+    """Import a package of the extra `onnx`. Raises RbError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

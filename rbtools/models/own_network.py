@@ -68,7 +68,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
 
 def _bare(network: nn.Module) -> nn.Module:
-    """Returns the module inside a wrapper of torch, or inside a module such as timm's ModelEmaV2."""
+    """Returns the module inside a torch wrapper or a module such as timm's ModelEmaV2."""
     while True:
         compiled, inner = (getattr(network, name, None) for name in ("_orig_mod", "module"))
         wraps = isinstance(network, _WRAPPERS) or type(network).forward is nn.Module.forward

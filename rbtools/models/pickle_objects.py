@@ -1,5 +1,5 @@
 """What a pickle of another project may contain: errors, stand-ins for foreign objects, and the functions that
-are called in place of the names in a pickle. They make containers, numbers, arrays and tensors from data.
+are called instead of those named in a pickle. They create containers, numbers, arrays and tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_BYTES = 2**62  # maximum size in bytes of an expanded tensor, so that sizes
 
 
 class Refused(Exception):
-    """The pickle contains an object that is not allowed. `name` is the name of the object."""
+    """Raised if the pickle contains an object that is not allowed. `name` is the name of the object."""
 
     def __init__(self, name: str, message: str | None = None) -> None:
         self.name = shown(name)
@@ -28,15 +28,15 @@ class Refused(Exception):
 
 
 class Damaged(ValueError):
-    """The bytes are not a pickle, are incomplete, or are inconsistent."""
+    """Raised if the bytes are not a pickle, are incomplete, or are inconsistent."""
 
 
 class NotTorch(Damaged):
-    """A pickle that torch.save did not write."""
+    """Raised for a pickle that torch.save did not write."""
 
 
 class Stub:
-    """An object of an unknown class, which keeps its content from the file and does nothing."""
+    """Replaces an object of an unknown class. A stub keeps the content of the object, but does nothing."""
 
     name = ""
 
@@ -55,7 +55,7 @@ class UnusualTensor:
 
 
 class Maker:
-    """A name that a pickle may call, with the function that is called instead."""
+    """A function name that a pickle may call, with the function that is called instead."""
 
     def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
         self.name, self.make = name, make
@@ -110,7 +110,7 @@ def _reconstruct(kind: Any, *_: object) -> np.ndarray:
 
 
 def _encoded(value: str = "", encoding: object = "latin1") -> bytes:
-    """The bytes of a text. In old protocols, Python 3 writes bytes as a text with its encoding."""
+    """The bytes of a string. In old protocols, Python 3 writes bytes as a string with its encoding."""
     if encoding not in ("latin1", "latin-1"):
         raise Damaged("it has bytes in an unusual encoding")
     return value.encode("latin-1")

@@ -25,7 +25,7 @@ ZIP = b"PK\x03\x04"
 
 
 class Program(nn.Module):
-    """A loaded program, which has only one mode: torch.export does not support `train` and `eval`."""
+    """A loaded program. It has only one mode, because torch.export does not support `train` and `eval`."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Program(nn.Module):
 
 class Loaded(NamedTuple):
     """A loaded program, further fields of its architecture, facts about it, and its possible normalisations
-    (None: they are those of `normalising.of_program`)."""
+    (None means those of `normalising.of_program`)."""
 
     network: nn.Module
     arch: Mapping[str, Any] = {}
@@ -58,13 +58,13 @@ class ProgramFormat:
 
     @staticmethod
     def holds(head: bytes, names: Sequence[str]) -> bool:
-        """Whether a file is of this format, by its first bytes and the names in its zip archive, if any."""
+        """Whether a file has this format, by its first bytes and by the names in its zip archive, if any."""
         raise NotImplementedError
 
     @staticmethod
     def read(path: Path, arch: Mapping[str, Any], shape: Shape, hints: NormalizationHints) -> Loaded:
-        """Load a file for images of a shape. `arch` has the fields that a record or the user gives. Any
-        exception but RbError counts as a damaged file."""
+        """Load a file for images of a shape. `arch` has the fields from a record or from the user. Any
+        exception except RbError means that the file is damaged."""
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ class TorchScript(ProgramFormat):
 
 
 def format_of_file(path: Path, allow_code: bool) -> type[ProgramFormat] | None:
-    """The format of a program that may be loaded; None for other files."""
+    """The program format of a file that may be loaded, or None for other files."""
     try:
         with opened(path) as file:
             head = file.read(64)

@@ -1,4 +1,4 @@
-"""Reads weights files of all layouts into one form, without running code."""
+"""Reads weights files of all supported layouts into a `Checkpoint`, without running code."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file. The content shows the format.
 
     `member` selects one of several sets of weights: a key of the nested content ("best", "ema"), or a run of
-    NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing, empty,
-    truncated, of another kind or without weights, or if it cannot be loaded without running code.
+    NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing, empty or
+    truncated, if it is not a weights file or has no weights, or if it cannot be loaded without running code.
     """
     path = Path(path)
     raw, metadata, kind = weights_file.read(path)
@@ -114,7 +114,7 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError if tensors that share or expand a few bytes claim much more memory than the file."""
+    """Raise RbError if tensors that share or expand a few bytes need much more memory than the file."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())

@@ -20,8 +20,8 @@ SHOWN = 12  # the most candidates that an error message names
 def beats(one: Tensor, other: Tensor, deviations: float = BEYOND) -> bool:
     """True if `one` is correct on more images than `other` by more than `deviations` standard deviations.
 
-    The standard deviation assumes that, on each image where they differ, either is right with probability
-    1/2. Both arguments are boolean (N,), for the same images.
+    The standard deviation assumes that, on each image where the two differ, each of them is right with
+    probability 1/2. Both arguments are boolean (N,), for the same images.
     """
     return int(one.sum()) - int(other.sum()) > deviations * math.sqrt(int(one.ne(other).sum()))
 

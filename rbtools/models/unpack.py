@@ -193,7 +193,7 @@ MOST = 1_000_000  # limit of characters and numbers in one value; a long trainin
 
 
 class PickleScan:
-    """Questions about the containers of one file, whose content must not change. Answers are cached."""
+    """Examines the containers of one file, whose content must not change, and caches the results."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, int], bool] = {}
@@ -216,7 +216,7 @@ class PickleScan:
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: object, depth: int) -> float:
-        """Counts characters and numbers. The count is infinite for types that JSON does not have."""
+        """Counts characters and numbers. The count is infinite for types that JSON does not support."""
         if isinstance(value, str):
             return 1 + len(value)
         if value is None:

@@ -2,8 +2,8 @@
 code.
 
 A pickle can normally call any function with any arguments. Here, a name in a pickle refers to one of the
-functions of `pickle_objects`. Every other name becomes an inert `Stub`. Only these functions and stubs are
-ever called, and only stubs, arrays and mappings receive a state.
+functions of `pickle_objects`. Every other name becomes a `Stub`, which does nothing. Only these functions and
+stubs are ever called, and only stubs, arrays and mappings receive a state.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ TENSOR = 500  # bytes that a tensor takes beside its numbers
 
 
 class _Room:
-    """The bytes of memory that the storages and the other objects of a file of `size` bytes may still take.
+    """The bytes of memory that the storages and the other objects of a file of `size` bytes may still use.
 
-    A few bytes of a pickle can ask for the same object, or for the same bytes of the file, again and again.
+    A few bytes of a pickle can request the same object, or for the same bytes of the file, again and again.
     """
 
     def __init__(self, size: int) -> None:
@@ -61,7 +61,7 @@ _PYTHONS: Any = pickle._Unpickler  # not the one in C, whose opcodes cannot be r
 
 
 class _Unpickler(_PYTHONS):
-    """Replaces each opcode that calls a function, or that changes what could be more than a list.
+    """Replaces each opcode that calls a function, or that changes an object that may not be a list.
 
     Items are appended by Python's own opcodes: only lists, stubs and bytearrays have such a method here.
     """
@@ -75,7 +75,7 @@ class _Unpickler(_PYTHONS):
         self.storages: set[str | int] = set()  # the keys of those that were loaded
 
     def counted(self, made: Any) -> Any:
-        """The object, after its memory is subtracted from what the file may take."""
+        """The object, after its memory is subtracted from the memory that the file may still use."""
         size = TENSOR if hasattr(made, "untyped_storage") else 0
         self.room.take(objects=size + sys.getsizeof(made))
         return made
@@ -205,7 +205,7 @@ class _Unpickler(_PYTHONS):
 
 
 def _part(reader: type[_Unpickler], file: IO[bytes], **how: Any) -> Any:
-    """A part of torch's older format: a number, the sizes of a machine's types, or the list of storages."""
+    """Read a part of torch's older format: a number, the sizes of C types, or the list of storages."""
     value = reader(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
@@ -255,7 +255,7 @@ def _legacy(file: IO[bytes], room: _Room) -> Any:
 
 
 def members(file: IO[bytes]) -> list[zipfile.ZipInfo]:
-    """The members of a zip archive, of which there is only one list. Raises Damaged.
+    """The members of a zip archive. Raises Damaged if the archive could have two different lists of members.
 
     Python's zipfile reads the list that ends where the end record begins, and torch reads the list at the
     offset in the end record. Two different lists could name different members.
@@ -283,10 +283,10 @@ def members(file: IO[bytes]) -> list[zipfile.ZipInfo]:
 
 
 def torch_file(file: IO[bytes]) -> Any:
-    """The value in a seekable file of torch.save (any format), with tensors on the CPU.
+    """The value in a seekable file that torch.save wrote (in any format), with tensors on the CPU.
 
     The value is equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and
-    notes of training scripts. The function also reads arrays, numbers and text of NumPy, and argparse's
+    options of training scripts. The function also reads NumPy arrays, numbers and strings, and argparse's
     Namespace. All other objects become Stubs. Raises Refused, Damaged, NotTorch or OSError.
     """
 

@@ -1,6 +1,6 @@
 """Reads weights files without running code in them, and writes them.
 
-The content of a file shows its format, not the file name.
+The format is recognised from the content of a file, not from its name.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _description(path: Path, head: bytes) -> str:
 def to_bytes(network: nn.Module, metadata: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a safetensors file with the tensors of the bare network and `metadata` as JSON.
 
-    The tensors `normalize.mean` and `normalize.std` are those of a `Normalized` network. Equal weights and
+    The tensors `normalize.mean` and `normalize.std` come from a `Normalized` network. Equal weights and
     metadata give equal bytes on every device and for every memory format.
     """
     from safetensors.torch import save

@@ -54,7 +54,7 @@ class Space(Protocol):
         """Returns a record's `arch` with the counts for `classes` outputs and images of `shape` (C, H, W)."""
 
     def find(self, text: str) -> int:
-        """Returns the index for a user's number, name, or text in the space's own notation."""
+        """Returns the index for a number, a name, or a string in the space's own notation."""
 
     def neighbours(self, index: int) -> list[int]:
         """Returns the indices of the architectures that differ in one small change."""
@@ -73,7 +73,7 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """Returns the space called `name` with networks of these sizes. None is the default size.
+    """Returns the space called `name` with networks of these sizes. None means the default size.
 
     Raises RbError if the space does not have such a size or if a value is not possible.
     """

@@ -31,7 +31,7 @@ def records(
     seed: int = 0,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """Returns the architectures with the indices `numbers` as records, in this order. None means all.
+    """Returns the architectures with the indices `numbers` (None means all) as records, in this order.
 
     With `unique`, the result contains one architecture for each class of equal architectures. `about`
     contains the arguments of `Space.arch` (classes, shape), and `extra` further fields for every record.
@@ -104,7 +104,7 @@ def _drawn(
     seed: int,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """Yields a sample of `count` records, in ascending order, of a space that is too large to be listed."""
+    """Yields a sample of `count` records, in ascending order, from a space that is too large to be listed."""
     met = 0
 
     def meeting() -> Iterator[Record]:

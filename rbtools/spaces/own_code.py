@@ -17,7 +17,7 @@ from rbtools.plain_files import LARGEST_LIST, read_plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """A space of networks that have names but no list. A network is built to count its parameters."""
+    """A space of networks that cannot be listed. A network is built to count its parameters."""
 
     name: str
     example: str
@@ -61,7 +61,7 @@ def checkpoint() -> Foreign:
 
 
 def answers() -> Foreign:
-    """Models that only answer (`rbtools.queries`), which are reached by a command or an address."""
+    """Models without gradients (`rbtools.queries`), which are reached by a command or an address."""
     return Foreign(name="answers", example="a model given by --model-cmd")
 
 
@@ -84,8 +84,8 @@ def code_digest(name: str) -> str:
 def own_options(name: str) -> dict[str, str | int | float | bool]:
     """Returns the parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE.
 
-    A value is a number, true or false, and otherwise a text. Raises RbError if a part is not NAME=VALUE, or
-    if a name occurs twice.
+    A value is a number, true, false, or otherwise a string. Raises RbError if a part is not NAME=VALUE, or if
+    a name occurs twice.
     """
     options: dict[str, str | int | float | bool] = {}
     for part in name.split(":")[2:]:

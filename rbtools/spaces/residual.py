@@ -124,8 +124,8 @@ class ResidualSpace:
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
         """Returns the space with the sizes of a record's `arch`, and its layers.
 
-        The layers are from `str`, otherwise from `index` or `name`. Raises RbError if all three are missing
-        or if they contradict each other.
+        The layers are read from `str`, otherwise from `index` or `name`. Raises RbError if all three are
+        missing or if they contradict each other.
         """
         own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
         space = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
@@ -149,7 +149,7 @@ class ResidualSpace:
         )
 
     def parse(self, text: str) -> Layers:
-        """Returns the layers that the text describes. Raises RbError, which names an invalid layer."""
+        """Returns the layers that the text describes. Raises RbError with the name of an invalid layer."""
         return tuple(self._layer(word, place) for place, word in enumerate(text.strip().split("/"), 1))
 
     def _layer(self, word: str, place: int) -> Layer:
@@ -247,7 +247,7 @@ def _number(digits: list[int], bases: list[int]) -> int:
 
 
 def drawn(size: int, key: str) -> Iterator[int]:
-    """Yields each index below `size` once, in an order that `key` determines, without a list of all."""
+    """Yields each index below `size` once, in an order that `key` determines, without storing all of them."""
     seen: set[int] = set()
     number = 0
     while len(seen) < size:

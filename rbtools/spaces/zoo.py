@@ -29,7 +29,7 @@ Shape = tuple[int, int, int]
 
 
 class Form(Protocol):
-    """The sizes of a network. The attribute `family` is the name of the module that builds the network."""
+    """A kind of network with its sizes. The attribute `family` is the name of the module that builds it."""
 
     @property
     def family(self) -> str: ...
@@ -58,9 +58,9 @@ class ResNetForm:
     without pooling (kuangliu/pytorch-cifar). "imagenet" is the paper's 7x7 convolution of stride 2 with
     max-pooling. "cifar-maxpool" is the 3x3 convolution with this max-pooling (huyvnphan/PyTorch_CIFAR10). The
     default depends on the size of the images. The record's `pool` is the pooling before the linear layer:
-    "global", the default, averages over the complete image, and "4x4" over windows of 4x4, whose means are
-    all inputs of the linear layer (kuangliu/pytorch-cifar and wellzline/PRBenchmark). For 32x32 images both
-    are equal.
+    "global", the default, averages over the complete image, and "4x4" averages over windows of 4x4, whose
+    means are all passed to the linear layer (kuangliu/pytorch-cifar and wellzline/PRBenchmark). For 32x32
+    images both are equal.
     """
 
     blocks: Sequence[int]
@@ -203,7 +203,7 @@ FORMS: dict[str, Form] = {
 
 
 def form(name: str) -> Form:
-    """Returns a form of the list, or the form of `wrn-DEPTH-WIDTH`. Raises RbError for an unknown name."""
+    """Returns the form with this name, also for `wrn-DEPTH-WIDTH`. Raises RbError for an unknown name."""
     known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):

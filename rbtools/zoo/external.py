@@ -42,7 +42,7 @@ def timm_table() -> dict[str, dict[str, Any]]:
 
 
 def torchvision(name: str) -> dict[str, Any]:
-    """Returns the row of a network, with its name. Raises RbError for an unknown name."""
+    """Returns the row for a network, with its name. Raises RbError for an unknown name."""
     if name not in table():
         raise unknown("torchvision model", name, table())
     return {"name": name, **table()[name]}

@@ -1,6 +1,6 @@
 """Published weights by name: hf:ORG/NAME[@REVISION], timm:NAME and torchvision:NAME[:WEIGHTS].
 
-A name denotes a weights file and, as published, its architecture, its normalisation and the preprocessing of
+A name stands for a published weights file, with its architecture, its normalisation and the preprocessing of
 its images. Files are loaded from the library's cache. With `--download`, missing files are downloaded.
 """
 
@@ -69,7 +69,7 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
-    """Returns the architecture in configuration files, whose paths `file` returns for their names."""
+    """Returns the architecture in configuration files. `file` maps their names to their paths."""
     config = _config(source, file(CONFIG_FILE))
     of_timm = isinstance(config.get("architecture"), str)
     try:
@@ -180,7 +180,7 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_torchvision(name: str, run: Run) -> NamedWeights:
-    """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2. NAME has default weights."""
+    """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2. NAME means its default weights."""
     from rbtools.models.torchvision_import import torchvision
 
     name, _, which = name.partition(":")

@@ -60,7 +60,7 @@ def without_first_strides(network: nn.Module) -> None:
 
 
 def let_in(network: nn.Module, place: str, channels: int) -> None:
-    """Replace the first convolution, at `place`, by a convolution for images with `channels` channels."""
+    """Replace the first convolution, at `place`, with a convolution for images with `channels` channels."""
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)
     assert isinstance(old, nn.Conv2d)

@@ -1,7 +1,7 @@
 """Reads `config.json` and `preprocessor_config.json` of the package transformers' image classifiers.
 
 `zoo.transformers_names` recognises the network from its weights. This module reads the preprocessing, and
-checks that rbtools' class computes the configured function.
+checks that the class in rbtools computes the configured function.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _preprocessing(config: Mapping[str, Any]) -> str | None:
-    """Returns scaling and cropping as an argument of the data set imagenet, or None if it has none."""
+    """Returns the preprocessing as a string for the data set imagenet, or None if it is not supported."""
     interpolation, size = _INTERPOLATIONS.get(config.get("resample", 0)), config.get("size")
     if interpolation is None or size is None or not config.get("do_resize", True):
         return None
