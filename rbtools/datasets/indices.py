@@ -152,7 +152,7 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
 
     In the first n examples each class has its share of the whole, up to one or two examples, so the accuracy
     on them estimates the accuracy on all. (With simple random sampling, the shares vary as well, so the usual
-    intervals are a little too long here.) Among classes of nearly equal size, each cycle contains one example
+    intervals are a little too wide here.) Among classes of nearly equal size, each cycle contains one example
     of every class that is not exhausted yet. Smaller subsets are prefixes of larger subsets. The order
     depends only on integer hashes and not on the random generator of a library.
 

@@ -226,7 +226,7 @@ def _is_open(record: dict[str, Any]) -> bool:
 def _recognised(
     path: str, name: str, given: Mapping[str, Any], data: Data | None, run: Run
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The complete architecture of a file and facts about its origin, both cached in the store."""
+    """The complete architecture of a file, and facts about its origin. Both are cached in the store."""
     about = None if data is None else data.about
     key_fields = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:

@@ -140,14 +140,14 @@ class MemoryData(Data):
 
 
 class InMemory(dict[str, Any]):
-    """A record with its model and images in memory, made by `record_in_memory`."""
+    """A record with its model and images in memory, created by `record_in_memory`."""
 
     def __init__(self, fields: dict[str, Any], model: Any, data: MemoryData) -> None:
         super().__init__(fields)
         self.model, self.data = model, data
 
     def split(self, split: str, chosen: Any) -> MemoryData:
-        """The images under the name of a split; `chosen` selects some of the images (`--indices LIST`)."""
+        """The images of a split; `chosen` selects some of the images (`--indices LIST`)."""
         return _selected(replace(self.data, split=split), chosen)
 
 

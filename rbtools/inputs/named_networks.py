@@ -99,7 +99,7 @@ def _own_code(module: str, function: str) -> str | None:
 
 
 def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
-    """The `arch` of a vision transformer for another size of images or patches. Raises RbError."""
+    """The `arch` of a vision transformer with a different size of images or patches. Raises RbError."""
     name = arch["name"]
     if arch["space"] != "timm" and not (arch["space"] == "zoo" and zoo_form(name).family == "vit"):
         raise RbError(

@@ -54,7 +54,7 @@ def check(folder: str) -> None:
 
 def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     """The weights of the record's architecture in the folder of published weights; None if the record has a
-    checkpoint. Raises RbError if the architecture is of another search space, or its file is missing."""
+    checkpoint. Raises RbError if the architecture is in another search space, or if its file is missing."""
     assert run.selection.weights is not None
     if record.get("checkpoint"):
         return None

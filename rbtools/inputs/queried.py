@@ -88,7 +88,7 @@ def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
 
 
 def load(record: Mapping[str, Any], data: Data, run: Run) -> nn.Module:
-    """The model of a record. Raises RbError if it cannot be reached."""
+    """Load the model of a record. Raises RbError if it cannot be reached."""
     from rbtools.queries import model
 
     facts = record.get("recognised")

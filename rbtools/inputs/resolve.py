@@ -65,7 +65,7 @@ def no_checkpoint() -> RbError:
 
 
 def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
-    """The name of the record's checkpoint, and its file, which the record names or the store contains. Raises
+    """The name of the record's checkpoint, and its file, named in the record or found in the store. Raises
     RbError if the record has no checkpoint, if the file is missing, or if its content has changed."""
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:

@@ -40,8 +40,8 @@ def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
 
     `kernel` is (N, N): K_all for the clean error and K~_all for the robust error. `targets` contains +1 and
     -1. It is a vector (N,), or a matrix (N, K) with a column for each class; y^T K^-1 y is then averaged over
-    the columns. `depth` is L. The bound is vacuous from 1 on. A kernel that is not positive definite has no
-    bound.
+    the columns. `depth` is L. The bound is vacuous if it is 1 or more. If the kernel is not positive
+    definite, there is no bound.
     """
     kernel, targets = np.asarray(kernel, np.float64), np.asarray(targets, np.float64)
     count = len(kernel)
@@ -194,7 +194,7 @@ def prbench1(constants: Constants, gamma: float, n: int, steps: int, c: float | 
     The bound is 1/n + (2 phi^2 + n phi chi) T / (psi (n-1)), where phi = 2 L_theta, chi = 4 beta gamma + 2
     L_theta and psi = 2 beta_theta + L_theta^2. With `c`, T is replaced by T^(c psi), as in the appendix.
     `gamma` is the L2 radius, `n` the number of training images, and `steps` is T. Losses are in [0, 1], so
-    the bound is vacuous from 1 on.
+    the bound is vacuous if it is 1 or more.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c)
 
@@ -318,8 +318,8 @@ def wci1(
     With probability 1 - epsilon over n training images, this bounds the robust gap (loss on the distribution
     minus loss on the images) of weights sampled from the posterior, for losses in [0, C]. `divergence` is the
     KL divergence of the posterior from the prior. `temperature` is lambda, which is positive and chosen
-    before the images are seen. `largest` is C, and `failure` is epsilon. The bound is vacuous from C on.
-    Raises RbError if a number is outside its range.
+    before the images are seen. `largest` is C, and `failure` is epsilon. The bound is vacuous if it is C or
+    more. Raises RbError if a number is outside its range.
     """
     if not (temperature > 0 and n > 0 and largest > 0 and 0 < failure < 1 and divergence >= 0):
         raise RbError(
@@ -358,14 +358,14 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
 def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
     """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds the increase of the loss if noise N(0,
     sigma_l^2 I) is added to the weights. A layer of infinite variance has no curvature and adds nothing. The
-    bound is vacuous from the largest loss C on."""
+    bound is vacuous if it is the largest loss C or more."""
     value = math.fsum(t * v for t, v in zip(traces, variances, strict=True) if math.isfinite(v))
     return Bound("sum_l Tr(H_l) sigma_l^2", value, {"layers": len(traces), "C": largest}, value >= largest)
 
 
 def wci4(wci: float, temperature: float) -> Bound:
     """WCI's theorem 4: sqrt(2 / lambda) * WCI bounds the robust generalisation gap, for losses in [0, 1].
-    `temperature` is lambda. The bound is vacuous from 1 on. Raises RbError if lambda is 0 or less."""
+    `temperature` is lambda. It is vacuous if it is 1 or more. Raises RbError if lambda is 0 or less."""
     if not temperature > 0:
         raise RbError(f"lambda of WCI's theorem 4 is {temperature:g}. It must be above 0.")
     value = math.sqrt(2 / temperature) * wci

@@ -24,12 +24,11 @@ _KEPT = 2**26  # the most gradient values kept in memory for a group in several 
 class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
-    The Hessian is that of the mean cross-entropy on adversarial training images, which are held constant. The
-    Hessian is taken with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm).
-    The trace of a layer is estimated without the blocks of the other layers (`traces`). The trace is never
-    negative if the logits are piecewise linear in the weight. A layer with a negative estimate counts as 0.
-    The record contains the number of such layers, and the standard error includes their possible
-    contribution.
+    The Hessian of the mean cross-entropy on adversarial training images, which are held constant, is taken
+    with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm). The trace of a
+    layer is estimated without the blocks of the other layers (`traces`). The trace is never negative if the
+    logits are piecewise linear in the weight. A layer with a negative estimate counts as 0. The record
+    contains the number of such layers, and the standard error includes their possible contribution.
     """
 
     name = "wci"
@@ -55,8 +54,8 @@ class WCI(Measure):
         """The index, and the sum of the traces of all layers, with standard errors over random vectors (that
         of the index by the jackknife).
 
-        A layer's trace is the mean of the batches' traces, weighted by their sizes. For a layer that counts
-        as 0, the standard error of the index includes its contribution if its trace were one standard error.
+        A layer's trace is the mean of the batches' traces, weighted by their sizes. A layer that counts as 0
+        adds to the standard error of the index what it would contribute if its trace were one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]

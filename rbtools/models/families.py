@@ -259,7 +259,7 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yields architectures of the zoo that may have these weights, each with the side of its images."""
+    """Yields architectures of the zoo that may have these weights, each with its images' side."""
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))

@@ -92,7 +92,7 @@ def cells() -> tuple[Ops, ...]:
     """All 15,625 cells in the published order: `cells()[13714]` is architecture 13714."""
 
     def top_bits() -> Iterator[int]:
-        """Yields the top 27 bits of each word of the generator (of every second word 26 bits and a zero).
+        """Yields the top 27 bits of each word of the generator (for every second word, 26 bits and a zero).
 
         The bits come from `random()`, the only method whose sequence Python promises to keep. Each float
         contains 27 bits of one word and 26 bits of the next.

@@ -1,8 +1,8 @@
-"""The model zoo: networks of papers on robustness, as variants for small images that also take 224x224
+"""The model zoo: networks from papers on robustness, as variants for small images that also take 224x224
 pixels.
 
 Average pooling adapts to the image size. In addition, a ResNet adapts its stem, and a transformer resizes the
-image. A form determines which fields its architecture record has besides the name (`fields`).
+image. A form determines which fields its architecture record has in addition to the name (`fields`).
 """
 
 from __future__ import annotations
