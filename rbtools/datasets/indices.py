@@ -161,7 +161,7 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
     Raises RbError if n is below 1.
     """
     if n < 1:
-        raise RbError(f"The number of examples is {n}. Expected 1 or more, or no number for all examples.")
+        raise RbError(f"The number of examples is {n}. Expected 1 or more; without it, all are used.")
     numbers, classes, sizes = np.unique(labels.cpu().numpy(), return_inverse=True, return_counts=True)
     by_class = np.lexsort((_hash(np.arange(len(classes), dtype=np.uint64), seed), classes))
     place = np.empty(len(classes))  # of an example within its class, from 0 on

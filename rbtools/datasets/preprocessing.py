@@ -60,7 +60,7 @@ class Preprocessing(NamedTuple):
             if not self.squash:
                 size = int(side * width / shorter), int(side * height / shorter)
             if size[0] * size[1] > 8 * MOST_PIXELS**2:
-                raise ValueError(f"it is {width}x{height}, and would become {size[0]}x{size[1]} by scaling")
+                raise ValueError(f"it is {width}x{height} and would become {size[0]}x{size[1]} after scaling")
             image = image.resize(size, Image.Resampling[self.interpolation.upper()])
         # The rounding is that of torchvision's CenterCrop. Pixels outside the image are black.
         left, top = (

@@ -252,7 +252,7 @@ def _fetch(
         raise RbError(
             f"The download from {remote.url} ({received} bytes) is not the published file: its MD5 is"
             f" {total.hexdigest()}, expected {remote.md5}. It was deleted. Try again, or get the file from"
-            " another place."
+            " another source."
         )
 
 

@@ -54,8 +54,8 @@ def of_network(
             raise RbError(
                 f"--classes is {','.join(asked[:20])}, but the data set {data} has the classes"
                 f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected names from this"
-                " list, if their numbers in the network are known, or a number for each of"
-                f" them{f' from 0 to {count - 1}' if count else ''}."
+                " list, if their numbers in the network are known, or a number for each"
+                f" class{f' from 0 to {count - 1}' if count else ''}."
             )
         return None
     size = count or max(size, *(number + 1 for number in numbers))
@@ -69,7 +69,7 @@ def of_network(
 def sentence(order: list[str], data: Data) -> str:
     there = [f"{order[index]} is {index}" for index in data.about.present or range(len(order))]
     more = f" and {len(there) - 6} more" if len(there) > 6 else ""
-    return f"{data.name}: classes in the order of the network: {', '.join(there[:6])}{more}."
+    return f"{data.name}: numbers of its classes in the network: {', '.join(there[:6])}{more}."
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:

@@ -193,7 +193,7 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     for key, value in skeleton(checkpoint.state).items():
         if arch.get("space") == "nasbench201" and arch.get(key, value) != value:
             raise RbError(
-                f"The metadata of the checkpoint {checkpoint.path} name an architecture with {key}"
+                f"The metadata of the checkpoint {checkpoint.path} names an architecture with {key}"
                 f" {arch[key]}, but its weights have {key} {value}. Name the right network with --arch."
             )
     return json.loads(json.dumps(arch))  # NumPy's numbers become Python's

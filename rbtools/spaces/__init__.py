@@ -99,5 +99,5 @@ def describe(arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dic
     """
     name = arch.get("space")
     if not isinstance(name, str):
-        raise RbError(f"The record's arch has the space {name!r}. Expected one of: {', '.join(SPACES)}.")
+        raise RbError(f"The record's arch names the space {name!r}. Expected one of: {', '.join(SPACES)}.")
     return space(name).describe(arch, classes, shape)

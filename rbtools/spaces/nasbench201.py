@@ -281,7 +281,7 @@ def distance(record: Mapping[str, Any], other: object) -> int:
     """
     arch = record.get("arch")
     if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
-        raise RbError("distance() compares cells of NAS-Bench-201, but the record has another space.")
+        raise RbError("distance() compares cells of NAS-Bench-201, but the record is from another space.")
     return edit_distance(ops_of(arch), cells()[find(str(other))])
 
 

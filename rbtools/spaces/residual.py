@@ -137,7 +137,7 @@ class ResidualSpace:
                 if arch.get(key) not in (None, value):
                     raise RbError(
                         f"The architecture {arch['str']} has the {key} {value}, but {arch[key]} is given."
-                        f" Leave out the {key}, or the one that is wrong."
+                        f" Leave out the {key}, or correct it."
                     )
             return space, layers
         for key in ("index", "name"):

@@ -18,8 +18,8 @@ WITHOUT = {
     "Diffenderfer2021Winning_LRR_CARD_Deck": "an ensemble of six networks; each is repo:card/resnet18-w128",
     "Diffenderfer2021Winning_Binary_CARD_Deck": "an ensemble of six networks; each is"
     " repo:card/wide-preactresnet18-x2",
-    "Bai2023Improving_edm": "a mixture of two networks, which a third one weighs",
-    "Bai2023Improving_trades": "a mixture of two networks, which a third one weighs",
+    "Bai2023Improving_edm": "a mixture of two networks, weighted by a third one",
+    "Bai2023Improving_trades": "a mixture of two networks, weighted by a third one",
     "Bai2024MixedNUTS": "a mixture of two networks",
     "Kang2021Stable": "a network with an ODE layer",
     "Sehwag2021Proxy_ResNest152": "a ResNeSt",

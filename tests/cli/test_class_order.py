@@ -80,7 +80,7 @@ def test_names_beside_the_weights_give_the_order(config: dict[str, Any]) -> None
     Path("hf/config.json").write_text(json.dumps(config))
     result = run("attack", f"none {NETWORK} --dataset imagefolder:pets")
     assert one(result)["metrics"] == {"acc": 1.0}
-    assert "classes in the order of the network: dog is 0, cat is 1." in result.stderr
+    assert "numbers of its classes in the network: dog is 0, cat is 1." in result.stderr
     assert one(run("attack", "fgsm --eps 1 --allow-code", [one(result)]))["metrics"]["fgsm.1"] == 1.0
 
 

@@ -150,7 +150,7 @@ def test_an_image_that_would_be_huge_is_refused() -> None:
         Path("thin", name).mkdir(parents=True)
         Image.new("L", size).save(Path("thin", name, "1.png"))
     data = datasets.load("imagefolder:thin", "test", resize=2048, crop=8)
-    with pytest.raises(RbError, match=r"cannot be read \(it is 4000x1, and would become 8192000x2048"):
+    with pytest.raises(RbError, match=r"cannot be read \(it is 4000x1 and would become 8192000x2048"):
         data.images[:]
 
 
