@@ -33,7 +33,7 @@ class Content(NamedTuple):
 class ImageArrays(DatasetSource):
     @abstractmethod
     def content(self, split: str) -> Content:
-        """Raises RbError if the split is unknown, or if a file is missing or damaged."""
+        """The content of a split. Raises RbError if the split is unknown or a file is missing or damaged."""
 
     def stamped(self, split: str) -> Stamped | None:
         """The values and files that identify a cached fingerprint, or None if nothing would show a change."""
@@ -83,7 +83,7 @@ class ArrayDataset(ImageArrays):
         """Returns images uint8 (N, C, H, W) and labels (N,), which are integers counted from 0."""
 
     def describe(self) -> Description:
-        """All splits are loaded to describe the data set."""
+        """Describe the data set. All splits are loaded for this."""
         made = {split: _arrays_of(self, split) for split in self.splits}
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:

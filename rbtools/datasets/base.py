@@ -34,8 +34,7 @@ class Description:
     `shape` is (C, H, W). `sizes` maps each existing split to its number of images. `mean` and `std` are the
     usual normalisation, with one value per channel on the [0, 1] scale, or None. `present` lists the classes
     that have images, if some have none. `skipped` is the number of files in the folders that are not images.
-    `augment` lists the usual training augmentations, among "crop" and "flip". `notes` are sentences for the
-    user.
+    `augment` lists the usual training augmentations ("crop", "flip"). `notes` are sentences for the user.
     """
 
     name: str

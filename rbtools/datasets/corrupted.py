@@ -66,7 +66,7 @@ class CifarC(PublishedDataset, ImageArrays):
         return Content(pieces, np.concatenate([labels[place] for _, place in places]), self.class_names)
 
     def hashed(self, split: str) -> str:
-        """Raises RbError if the MD5 of a file is not the published one."""
+        """The fingerprint. Raises RbError if the MD5 of a file is not the published one."""
         for path, published in self.parts(split).items():
             if (md5 := content_hash.md5_of(path)) != published:
                 expected = f"the file of the data set {self.name} with the MD5 {published}"

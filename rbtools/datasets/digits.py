@@ -95,7 +95,7 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """Images are not augmented: a flipped digit may look like another, and a shifted one may be cut off."""
+    """MNIST. Images are not augmented: a flipped digit may look like another, a shifted one be cut off."""
 
     shape = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
@@ -127,7 +127,7 @@ class Mnist(Arrays):
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """The digit 0 has the label 10 in the files, and 0 here. Images are not flipped in training."""
+    """SVHN. The digit 0 has the label 10 in the files, and 0 here. Images are not flipped in training."""
 
     shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}

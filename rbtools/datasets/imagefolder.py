@@ -45,7 +45,7 @@ class ImageFolder(TreeDataset):
             )
 
     def describe(self) -> Description:
-        """Counts the files and opens only the first image of each split, if there is no preprocessing."""
+        """Count the files and, if there is no preprocessing, open only the first image of each split."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
         size = (self.scaled.crop,) * 2 if self.scaled else decode.one_size(trees.values())

@@ -34,7 +34,7 @@ class Photographs(PublishedDataset, TreeDataset):
 
     @abstractmethod
     def find(self, split: str) -> Tree:
-        """Raises NotHere if no files are found."""
+        """The images of a split. Raises NotHere if no files are found."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
         return {self.find(split).root: None}
@@ -100,7 +100,7 @@ class ImageNet50(Photographs):
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The sizes and class names are those of the user's folder if there is one."""
+        """Describe the data set, with the sizes and class names of the user's folder if there is one."""
         about = super().describe()
         trees = {split: scan(folder) for split, folder in self._split_folders().items()}
         if not trees:

@@ -168,7 +168,7 @@ def memory_limit() -> int:
 
 
 def _free() -> int:
-    """The free memory in bytes, of the machine or, if that is less, of the container."""
+    """The free memory in bytes of the machine or, if it has less, of the container."""
     free = _UNKNOWN_MEMORY
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()

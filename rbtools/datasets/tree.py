@@ -49,7 +49,7 @@ class Tree:
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """Raises OSError if the file cannot be read or is a pipe or a device."""
+        """Open an image. Raises OSError if the file cannot be read or is a pipe or a device."""
         return opened(self.path(index))
 
     def of_classes(self, names: Sequence[str]) -> Tree:
@@ -224,7 +224,7 @@ class TreeDataset(DatasetSource):
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
-        """Raises RbError if the split is unknown or the files are not found."""
+        """The images of a split. Raises RbError if the split is unknown or the files are not found."""
 
     @abstractmethod
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:

@@ -113,7 +113,7 @@ class WeightHessian:
         self._only: Callable[[Weights], Weights] | None = None
 
     def product(self, vector: Weights) -> Weights:
-        """H v."""
+        """The product H v."""
         total = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         with differentiating():
             for part, truth in chunks(self.chunk, self.images, self.labels):
