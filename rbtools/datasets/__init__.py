@@ -73,14 +73,14 @@ def source(
     `class_map` is a file that maps class names to indices, for models that number the classes differently.
     `allow_code` permits importing the user's code in python:MODULE:CLASS. `options` scale and crop the
     images: `resize`, `crop`, `interpolation`, `squash` and `transform` as on the command line, or
-    `preprocessing`, the text in a record.
+    `preprocessing`, the string in a record.
     """
     scaled = preprocessing.of_options(**options)
     word, colon, argument = _parted(name)
     if word.startswith(OWN) and not allow_code:
-        raise RbError(f"{word} is a program, which would run. If you trust it, add --allow-code.")
+        raise RbError(f"{word} names Python code, which would be run. If you trust it, add --allow-code.")
     if word not in DATASETS and (meant := _kind_of(name)):
-        raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
+        raise RbError(f"There is no data set '{name}'. For the file or folder with this name, write {meant}.")
     mapped = None if class_map is None else os.fspath(class_map)
     chosen = argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN)
     # An imagefolder applies its class map itself.
@@ -108,8 +108,8 @@ def source(
 
 
 def _parted(name: str) -> tuple[str, str, str]:
-    """Three parts: the name in the registry (or python:MODULE:CLASS), the colon (empty without an argument),
-    and the argument."""
+    """Split a name into the name in the registry (or python:MODULE:CLASS), the colon (empty without an
+    argument), and the argument."""
     if not name.startswith(OWN):
         return name.partition(":")
     module, colon, after_module = name.removeprefix(OWN).partition(":")
@@ -118,7 +118,7 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 
 def _kind_of(path: str) -> str | None:
-    """The path with its kind (`npz:PATH`), or None if the path is not a data set."""
+    """The name for a path, with its kind (`npz:PATH`), or None if the path is not a data set."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
@@ -132,7 +132,7 @@ def describe(
     allow_code: bool = False,
     **options: Any,
 ) -> Description:
-    """The description of a data set without loading it: shape, classes, sizes. Imports no torch.
+    """Describe a data set (shape, classes, sizes) without loading it and without importing torch.
 
     `options` are those of `source`.
     """

@@ -33,10 +33,10 @@ class Content(NamedTuple):
 class ImageArrays(DatasetSource):
     @abstractmethod
     def content(self, split: str) -> Content:
-        """Raises RbError if the split is unknown, or if a file is missing or damaged."""
+        """The content of a split. Raises RbError if the split is unknown or a file is missing or damaged."""
 
     def stamped(self, split: str) -> Stamped | None:
-        """The values and files that identify a cached fingerprint, or None if nothing shows a change."""
+        """The values and files that identify a cached fingerprint, or None if nothing would show a change."""
         return None
 
     def load(self, split: str) -> Dataset:
@@ -70,9 +70,9 @@ class ImageArrays(DatasetSource):
 class ArrayDataset(ImageArrays):
     """A data set in memory. A subclass defines `arrays`, which returns the splits.
 
-    `argument` is the text after the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names
+    `argument` is the part after the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are the names
     of the classes. Without names, the highest label of all splits determines the number of classes. Stored
-    results are found again if `arrays` returns the same arrays.
+    results are used again if `arrays` returns the same arrays.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -80,10 +80,10 @@ class ArrayDataset(ImageArrays):
 
     @abstractmethod
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns images uint8 (N, C, H, W) and labels (N,), which are integers from 0 on."""
+        """Returns images uint8 (N, C, H, W) and labels (N,), which are integers counted from 0."""
 
     def describe(self) -> Description:
-        """All splits are loaded to describe the data set."""
+        """Describe the data set. All splits are loaded for this."""
         made = {split: _arrays_of(self, split) for split in self.splits}
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:
@@ -99,14 +99,14 @@ class ArrayDataset(ImageArrays):
 
     def _wrong(self, problem: str) -> RbError:
         return RbError(
-            f"The data set {self.name} is not a data set: {problem}. Expected from `arrays` for a split:"
-            " images uint8 (N, C, H, W), and a label from 0 on for each."
+            f"The data set {self.name} is not valid: {problem}. For each split, `arrays` must return"
+            " images uint8 (N, C, H, W), and one label for each image, counted from 0."
         )
 
 
 @functools.lru_cache(maxsize=4)
 def _arrays_of(data: ArrayDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of a split, which are computed once: images uint8 (N, C, H, W), labels int64 (N,).
+    """The arrays of a split: images uint8 (N, C, H, W), labels int64 (N,). They are computed only once.
 
     Raises RbError if the arrays have another shape or type, or if the user's function fails.
     """
@@ -118,7 +118,7 @@ def _arrays_of(data: ArrayDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
         raise
     except Exception as error:
         raise RbError(
-            f"The data set {data.name} stopped with {type(error).__name__}: {shown(str(error), 200)}"
+            f"The data set {data.name} raised {type(error).__name__}: {shown(str(error), 200)}"
         ) from error
     if not isinstance(made, tuple) or len(made) != 2:
         raise data._wrong(f"`arrays` returned {type(made).__name__}, no pair")

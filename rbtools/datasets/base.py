@@ -34,8 +34,7 @@ class Description:
     `shape` is (C, H, W). `sizes` maps each existing split to its number of images. `mean` and `std` are the
     usual normalisation, with one value per channel on the [0, 1] scale, or None. `present` lists the classes
     that have images, if some have none. `skipped` is the number of files in the folders that are not images.
-    `augment` lists the usual training augmentations, among "crop" and "flip". `notes` are sentences for the
-    user.
+    `augment` lists the usual training augmentations ("crop", "flip"). `notes` are sentences for the user.
     """
 
     name: str
@@ -53,7 +52,7 @@ class Description:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """One split; its arrays are on the CPU.
+    """One split, with its arrays on the CPU.
 
     Shape: images uint8 (N, C, H, W); labels int64 (N,), in [0, classes). The index of an example determines
         its random numbers. Images are a tensor, or a `Streamed` if they do not fit in memory.
@@ -80,9 +79,9 @@ class HashCache(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource(Registered, ABC):
-    """A data set that is not loaded yet. `name` is the user's text, `argument` the part after its colon.
+    """A data set that is not loaded yet. `name` is the user's string, `argument` the part after its colon.
 
-    Classes with `decodes` scale and crop images as in `preprocessing`, or else as in `usual`.
+    Classes with `decodes` scale and crop images as described by `preprocessing`, or else by `usual`.
     """
 
     decodes: ClassVar[bool] = False
@@ -104,7 +103,7 @@ class DatasetSource(Registered, ABC):
 
     @abstractmethod
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """SHA-256 (hex) of the content of a split. Imports no torch."""
+        """SHA-256 (hex) of the content of a split, computed without importing torch."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
         """Download missing published files of a split.
@@ -134,7 +133,7 @@ class DatasetSource(Registered, ABC):
     def loaded(
         self, split: str, images: np.ndarray | Tensor | Streamed, labels: np.ndarray, names: Sequence[str]
     ) -> Dataset:
-        """A split with these images, labels and class names. Raises RbError if a label is no class index."""
+        """A split with these images, labels and class names. Raises RbError if a label is not an index."""
         check_labels(self.name, labels, names)
         return Dataset(
             name=self.name,
@@ -180,26 +179,26 @@ def numbered(where: str, labels: Iterable[np.ndarray]) -> list[str]:
     count = max(int(of_split.max(initial=-1)) for of_split in labels) + 1
     if count > MOST_CLASSES:
         raise RbError(
-            f"The highest label of the data set {where} would mean {count} classes. Expected labels from 0"
-            f" on without gaps, and at most {MOST_CLASSES} classes."
+            f"The highest label of the data set {where} would mean {count} classes. Expected labels that"
+            f" count from 0 without gaps, and at most {MOST_CLASSES} classes."
         )
     return [str(number) for number in range(count)]
 
 
 def check_labels(name: str, labels: np.ndarray, classes: Sequence[str]) -> None:
-    """Raise RbError if a label is no index of `classes`. The message names the first such label."""
+    """Raise RbError if a label is not an index into `classes`. The message names the first such label."""
     count = len(classes)
     wrong = ((labels < 0) | (labels >= count)).nonzero()[0]
     if len(wrong):
         raise RbError(
-            f"The data set {name} gives image {wrong[0]} the label {labels[wrong[0]]}, and has {count}"
+            f"The data set {name} gives image {wrong[0]} the label {labels[wrong[0]]}, but has only {count}"
             f" classes. Expected labels from 0 to {count - 1}."
         )
 
 
 def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
     """The error for a file that is not `expected`, such as an .npz file. The message gives the reason."""
-    advice = advice or "Get the file again."
+    advice = advice or "Copy or download the file again."
     try:
         with opened(path) as file:
             start = file.read(512)
@@ -211,5 +210,5 @@ def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str,
         problem = "is an HTML page that was saved as data"
     else:
         reason = shown(str(error), 300) or type(error).__name__
-        problem = f"cannot be read ({reason}): it is cut off, damaged or something else"
+        problem = f"cannot be read ({reason}): it is truncated, damaged or not this kind of file"
     return RbError(f"The file {path} {problem}. Expected {expected}. {advice}")

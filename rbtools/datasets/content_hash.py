@@ -35,7 +35,7 @@ def pixels_hash(pieces: Sequence[np.ndarray], labels: np.ndarray) -> str:
 
 
 def lines(*fields: str) -> bytes:
-    """The fields, each followed by a zero byte, which no file name contains."""
+    """The fields as bytes, each followed by a zero byte, because no file name contains one."""
     return b"".join(os.fsencode(field) + b"\0" for field in fields)
 
 
@@ -57,7 +57,7 @@ def remembered(
     for name, path in files:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         file_stamp = stamp(status)
         total.update(lines(name, file_stamp.text))
         settled = settled and file_stamp.settled
@@ -72,7 +72,7 @@ def remembered(
 
 
 def md5_of(path: str | os.PathLike[str]) -> str:
-    """The MD5 of a file, as publishers of data sets give it."""
+    """The MD5 of a file, which publishers of data sets use as a checksum."""
     total = hashlib.md5(usedforsecurity=False)
     with opened(path) as file:
         while chunk := file.read(1 << 20):

@@ -45,7 +45,7 @@ class CifarC(PublishedDataset, ImageArrays):
         wrong = self.argument is not None and word not in names
         if wrong or (dot and severity not in map(str, SEVERITIES)):
             base = self.name.partition(":")[0]
-            problem = f"'{word}' is not a corruption.{near(word, names)} It has: {', '.join(names)}"
+            problem = f"'{word}' is not a corruption.{near(word, names)} Choose from: {', '.join(names)}"
             if not wrong:
                 problem = f"'{severity}' is not a severity. Severities are 1 to 5"
             raise RbError(f"The data set is '{self.name}': {problem}. Write for example {base}:fog.3.")
@@ -66,11 +66,11 @@ class CifarC(PublishedDataset, ImageArrays):
         return Content(pieces, np.concatenate([labels[place] for _, place in places]), self.class_names)
 
     def hashed(self, split: str) -> str:
-        """Raises RbError if the MD5 of a file is not the published one."""
+        """The fingerprint. Raises RbError if the MD5 of a file is not the published one."""
         for path, published in self.parts(split).items():
             if (md5 := content_hash.md5_of(path)) != published:
-                expected = f"the file of the data set {self.name} whose MD5 is {published}"
-                raise damaged(path, expected, f"its MD5 is {md5}", "Remove it and get it again.")
+                expected = f"the file of the data set {self.name} with the MD5 {published}"
+                raise damaged(path, expected, f"its MD5 is {md5}", "Remove it and download it again.")
         return super().hashed(split)
 
     def _blocks(self) -> list[tuple[str, int]]:
@@ -86,7 +86,7 @@ class CifarC(PublishedDataset, ImageArrays):
             ((), "whole numbers", 8) if path.stem == "labels" else ((height, width, channels), "bytes", 1)
         )
         shape = (len(SEVERITIES) * self.sizes["test"], *sides)
-        expected = f"{path.name} of the data set {self.name}: {kind} of the shape {shape}"
+        expected = f"{path.name} of the data set {self.name}: {kind} of shape {shape}"
         try:
             array = npy.mapped(path)
         except (ValueError, OSError) as error:

@@ -35,7 +35,7 @@ FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class Encoded(Protocol):
-    """Encoded images that are numbered, such as the files of a folder or the rows of a table."""
+    """Numbered encoded images, such as the files of a folder or the rows of a table."""
 
     def __len__(self) -> int: ...
 
@@ -51,7 +51,7 @@ def decode(
     preprocessing: Preprocessing | None = None,
     only_others: bool = False,
 ) -> None:
-    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, by a few threads.
+    """Read images into `out`, uint8 (N, 3, H, W) or (N, 1, H, W), in the order of `ids`, with a few threads.
 
     All images become RGB with Pillow's convert("RGB"), as in torchvision's ImageFolder, or one channel with
     convert("L"). Transparency is dropped. The converted images are scaled and cropped (with `only_others`,
@@ -72,7 +72,7 @@ def images_of(
     odd: Preprocessing | None = None,
 ) -> Tensor | streaming.Streamed:
     """All images (N, C, H, W) as one tensor or, if they are `scaled` or do not fit into memory, decoded when
-    they are indexed. `odd` is the preprocessing of images that are not of this shape. Raises RbError."""
+    they are indexed. `odd` is the preprocessing of images with another shape. Raises RbError."""
     whole = (len(images), *shape)
 
     def fetch(ids: np.ndarray, out: np.ndarray) -> None:
@@ -185,7 +185,7 @@ def _open(file: IO[bytes]) -> Image.Image:
     Image.preinit()  # otherwise Pillow loads all plug-ins when a format is not loaded yet
     image = Image.open(file, formats=FORMATS)
     if image.mode.split(";")[0] in DEEP_MODES:
-        raise ValueError(f"it has more than 8 bits a channel, Pillow's mode {image.mode}; save it with 8")
+        raise ValueError(f"it has more than 8 bits per channel (Pillow's mode {image.mode}); save it with 8")
     return image
 
 
@@ -198,12 +198,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _different_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> RbError:
-    """The sizes are (height, width)."""
+    """The error for two images with different sizes, which are (height, width)."""
     return RbError(
         f"The images have different sizes: {first} is {size[1]}x{size[0]}, {other} is"
-        f" {other_size[1]}x{other_size[0]}. Expected one size. Scale and crop them when they are read, with"
-        " the sizes that the network was trained with: add --resize 256 --crop 224, or the transform of"
-        " published weights (--transform torchvision:ResNet18_Weights.IMAGENET1K_V1)."
+        f" {other_size[1]}x{other_size[0]}. Expected one size. Scale and crop them to the size that the"
+        " network was trained with: add --resize 256 --crop 224, or the transform of published"
+        " weights (--transform torchvision:ResNet18_Weights.IMAGENET1K_V1)."
     )
 
 
@@ -214,5 +214,5 @@ def _odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[i
     if 2 * sizes.count(usual) <= len(sizes):
         return error
     odd = images.path(index) if usual == first else images.path(0)
-    share = f"{sizes.count(usual)} of {len(sizes)} images that were looked at are {usual[1]}x{usual[0]}"
-    return RbError(f"{error} {share}: perhaps {odd} alone has another size, and should be removed or scaled.")
+    share = f"{sizes.count(usual)} of {len(sizes)} images checked are {usual[1]}x{usual[0]}"
+    return RbError(f"{error} {share}: perhaps only {odd} has another size. Remove or scale it.")

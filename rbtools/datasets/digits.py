@@ -54,7 +54,7 @@ class Digits(ImageArrays):
         images, labels = _split(*raw(), split)
         if content_hash.pixels_hash([images], labels) != expected:
             raise RbError(
-                "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
+                "The digits of the installed scikit-learn differ from those that rbtools expects, so results"
                 " would not be comparable. Install another version of scikit-learn."
             )
         return Content([images], labels, CLASS_NAMES)
@@ -95,7 +95,7 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """Images are not augmented: a flipped digit may look like another one, a shifted one may be cut off."""
+    """MNIST. Images are not augmented: a flipped digit may look like another, a shifted one be cut off."""
 
     shape = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
@@ -127,7 +127,7 @@ class Mnist(Arrays):
 
 @dataclass(frozen=True, kw_only=True)
 class Svhn(Arrays):
-    """The digit 0 has the label 10 in the files, and 0 here. Images are not flipped in training."""
+    """SVHN. The digit 0 has the label 10 in the files, and 0 here. Images are not flipped in training."""
 
     shape = (3, 32, 32)
     sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}
@@ -135,7 +135,7 @@ class Svhn(Arrays):
     augment = ("crop",)
     class_names = CLASS_NAMES
     folders = (".", "svhn", "SVHN")
-    form = "a file of MATLAB"
+    form = "a MATLAB file"
 
     def unpacked(self, data: bytes) -> Any:
         from scipy.io import loadmat

@@ -1,4 +1,4 @@
-"""Converts images and labels of torch users, in arrays, a Dataset or a DataLoader."""
+"""Converts images and labels that a caller passes as arrays, a Dataset or a DataLoader."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _tensors(data: Any, in_order: bool) -> tuple[Tensor, Tensor]:
     loads = isinstance(data, torch.utils.data.DataLoader)
     if loads and in_order and not isinstance(data.sampler, torch.utils.data.SequentialSampler):
         raise RbError(
-            "The loader shuffles its images, so their order, which results in a store are kept by, is"
-            " another each time. Give one with shuffle=False, or leave out store."
+            "The loader shuffles its images, but results in a store depend on the order of the images."
+            " Pass a loader with shuffle=False, or leave out store."
         )
     if loads or (isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, dict)):
         entries = list(data) if loads else [data[number] for number in range(len(data))]
@@ -43,13 +43,13 @@ def _tensors(data: Any, in_order: bool) -> tuple[Tensor, Tensor]:
                 images, labels = (torch.cat(values) if loads else torch.stack(values) for values in both)
             except RuntimeError as wrong:
                 raise RbError(
-                    f"The images of the {type(data).__name__} do not have one size"
-                    f" ({shown(str(wrong), 100)}). Resize or crop them to one."
+                    f"The images of the {type(data).__name__} do not all have the same size"
+                    f" ({shown(str(wrong), 100)}). Resize or crop them to one size."
                 ) from wrong
             return images, labels
     length = f" of length {len(data)}" if isinstance(data, Sized) else ""
     raise RbError(
-        f"The data are of the type {type(data).__name__}{length}. Expected a pair (images, labels) of tensors"
+        f"The data are of type {type(data).__name__}{length}. Expected a pair (images, labels) of tensors"
         " or arrays, a torch Dataset or DataLoader of such pairs, or the name of a data set such as 'digits'."
     )
 
@@ -59,7 +59,7 @@ def _tensor(values: Any) -> Tensor:
         return values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError) as wrong:
         raise RbError(
-            f"The data hold {type(values).__name__}, which is not an array of numbers"
-            f" ({shown(str(wrong), 100)}). Expected tensors: give a torchvision data set"
+            f"The data contain a {type(values).__name__}, which is not an array of numbers"
+            f" ({shown(str(wrong), 100)}). Expected tensors: create a torchvision data set with"
             " transform=transforms.ToTensor()."
         ) from wrong

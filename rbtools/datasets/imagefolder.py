@@ -45,7 +45,7 @@ class ImageFolder(TreeDataset):
             )
 
     def describe(self) -> Description:
-        """Counts the files and opens only the first image of each split, if there is no preprocessing."""
+        """Count the files and, if there is no preprocessing, open only the first image of each split."""
         folders = split_folders(self._path)
         trees = {split: self._scan(folder) for split, folder in folders.items()}
         size = (self.scaled.crop,) * 2 if self.scaled else decode.one_size(trees.values())
@@ -81,8 +81,8 @@ class ImageFolder(TreeDataset):
         if folders.get("test") != Path(self._path).expanduser():
             return ()
         return (
-            f"{self._path} holds the class folders {some(tree.classes)} and neither train nor test:"
-            " its images are taken for the split test.",
+            f"{self._path} contains the class folders {some(tree.classes)}, but neither train nor test:"
+            " its images are used as the split test.",
         )
 
     def tree(self, split: str) -> Tree:
@@ -90,7 +90,7 @@ class ImageFolder(TreeDataset):
         if split not in folders:
             if any(folder.name == split for folder in folders.values()):
                 raise RbError(
-                    f"The folder {split} of {self.name} serves as its test split. Ask for --split test."
+                    f"The folder {split} of {self.name} is used as its test split. Add --split test."
                 )
             raise self.unknown_split(split, folders)
         return self._scan(folders[split])
@@ -110,8 +110,8 @@ def _left_out(path: str, skipped: Counter[str]) -> list[str]:
     visible = [(ending, number) for ending, number in skipped.most_common() if ending != HIDDEN]
     endings = ", ".join(f"{number} {ending or 'without an ending'}" for ending, number in visible)
     return [
-        f"Files in the class folders of {path} that are left out: {count} ({endings}). Images end in"
-        f" {', '.join(IMAGE_ENDINGS)}; convert those that are images."
+        f"Files left out in the class folders of {path}: {count} ({endings}). Image files must end in"
+        f" {', '.join(IMAGE_ENDINGS)}; convert the files that are images."
     ]
 
 
@@ -122,7 +122,7 @@ def read_class_map(file: str, folders: list[str]) -> list[str]:
     """The class names in the order of the model's outputs, read from a file that maps class names to indices.
 
     A class without a folder, or an index that the file leaves out, is an output of the model without images.
-    `file` may also be the text of a JSON list of class names, which may leave out class folders. Raises
+    `file` may also be a JSON list of class names as a string, which may leave out class folders. Raises
     RbError if the file is unreadable, does not contain a class folder, or contains an index twice.
     """
     if file.startswith("["):  # the JSON list of names that records store
@@ -148,7 +148,7 @@ def _from_json(file: str, text: str) -> list[tuple[str, int]]:
     pairs = []
     for item in items:
         if not (isinstance(item, tuple) and isinstance(item[1], int) and not isinstance(item[1], bool)):
-            raise RbError(f"The class map {file} holds {json.dumps(item)}. Expected {FORMS}.")
+            raise RbError(f"The class map {file} contains {json.dumps(item)}. Expected {FORMS}.")
         pairs.append((item[0], item[1]))
     return pairs
 
@@ -185,26 +185,26 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
         if index in by_index:
             raise RbError(
                 f"The class map {file} gives index {index} to '{by_index[index]}' and to '{name}'."
-                " Expected another index for each class folder."
+                " Expected a different index for each class folder."
             )
         if not 0 <= index < MOST_CLASSES:
             raise RbError(
-                f"The class map {file} gives '{name}' the index {index}. Expected one from 0 to"
-                f" {MOST_CLASSES - 1}, as the model numbers its classes."
+                f"The class map {file} gives '{name}' the index {index}. Expected the number of the class in"
+                f" the model, from 0 to {MOST_CLASSES - 1}."
             )
         by_index[index] = name
         seen.add(name)
     if missing and not of_record:
         raise RbError(
             f"The class map {file} leaves out the class folder{'s' * (len(missing) > 1)}"
-            f" {', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}. Give each of the"
-            f" {len(folders)} its index."
+            f" {', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}. Expected an index for"
+            f" each of the {len(folders)} class folders."
         )
     return named(by_index, max(by_index) + 1)
 
 
 def named(by_index: Mapping[int, str], count: int, others: Sequence[str] = ()) -> list[str]:
-    """The names of `count` classes. An unnamed class is called by its number, or else "class NUMBER"."""
+    """The names of `count` classes. An unnamed class has its number as its name, or "class NUMBER"."""
     taken = {*by_index.values(), *others}
     names = (str(index) if str(index) not in taken else f"class {index}" for index in range(count))
     return [by_index.get(index, name) for index, name in enumerate(names)]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EXPECTED = (
-    "whole numbers from 0 on, separated by spaces, commas or line ends, or JSON: a list of them, or an object"
-    " of such lists, one of which is named: FILE:KEY"
+    "whole numbers, counted from 0, separated by spaces, commas or line breaks; or JSON, either a list of"
+    " numbers or an object of lists, one of which is selected with FILE:KEY"
 )
 ORDER = 2  # version of the order of `subset`, which is part of the keys of results
 MOST = 10**7  # the largest range of examples, so that a mistyped range does not fill the memory
@@ -41,23 +41,23 @@ class Indices:
 
 
 def read(text: str, size: int) -> Indices:
-    """The examples that a text chooses from a split of `size` examples.
+    """The examples that `text` selects from a split of `size` examples.
 
-    The text contains numbers and ranges (`0-999,1500`), or is FILE, or is FILE:KEY if the file has several
-    lists. The order of the numbers is ignored. NAS-Bench-201's split files are JSON objects of lists, and
-    each list may be a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if the file is
-    in another format, or if an example occurs twice or is outside the split.
+    It contains numbers and ranges (`0-999,1500`), or is FILE, or is FILE:KEY if the file has several lists.
+    The order of the numbers is ignored. NAS-Bench-201's split files are JSON objects of lists, and each list
+    may be a pair with the name of its type: ["int", ["0", "3", ...]]. Raises RbError if the file is in
+    another format, or if an example occurs twice or is outside the split.
     """
     source, numbers = _listed(text)
     if numbers[0] < 0 or numbers[-1] >= size:
         wrong = numbers[0] if numbers[0] < 0 else numbers[-1]
         raise RbError(
-            f"{source} names the example {wrong}, and the split has {size}."
+            f"{source} names the example {wrong}, but the split has {size} examples."
             f" Expected numbers from 0 to {size - 1}."
         )
     for number, other in itertools.pairwise(numbers):
         if number == other:
-            raise RbError(f"{source} names the example {number} twice. Expected each once.")
+            raise RbError(f"{source} names the example {number} twice. Expected each example once.")
     return of(numbers)
 
 
@@ -78,14 +78,14 @@ def _listed(text: str) -> tuple[str, list[int]]:
             if high < low:
                 raise RbError(f"--indices {text} has the range {part}, which is empty. Write {high}-{low}.")
             if len(numbers) + high - low >= MOST:
-                raise RbError(f"--indices {text} names more than {MOST} examples. Expected each once.")
+                raise RbError(f"--indices {text} names more than {MOST} examples. Name each example once.")
             numbers.extend(range(low, high + 1))
         return f"--indices {text}", sorted(numbers)
     path, key = _parts(text)
     try:
         content = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not a text"
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not a text file"
         raise RbError(f"The file of indices {path} cannot be read ({reason}). Expected {EXPECTED}.") from None
     numbers = sorted(_numbers(path, _chosen(path, content, key)))
     if not numbers:
@@ -112,7 +112,7 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
     if content.lstrip()[:1] not in ("{", "["):
         if key is not None:
             raise RbError(
-                f"The file of indices {path} is not a JSON object, so it has no '{key}'. Leave it out."
+                f"The file of indices {path} is not a JSON object, so it has no '{key}'. Leave out :{key}."
             )
         return content.replace(",", " ").split()
     try:
@@ -127,11 +127,11 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
             raise RbError(f"The file of indices {path} has no '{key}'.{near(key, value)} It has: {keys}.")
         value = value[key]
     elif key is not None:
-        raise RbError(f"The file of indices {path} is one list, so it has no '{key}'. Leave it out.")
+        raise RbError(f"The file of indices {path} is one list, so it has no '{key}'. Leave out :{key}.")
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], list):
         value = value[1]
     if not isinstance(value, list):
-        raise RbError(f"The file of indices {path} holds no list there. Expected {EXPECTED}.")
+        raise RbError(f"The file of indices {path} does not contain a list. Expected {EXPECTED}.")
     return value
 
 
@@ -143,16 +143,16 @@ def _numbers(path: Path, values: list[Any]) -> list[int]:
                 raise ValueError
             numbers.append(int(value))
         except ValueError:
-            raise RbError(f"The file of indices {path} holds {value!r}. Expected {EXPECTED}.") from None
+            raise RbError(f"The file of indices {path} contains {value!r}. Expected {EXPECTED}.") from None
     return numbers
 
 
 def subset(labels: Tensor, n: int, seed: int) -> Tensor:
-    """The examples of `--n N`: the first `n` examples in a seeded order whose beginnings estimate the whole.
+    """The examples of `--n N`: the first `n` examples in a seeded order. They represent the split.
 
     In the first n examples each class has its share of the whole, up to one or two examples, so the accuracy
     on them estimates the accuracy on all. (With simple random sampling, the shares vary as well, so the usual
-    intervals are a little too long here.) Among classes of nearly equal size, each cycle contains one example
+    intervals are a little too wide here.) Among classes of nearly equal size, each cycle contains one example
     of every class that is not exhausted yet. Smaller subsets are prefixes of larger subsets. The order
     depends only on integer hashes and not on the random generator of a library.
 
@@ -161,7 +161,7 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
     Raises RbError if n is below 1.
     """
     if n < 1:
-        raise RbError(f"The number of examples is {n}. It must be 1 or more; without it all are taken.")
+        raise RbError(f"The number of examples is {n}. Expected 1 or more; without it, all are used.")
     numbers, classes, sizes = np.unique(labels.cpu().numpy(), return_inverse=True, return_counts=True)
     by_class = np.lexsort((_hash(np.arange(len(classes), dtype=np.uint64), seed), classes))
     place = np.empty(len(classes))  # of an example within its class, from 0 on

@@ -18,7 +18,7 @@ class Header(NamedTuple):
 
 
 def header(file: IO[bytes]) -> Header:
-    """Read the header of an .npy file. Raises ValueError if the file is not an .npy file, and OSError."""
+    """Read the header of an .npy file. Raises ValueError for another file, or OSError."""
     form = np.lib.format
     versions = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
     with _damage_as_value_error():
@@ -28,7 +28,7 @@ def header(file: IO[bytes]) -> Header:
 def mapped(path: Path) -> np.ndarray:
     """The array of an .npy file as a memory map. Writing to the array does not change the file.
 
-    Raises ValueError if the file is not an .npy file, contains Python objects or is too short, and OSError.
+    Raises ValueError if the file is not an .npy file, contains Python objects or is too short, or OSError.
     """
     with _damage_as_value_error():
         array = np.load(plain(path), mmap_mode="c", allow_pickle=False)  # torch requires writable arrays

@@ -17,8 +17,8 @@ from rbtools.plain_files import opened
 
 EXPECTED = (
     "an .npz file with `test_images` and `test_labels` (and train_images, train_labels), or `images` and"
-    " `labels`, or `x_test` and `y_test`: uint8 images (N, H, W), (N, H, W, C) or (N, C, H, W), whole numbers"
-    " as labels"
+    " `labels`, or `x_test` and `y_test`: uint8 images (N, H, W), (N, H, W, C) or (N, C, H, W), and whole"
+    " numbers as labels"
 )
 # Names of the images and labels of each split, as used by Keras, MedMNIST and others.
 _SPLITS = {
@@ -48,7 +48,7 @@ class Npz(ImageArrays):
         first = next(iter(shapes.values()))
         if any(shape[1:] != first[1:] for shape in shapes.values()):
             sizes = ", ".join(f"{split} {'x'.join(map(str, shape[1:]))}" for split, shape in shapes.items())
-            raise archive.wrong(f"its splits hold images of different shapes: {sizes}")
+            raise archive.wrong(f"its splits have images of different shapes: {sizes}")
         sizes_of = {split: shape[0] for split, shape in shapes.items()}
         return self.described(first[1:], archive.class_names(), sizes_of)
 
@@ -88,7 +88,7 @@ class _Archive:
             if arrays is not None:
                 self.splits[split] = arrays
         if not self.splits:
-            raise self.wrong(f"it holds the arrays {shown(', '.join(self._names), 300) or '(none)'}")
+            raise self.wrong(f"it contains the arrays {shown(', '.join(self._names), 300) or '(none)'}")
 
     def wrong(self, problem: str) -> RbError:
         return RbError(f"The file {self.path} is not a data set: {problem}. Expected {EXPECTED}.")
@@ -111,7 +111,7 @@ class _Archive:
         def work(file: Any) -> np.ndarray:
             array: np.ndarray = file[name]
             if not array.dtype.itemsize:
-                raise ValueError("its values have no bytes, so there may be any number of them")
+                raise ValueError("its values take no bytes, so their number is not limited")
             return array
 
         return cast("np.ndarray", self._read(work, f"{name} to be an array of numbers"))
@@ -140,7 +140,7 @@ def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, .
     """The shape (N, C, H, W) of an array of images, and the order of axes that gives this shape."""
     shape, _, dtype = archive.header(name)
     if dtype != np.uint8:
-        hint = ", and images in [0, 1] become bytes by (255 * images).round().astype('uint8')"
+        hint = "; convert images in [0, 1] with (255 * images).round().astype('uint8')"
         raise archive.wrong(f"`{name}` is {dtype}{hint if dtype.kind == 'f' else ''}")
     if len(shape) == 3 and shape[0]:
         return (shape[0], 1, *shape[1:]), (0, 1, 2)
@@ -150,4 +150,4 @@ def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, .
             return (shape[0], shape[3], shape[1], shape[2]), (0, 3, 1, 2)
         if second and not last:
             return shape, (0, 1, 2, 3)
-    raise archive.wrong(f"`{name}` has the shape {shape}, in which the axis of 1 or 3 channels is not clear")
+    raise archive.wrong(f"`{name}` has the shape {shape}, where the axis with 1 or 3 channels is ambiguous")

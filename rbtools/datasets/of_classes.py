@@ -1,7 +1,7 @@
 """NAME:classes=A/B: the images of some classes of another data set, for example for theorems about two
 classes.
 
-A data set with a class map has the same form: its labels are the class indices of the model.
+A data set with a class map is handled in the same way: its labels are the class indices of the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "classes="
 
 @dataclass(frozen=True, kw_only=True)
 class OfClasses(DatasetSource):
-    """A label is the position of its class in the list: in digits:classes=3/8, the digit 8 has label 1.
+    """Some classes of a data set. The label is the position: in digits:classes=3/8, 8 has the label 1.
 
     A class map may name more classes than the complete data set has. If classes are left out, `describe` has
     to load the splits to count the images.

@@ -79,7 +79,7 @@ class Parquet(DatasetSource):
         return self.loaded(split, images, table.labels, self._class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of labels and encoded images in order, independent of the division into files."""
+        """The hash of labels and encoded images in order, however they are divided into files."""
         self._known(split)
         files, channels = self._files[split], channels_of(self.argument)[1]
 
@@ -136,8 +136,8 @@ class Parquet(DatasetSource):
             return ()
         kind, result = ("greyscale", "RGB") if to_rgb else ("in colour", "one channel")
         return (
-            f"{self.name}: {converted} of {len(self._grey)} images that were looked at are {kind}, and are"
-            f" converted to {result}.",
+            f"{self.name}: {converted} of {len(self._grey)} images checked are {kind}. They are converted to"
+            f" {result}.",
         )
 
 
@@ -151,7 +151,7 @@ def _files_by_split(path: Path) -> dict[str, list[Path]]:
     for file in files:
         word = _SPLIT.match(file.name) or _SPLIT.fullmatch(file.parent.name)
         if word is None and not path.is_file():
-            raise RbError(f"The file {file} does not say which split it is of. Expected {EXPECTED}.")
+            raise RbError(f"The name of the file {file} does not show its split. Expected {EXPECTED}.")
         split = "test" if word is None else word[1]
         splits.setdefault(_SYNONYMS.get(split, split), []).append(file)
     if not splits:
@@ -161,8 +161,8 @@ def _files_by_split(path: Path) -> dict[str, list[Path]]:
         if len(folders) > 1:
             names = ", ".join(str(folder) for folder in sorted(folders)[:4])
             raise RbError(
-                f"The folder {path} has files of the split {split} in several folders: {names}. Name the one"
-                " that is meant: parquet:PATH/FOLDER."
+                f"The folder {path} has files of the split {split} in several folders: {names}. Name one of"
+                " them: parquet:PATH/FOLDER."
             )
     if "test" not in splits and "validation" in splits:
         splits["test"] = splits.pop("validation")
@@ -204,7 +204,7 @@ class ImageTable:
         data = row["bytes"] if isinstance(row, dict) else row
         if not data:
             raise OSError(
-                "its cell is empty" if row is None else "it is not in the file, which only names it"
+                "its cell is empty" if row is None else "the file contains only the name of the image"
             )
         return io.BytesIO(data)
 
@@ -234,7 +234,7 @@ def _columns(schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
         if name is None:
             there = shown(", ".join(f"{field.name} ({field.type})" for field in schema), 300)
             raise RbError(
-                f"The file {file} has no one column of {wanted} ({', '.join(usual)}). It has: {there}."
+                f"The file {file} needs exactly one column of {wanted} ({', '.join(usual)}). It has: {there}."
             )
         return name
 

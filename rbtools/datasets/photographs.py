@@ -34,7 +34,7 @@ class Photographs(PublishedDataset, TreeDataset):
 
     @abstractmethod
     def find(self, split: str) -> Tree:
-        """Raises NotHere if no files are found."""
+        """The images of a split. Raises NotHere if no files are found."""
 
     def parts(self, split: str) -> dict[Path, str | None]:
         return {self.find(split).root: None}
@@ -47,14 +47,14 @@ class Photographs(PublishedDataset, TreeDataset):
         tree = self.find(split)
         if len(tree.classes) != len(self.class_names):
             raise RbError(
-                f"The folder {tree.root} has {len(tree.classes)} class folders ({some(tree.classes)}), and"
-                f" the data set {self.name} has {len(self.class_names)} classes. For images of your own use"
+                f"The folder {tree.root} has {len(tree.classes)} class folders ({some(tree.classes)}), but"
+                f" the data set {self.name} has {len(self.class_names)} classes. For images of your own, use"
                 " imagefolder:PATH."
             )
         if len(tree) != self.sizes[split] and not self.any_number:
             raise RbError(
-                f"The folder {tree.root} holds {len(tree)} images, and the split {split} of the data set"
-                f" {self.name} has {self.sizes[split]}. Unpack it again; for images of your own use"
+                f"The folder {tree.root} has {len(tree)} images, but the split {split} of the data set"
+                f" {self.name} has {self.sizes[split]}. Unpack it again. For images of your own, use"
                 " imagefolder:PATH."
             )
         return tree
@@ -100,7 +100,7 @@ class ImageNet50(Photographs):
     any_number: ClassVar[bool] = True
 
     def describe(self) -> Description:
-        """The sizes and class names are those of the user's folder if there is one."""
+        """Describe the data set, with the sizes and class names of the user's folder if there is one."""
         about = super().describe()
         trees = {split: scan(folder) for split, folder in self._split_folders().items()}
         if not trees:
@@ -139,12 +139,12 @@ class TinyImageNet(Photographs):
         for root in (self.home / folder for folder in self.folders):
             if (root / "wnids.txt").is_file():
                 return _tiny_imagenet(root, "val" if split == "test" else "train")
-        raise self.not_here(split, f"{self.folders[0]}/wnids.txt with train and val beside it")
+        raise self.not_here(split, f"{self.folders[0]}/wnids.txt with train and val next to it")
 
 
 @dataclass(frozen=True)
 class RenamedTree(Tree):
-    """Images that are named <class>/<file> in every folder layout, so that the fingerprint is the same.
+    """Images that are named <class>/<file>, so that every folder layout has the same fingerprint.
 
     `paths` contains the path of each image in `root`.
     """
@@ -175,7 +175,7 @@ def _tiny_imagenet(root: Path, part: str) -> RenamedTree:
             wnid = wnid_of.get(name) if (part, top) == ("val", "images") else top
             if wnid not in label_of:
                 problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {listed.name}"
-                raise RbError(f"The image {path} of tinyimagenet in {root} has {problem}. Get the data anew.")
+                raise RbError(f"The image {path} of tinyimagenet in {root} has {problem}. Unpack it again.")
             images.append((label_of[wnid], f"{wnid}/{name}", path))
     images.sort()
     files = [(label, name) for label, name, _ in images]
@@ -226,8 +226,8 @@ class ImageNet(Photographs):
             except RbError:
                 options = "--resize 256 --crop 224"
             raise RbError(
-                f"The data set imagenet takes no argument, found '{self.name}'. Options determine how images"
-                f" are scaled and cropped: --dataset imagenet {options}."
+                f"The data set imagenet takes no argument, found '{self.name}'. To scale and crop the images,"
+                f" use options: --dataset imagenet {options}."
             )
 
     def describe(self) -> Description:
@@ -256,15 +256,15 @@ class ImageNet(Photographs):
             raise self.not_here(split, "imagenet/val/n01440764/*.JPEG")
         if not class_folders(folder):
             raise RbError(
-                f"The folder {folder} has no class folders. Expected folders of wnids (n01440764 ...), into"
-                " which torchvision.datasets.ImageNet sorts the official archives."
+                f"The folder {folder} has no class folders. Expected one folder per wnid (n01440764 ...), as"
+                " torchvision.datasets.ImageNet creates them from the official archives."
             )
         tree = scan(folder)
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
                 f"The folder {folder} has the class folders {some(strange)}, which are not wnids of"
-                " ImageNet's 1,000 classes (such as n01440764). For images of your own use imagefolder:PATH."
+                " ImageNet's 1,000 classes (such as n01440764). For images of your own, use imagefolder:PATH."
             )
         if split == SUBSET:
             return replace(tree, files=[tree.files[position] for position in _published_subset(tree)])
@@ -274,11 +274,11 @@ class ImageNet(Photographs):
         self.known(split)
         tree = self.find(split)
         if not len(tree):
-            raise RbError(f"The folder {tree.root} holds none of the images of the split {split}.")
+            raise RbError(f"The folder {tree.root} has none of the images of the split {split}.")
         return tree
 
     def _place(self, split: str) -> Path | None:
-        """The folder of a split in one of the usual `folders`, which may itself be the split `test`."""
+        """The folder of a split in one of the usual `folders`; such a folder may itself be `test`."""
         names = ("train",) if split == "train" else ("val", "validation", "test")
         roots = [self.home / folder for folder in self.folders if (self.home / folder).is_dir()]
         for root in roots:

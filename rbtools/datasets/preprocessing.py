@@ -1,4 +1,4 @@
-"""How images of any size become images of one size: scaling and a crop of the centre, as in torchvision."""
+"""Scales images of any size and crops their centre, as in torchvision, so that they have one size."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TEXT = re.compile(r"(?:crop|(squash-)?(bilinear|bicubic)-(\d{1,4})|(squash))-(\
 
 
 class Preprocessing(NamedTuple):
-    """The shorter side is scaled to `resize` pixels (with `squash`, both sides; None: no scaling), and the
-    centre, a square with sides of `crop` pixels, is cut out.
+    """The shorter side is scaled to `resize` pixels (both sides with `squash`; no scaling for None). Then a
+    square with sides of `crop` pixels is cut out of the centre.
 
-    Images are scaled by Pillow, with antialiasing, as the transforms of torchvision and timm do it for
-    Pillow's images. The text of this object, such as `bilinear-256-224`, is in records and keys.
+    Images are scaled by Pillow, with antialiasing, as the transforms of torchvision and timm do for Pillow's
+    images. Records and keys contain this object as a string such as `bilinear-256-224`.
     """
 
     crop: int
@@ -44,7 +44,7 @@ class Preprocessing(NamedTuple):
 
     @property
     def options(self) -> str:
-        """The options of the command line."""
+        """The equivalent options of the command line."""
         if self.resize is None:
             return f"--crop {self.crop}"
         squash = " --squash" * self.squash
@@ -60,7 +60,7 @@ class Preprocessing(NamedTuple):
             if not self.squash:
                 size = int(side * width / shorter), int(side * height / shorter)
             if size[0] * size[1] > 8 * MOST_PIXELS**2:
-                raise ValueError(f"it is {width}x{height}, and would be {size[0]}x{size[1]} when scaled")
+                raise ValueError(f"it is {width}x{height} and would become {size[0]}x{size[1]} after scaling")
             image = image.resize(size, Image.Resampling[self.interpolation.upper()])
         # The rounding is that of torchvision's CenterCrop. Pixels outside the image are black.
         left, top = (
@@ -71,11 +71,11 @@ class Preprocessing(NamedTuple):
 
 
 def parse(text: str) -> Preprocessing:
-    """The preprocessing of that text; `squash-224` is `squash-bilinear-224-224`. Raises RbError."""
+    """Parse a string; `squash-224` means `squash-bilinear-224-224`. Raises RbError if it is not valid."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise RbError(
-            f"'{text[:40]}' is no preprocessing. Expected INTERPOLATION-RESIZE-CROP, such as"
+            f"'{text[:40]}' is not a valid preprocessing. Expected INTERPOLATION-RESIZE-CROP, such as"
             " bilinear-256-224, squash-bicubic-256-224 or crop-288."
         )
     squash, interpolation, side, both, crop = match.groups()
@@ -92,8 +92,8 @@ def of_options(
     squash: bool = False,
     transform: str | None = None,
 ) -> Preprocessing | None:
-    """The preprocessing that options of the command line describe, or that of a record; None if there is
-    none. Raises RbError if the options contradict each other."""
+    """The preprocessing that command-line options or a record describe, or None if there is none. Raises
+    RbError if the options contradict each other."""
     if not (squash or any(value is not None for value in (resize, crop, interpolation))):
         text = preset(transform)["preprocessing"] if transform is not None else preprocessing
         return parse(text) if isinstance(text, str) else text
@@ -103,34 +103,34 @@ def of_options(
             " or leave out --resize, --crop, --interpolation and --squash."
         )
     if resize is None and (squash or interpolation is not None):
-        raise RbError("--interpolation and --squash are about scaling. Add --resize with a number of pixels.")
+        raise RbError("--interpolation and --squash need a size. Add --resize with a number of pixels.")
     if interpolation not in (None, *INTERPOLATIONS):
         raise RbError(f"--interpolation is {interpolation}. Choose from: {', '.join(INTERPOLATIONS)}.")
     side = resize if crop is None and squash else crop
     if side is None:
         raise RbError(
-            f"--resize {resize} scales the shorter side, and the longer sides still differ. Add --crop with"
+            f"--resize {resize} scales the shorter side, but the longer sides still differ. Add --crop with"
             f" the side of the square to cut out (--crop {resize}), or add --squash to scale both sides."
         )
     return _checked(Preprocessing(side, resize, interpolation or "bilinear", squash))
 
 
 def of_arguments(data: Any, options: Mapping[str, Any]) -> Preprocessing | None:
-    """The preprocessing of the named data set `data`. Raises RbError if it is no name, or for an unknown
-    option."""
+    """The preprocessing of the named data set `data`. Raises RbError if `data` is not a name, or for an
+    unknown option."""
     for name in options:
         if name not in OPTIONS:
             raise unknown("option", name, OPTIONS)
     if options and not isinstance(data, str):
         raise RbError(
-            f"{next(iter(options))} is for a data set that is given by its name. Scale the images before."
+            f"{next(iter(options))} applies only to a data set given by name. Scale the images yourself."
         )
     return of_options(**options)
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The preprocessing (as text) of torchvision:WEIGHTS or timm:NAME, and `normalize`, [mean, std], if the
-    library has one. Raises RbError if it is unknown, or if the options cannot describe it."""
+    """The preprocessing (as a string) of torchvision:WEIGHTS or timm:NAME, and `normalize`, [mean, std], if
+    the library has one. Raises RbError if the name is unknown, or if options cannot describe it."""
     library, colon, weights = name.partition(":")
     if not colon or library not in TRANSFORMS:
         raise RbError(
@@ -140,8 +140,8 @@ def preset(name: str) -> dict[str, Any]:
     found: dict[str, Any] = TRANSFORMS.load(library)(weights)
     if "preprocessing" not in found:
         raise RbError(
-            f"The transform of {name} is not a bilinear or bicubic scaling and a square crop of the centre."
-            " Say with --resize, --crop and --interpolation what comes nearest to it."
+            f"The transform of {name} is not a bilinear or bicubic scaling with a square crop of the centre."
+            " Choose the most similar settings with --resize, --crop and --interpolation."
         )
     return found
 
@@ -158,7 +158,7 @@ def _checked(made: Preprocessing) -> Preprocessing:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledDataset(DatasetSource):
-    """A data set of arrays, whose images are scaled and cropped when they are indexed."""
+    """A data set of arrays. Its images are scaled and cropped when they are indexed."""
 
     whole: DatasetSource
 
@@ -177,7 +177,7 @@ class ScaledDataset(DatasetSource):
         return replace(data, images=streaming.Streamed(shape, fetch))
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """The hash of the fingerprint of the whole data set and of the preprocessing."""
+        """The hash of the fingerprint of the unscaled data set and of the preprocessing."""
         return hashlib.sha256(f"{self.whole.fingerprint(split, cache)} {_of(self)}".encode()).hexdigest()
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:
@@ -190,7 +190,7 @@ def _of(source: ScaledDataset) -> Preprocessing:
 
 
 def _array(how: Preprocessing, image: np.ndarray, out: np.ndarray) -> None:
-    """Write a preprocessed image (C, H, W) into `out`. Pillow scales each channel by itself."""
+    """Write a preprocessed image (C, H, W) into `out`. Pillow scales each channel separately."""
     from PIL import Image
 
     for place, channel in enumerate(image):

@@ -41,7 +41,7 @@ class ListedFile(NamedTuple):
     """A row of files.tsv: a file from which a split is read, a file to download, or both.
 
     `path` is relative to the data folder. An archive has the path of the folder into which it is unpacked.
-    `split` is "" for an archive of all splits. `size` is a text such as "170 MB".
+    `split` is "" for an archive of all splits. `size` is a string such as "170 MB".
     """
 
     dataset: str
@@ -136,7 +136,7 @@ class PublishedDataset(DatasetSource):
             if len(lacking) < len(paths):
                 raise RbError(
                     f"The folder {paths[0].parent} lacks {', '.join(lacking)} of the data set {self.name}."
-                    " Get its files again."
+                    " Copy or download its files again."
                 )
         raise self.not_here(split, Path(self.folders[0], names[0]).as_posix())
 
@@ -145,10 +145,10 @@ class PublishedDataset(DatasetSource):
         folders = ", ".join(str(self.home / folder) for folder in self.folders)
         remotes = self.remotes(split)
         offers = " and ".join(f"{remote.url} ({remote.size})" for remote in remotes)
-        do = f"Add --download to get {offers}, or get" if remotes else "Get"
+        do = f"Add --download to get {offers}, or download" if remotes else "Get"
         return NotHere(
             f"The data set {self.name} was not found. Expected {layout}; looked in {folders}. {do} it"
-            " yourself and name the folder that it lies in with --data-dir (or RB_DATA)."
+            " yourself, and name the folder that contains it with --data-dir (or RB_DATA)."
         )
 
 
@@ -171,7 +171,7 @@ class Arrays(PublishedDataset, ImageArrays):
         """The content of a file. The MD5 is checked first, because loading a pickle can run code."""
         expected = f"{self.form} of the data set {self.name}"
         if published is not None:
-            expected += f", whose MD5 is {published}"
+            expected += f" with the MD5 {published}"
         try:
             data = read_plain(path)
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -179,14 +179,14 @@ class Arrays(PublishedDataset, ImageArrays):
                 raise ValueError(f"its MD5 is {md5}")
             return self.unpacked(data)
         except Exception as error:  # numpy, gzip and scipy raise many kinds of errors
-            raise damaged(path, expected, error, "Remove it and get it again.") from None
+            raise damaged(path, expected, error, "Remove it and download it again.") from None
 
     def content(self, split: str) -> Content:
         images, labels = self.joined([self.read(*part) for part in self.parts(split).items()])
         found = sum(map(len, images)), *images[0].shape[1:]
         if found != (self.sizes[split], *self.shape) or len(labels) != found[0]:
             raise RbError(
-                f"The files of the data set {self.name} hold {_sized(found)} and {len(labels)} labels"
+                f"The files of the data set {self.name} contain {_sized(found)} and {len(labels)} labels"
                 f" for the split {split}. Expected {_sized((self.sizes[split], *self.shape))}: get the"
                 " official files, or use imagefolder:PATH or npz:PATH for data of your own."
             )
@@ -205,9 +205,9 @@ def bring(
 ) -> None:
     """Download a file into the data folder, check its MD5, and unpack it if it is an archive.
 
-    If several processes need the same file, one process downloads it and the others wait. An existing archive
-    is only unpacked. Raises RbError if the content of the file is not the published content; the file is then
-    deleted.
+    If several processes need the same file, one process downloads it and the others wait. An archive that
+    exists already is only unpacked. Raises RbError if the content of the file is not the published content;
+    the file is then deleted.
     """
     target, result, held = home / remote.name, home / remote.path, None
     try:
@@ -245,19 +245,19 @@ def _fetch(
             error.close()  # the error holds the connection
         raise RbError(
             f"Cannot download {remote.url}: {getattr(error, 'reason', None) or error}. Check the network (and"
-            " https_proxy, where there is a proxy), or get the file yourself and put it where --data-dir (or"
-            " RB_DATA) says."
+            " https_proxy, if there is a proxy), or download the file yourself into the folder given by"
+            " --data-dir (or RB_DATA)."
         ) from None
     if total.hexdigest() != remote.md5:
         raise RbError(
-            f"What {remote.url} answered with ({received} bytes) is not the file that was published: its MD5"
-            f" is {total.hexdigest()}, expected {remote.md5}. Nothing is kept. Try again, or get the file"
-            " elsewhere."
+            f"The download from {remote.url} ({received} bytes) is not the published file: its MD5 is"
+            f" {total.hexdigest()}, expected {remote.md5}. It was deleted. Try again, or get the file from"
+            " another source."
         )
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """The folder `target` appears only when it is complete."""
+    """Unpack an archive. The folder `target` does not exist until it is complete."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as aside:
         content = Path(aside, "content")
         # Python 3.11.3 and older may have no filters. The MD5 is that of the published archive.

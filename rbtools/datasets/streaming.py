@@ -32,7 +32,7 @@ _AHEAD = 2  # the most batches that are read before they are indexed
 
 
 class Streamed:
-    """Images (N, C, H, W) that are read when they are indexed, by anything that can index a tensor.
+    """Images (N, C, H, W) that are read when they are indexed, with any index that a tensor supports.
 
     `dtype` is uint8 by default.
     """
@@ -93,7 +93,7 @@ class Streamed:
         return Streamed((len(ids), *self.shape[1:]), fetch, self.device, self.dtype)
 
     def to(self, device: torch.device | str) -> Streamed:
-        """The same images, which indexing then returns on `device`."""
+        """The same images; indexing then returns them on `device`."""
         return Streamed(tuple(self.shape), self._fetch, torch.device(device), self.dtype)
 
 
@@ -107,7 +107,7 @@ def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
 
 
 def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """The images on a device. If the images do not fit, each batch is moved when it is indexed."""
+    """The images on a device. If they do not fit there, each batch is moved when it is indexed."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or fits(pixels.nbytes, device):
         return pixels.to(device)
     return batchwise(pixels, device)
@@ -168,7 +168,7 @@ def memory_limit() -> int:
 
 
 def _free() -> int:
-    """The free memory in bytes, of the machine or, if that is less, of the container."""
+    """The free memory in bytes of the machine or, if it has less, of the container."""
     free = _UNKNOWN_MEMORY
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()

@@ -49,7 +49,7 @@ class Tree:
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """Raises OSError if the file cannot be read or is a pipe or a device."""
+        """Open an image. Raises OSError if the file cannot be read or is a pipe or a device."""
         return opened(self.path(index))
 
     def of_classes(self, names: Sequence[str]) -> Tree:
@@ -92,7 +92,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
     classes = class_folders(root)
     if not classes:
         raise RbError(
-            f"The folder {root} has no class folders. Expected a folder for each class with its images in it:"
+            f"The folder {root} has no class folders. Expected a folder with images for each class:"
             f" {root / 'cat' / 'image.png'}."
         )
     files: list[tuple[int, str]] = []
@@ -108,7 +108,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
             empty.append(name)
     if empty or not files:
         raise RbError(
-            f"In {root} no image is in the class folder{'s' * (len(empty or classes) > 1)}"
+            f"In {root}, there are no images in the class folder{'s' * (len(empty or classes) > 1)}"
             f" {some(empty or classes)}. Expected files ending in {', '.join(IMAGE_ENDINGS)}; add some, or"
             " remove the folder from both splits."
         )
@@ -116,7 +116,7 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
 
 
 def _is_split(root: Path) -> bool:
-    """Whether a folder, which must not be called train, is a test split: its folders contain images."""
+    """Whether a folder is a test split: it is not called train, and its folders contain images."""
     names = class_folders(root)
     if root.resolve().name == "train" or not names:
         return False
@@ -142,7 +142,7 @@ def _hidden(name: str) -> bool:
 
 
 def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
-    """(folder, names of its files) for a folder in `root` and all its subfolders, sorted by path.
+    """Pairs (folder, names of its files) for a folder in `root` and for all its subfolders, sorted by path.
 
     Folders are relative to `root`. Raises RbError if a symbolic link leads to a folder that contains it.
     """
@@ -153,8 +153,8 @@ def _walk(root: Path, name: str) -> list[tuple[str, list[str]]]:
             target = link.resolve()
             if any(above.resolve().is_relative_to(target) for above in link.parents):
                 raise RbError(
-                    f"The folder {link} is a link to a folder that it lies in, so the images below it have no"
-                    " end. Remove the link."
+                    f"The folder {link} is a link to a folder that contains it, so the search for images"
+                    " would never end. Remove the link."
                 )
         found.append((os.path.relpath(below, root), files))
     return sorted(found)
@@ -185,7 +185,7 @@ def same_classes(folders: dict[str, Path]) -> None:
     ]
     raise RbError(
         f"The splits have different class folders: {'; '.join(lacking)}. The class folders of train and test"
-        " must have the same names, because the place in their order is the label."
+        " must have the same names, because the position of a folder is the label."
     )
 
 
@@ -195,12 +195,12 @@ def _no_split(path: str, root: Path) -> RbError:
         return RbError(f"The image folder {path} has no train or test folder. Expected {EXPECTED}.")
     if root.resolve().name in ("train", "test", "val"):
         return RbError(
-            f"{path} is itself a split: it holds the class folders {some(names)}. Expected the folder above"
-            f" it: imagefolder:{os.path.dirname(path.rstrip(os.sep)) or '.'}."
+            f"{path} is itself a split: it contains the class folders {some(names)}. Expected the folder"
+            f" above it: imagefolder:{os.path.dirname(path.rstrip(os.sep)) or '.'}."
         )
     return RbError(
-        f"The image folder {path} has no train or test folder, but the folders {some(names)}, and not all of"
-        f" these have images in them. If they are classes, put images into each; expected {EXPECTED}."
+        f"The image folder {path} has no train or test folder. It has the folders {some(names)}, but not all"
+        f" of them contain images. If they are classes, put images into each; expected {EXPECTED}."
     )
 
 
@@ -210,7 +210,7 @@ def some(names: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDataset(DatasetSource):
-    """Data sets whose images are files.
+    """A data set whose images are files.
 
     Images are decoded when the split is loaded, or when they are indexed if they do not fit into memory or
     are all scaled. `kind` contains the settings that, together with the files and the preprocessing,
@@ -224,7 +224,7 @@ class TreeDataset(DatasetSource):
 
     @abstractmethod
     def tree(self, split: str) -> Tree:
-        """Raises RbError if the split is unknown or the files are not found."""
+        """The images of a split. Raises RbError if the split is unknown or the files are not found."""
 
     @abstractmethod
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Recognises a user's checkpoint file, determines its normalisation, and makes a record of it."""
+"""Recognises a user's checkpoint file, determines its normalisation, and creates a record for it."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class CheckpointHints:
 
     @property
     def leaderboard(self) -> dict[str, str]:
-        """A record's field for the leaderboard entry that `--arch LEADERBOARD:NAME` names, or {}."""
+        """The record's field with the leaderboard entry that `--arch LEADERBOARD:NAME` names, or {}."""
         board, _, name = str(self.arch).partition(":")
         return {"leaderboard": name} if name and board in LEADERBOARDS else {}
 
 
 def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = True) -> dict[str, Any]:
-    """Make a record of a checkpoint file. The architecture is the value of `--arch`, or is recognised.
+    """Create a record for a checkpoint file. The architecture is the value of `--arch`, or is recognised.
 
-    Without data, fields that depend on the images of a data set stay open. Raises RbError if the file is not
-    a checkpoint, if its architecture is not recognised, or if the network does not fit the data.
+    Without data, fields that depend on the images of a data set are left out. Raises RbError if the file is
+    not a checkpoint, if its architecture is not recognised, or if the network does not fit the data.
     """
     given = hints.given(run)
     source = {}
@@ -109,15 +109,15 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
     kind, _, argument = data.name.partition(":")
     word = {1: "grey", 3: "rgb"}.get(misfit.channels or 0)
     if word and kind in ENCODED and channels_of(argument)[1] is None:
-        run.report.notify(f"The network takes images with {misfit.channels} channels: {data.name}:{word}.")
+        run.report.notify(f"The network takes {misfit.channels} channels, so {data.name}:{word} is used.")
         run = run.changed(dataset=f"{data.name}:{word}")
     found = data_of({**about, "recognised": {"classes": misfit.classes}} if misfit.classes else about, run)
     if found.fingerprint == data.fingerprint:
         if (misfit.classes or 0) <= data.about.classes:
             raise misfit
         raise RbError(
-            f"{misfit} If the images show some of its {misfit.classes} classes, say with --classes which"
-            f" number each class of the data set ({some(data.about.class_names)}) has in the network."
+            f"{misfit} If the data set has only some of the network's {misfit.classes} classes, give the"
+            f" number of each class ({some(data.about.class_names)}) in the network with --classes."
         )
     return found, run
 
@@ -165,7 +165,7 @@ def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -
 
 
 def _with_twin(record: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The record with the checkpoint whose gradients attacks follow, if the run names one."""
+    """The record with the checkpoint that gives attacks their gradients, if the run names one."""
     if (file := run.selection.gradients_from) is None:
         return record
     from rbtools.models import programs
@@ -226,7 +226,7 @@ def _is_open(record: dict[str, Any]) -> bool:
 def _recognised(
     path: str, name: str, given: Mapping[str, Any], data: Data | None, run: Run
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The complete architecture of a file and facts about its origin, both cached in the store."""
+    """The complete architecture of a file, and facts about its origin. Both are cached in the store."""
     about = None if data is None else data.about
     key_fields = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:
@@ -278,7 +278,7 @@ def normalizations(data: Data | None) -> Pairs:
 
 
 def _classes_of(run: Run) -> int | None:
-    """The number of classes of `--dataset`, because a leaderboard may have one entry for each data set."""
+    """The number of classes of `--dataset`, which selects among a leaderboard's entries for one network."""
     if run.selection.dataset is None:
         return None
     return datasets.describe(
@@ -290,7 +290,7 @@ def _classes_of(run: Run) -> int | None:
 
 
 def left_open(record: Mapping[str, Any]) -> str | None:
-    """The fields of a user's file that depend on the images of a data set, as a text, or None."""
+    """The fields of a user's file that depend on the images of a data set, as a string, or None."""
     known, arch = record.get("recognised"), record.get("arch")
     facts = known if isinstance(known, dict) else {}
     unchecked = facts.get("unchecked")
@@ -308,17 +308,17 @@ def _say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run)
     name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"
     by = SOURCES.get(facts["arch_from"], f"by {facts['arch_from']}")
     source = facts["normalize_from"]
-    why = "to be tried on images of --dataset, or given by --normalize"
+    why = "to be chosen by accuracy on --dataset, or given by --normalize"
     if source != "open":
         why = f"from {source}"
     if source.startswith("guess: "):
-        why = f"a guess: {source.removeprefix('guess: ')}; check it, or give --normalize"
+        why = f"a guess: {source.removeprefix('guess: ')}; check it, or add --normalize"
     file, normalised = os.path.basename(path), "pixels as they are"
     if facts["normalize"] is not None:
         per_image = isinstance(facts["normalize"], str)
         values = "" if per_image else " ".join(map(numbers, facts["normalize"]))
         normalised = "each image normalised by itself" if per_image else f"normalised {values}"
-    answers = f"; answers with {facts['answers']}" if "answers" in facts else ""
+    answers = f"; returns {facts['answers']}" if "answers" in facts else ""
     run.report.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
         f" {normalised} ({why}){answers}.{_tried(facts)}"
@@ -339,7 +339,7 @@ def _warn(path: str, facts: Mapping[str, Any], run: Run) -> None:
 def _tried(facts: Mapping[str, Any]) -> str:
     tried = facts.get("tried")
     if tried is None:
-        return " Images (--dataset) decide on its variant." if "unchecked" in facts else ""
+        return " Its variant is chosen by accuracy on --dataset." if "unchecked" in facts else ""
     each = sorted(tried["acc"].items(), key=lambda item: -item[1])  # the store sorts by name
     listed = ", ".join(f"{accuracy:.4f} with {options}" for options, accuracy in each)
     return f" Accuracy on {tried['images']} images: {listed}."

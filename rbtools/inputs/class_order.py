@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def of_network(
     data: str, there: list[str], asked: list[str], names: Sequence[str], count: int | None
 ) -> list[str] | None:
-    """The classes in the order of the network's outputs, with the names of the data set. None if this is the
-    order of the data set, or if no order is known.
+    """The classes in the order of the network's outputs, with the names of the data set. Returns None if this
+    is the order of the data set, or if no order is known.
 
     `there` contains the classes of the data set. `asked` is the value of --classes, and may be empty. `names`
     and `count` describe the classes of the network, as far as they are known. Classes are matched by name. If
@@ -52,10 +52,10 @@ def of_network(
     if len(set(numbers)) < max(len(numbers), 1) or not all(0 <= number < most for number in numbers):
         if asked:
             raise RbError(
-                f"--classes is {','.join(asked[:20])}, and the data set {data} has the classes"
+                f"--classes is {','.join(asked[:20])}, but the data set {data} has the classes"
                 f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected names from this"
-                " list, if their numbers in the network are known, or a number for each of"
-                f" them{f' from 0 to {count - 1}' if count else ''}."
+                " list, if their numbers in the network are known, or a number for each"
+                f" class{f' from 0 to {count - 1}' if count else ''}."
             )
         return None
     size = count or max(size, *(number + 1 for number in numbers))
@@ -69,7 +69,7 @@ def of_network(
 def sentence(order: list[str], data: Data) -> str:
     there = [f"{order[index]} is {index}" for index in data.about.present or range(len(order))]
     more = f" and {len(there) - 6} more" if len(there) > 6 else ""
-    return f"{data.name}: its classes, as the network numbers them: {', '.join(there[:6])}{more}."
+    return f"{data.name}: numbers of its classes in the network: {', '.join(there[:6])}{more}."
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:

@@ -98,8 +98,8 @@ class ArchiveDataset(Data):
     folder: str = ""
 
     def load(self) -> datasets.Dataset:
-        """The labels, with the least corrupted images in place of clean images, only to choose the
-        normalisation of a checkpoint; no accuracy is measured on them. Raises RbError if a file is
+        """The labels, with the least corrupted images instead of clean images. They are only used to choose
+        the normalisation of a checkpoint; no accuracy is measured on them. Raises RbError if a file is
         damaged."""
         size = self.about.sizes[self.split]
         file = Path(self.folder) / "labels.npy"
@@ -109,7 +109,7 @@ class ArchiveDataset(Data):
             raise RbError(f"{file} is damaged: {error}. Unpack the archive again.") from None
         if array.dtype.kind not in "iu" or array.ndim != 1 or len(array) < size:
             raise RbError(
-                f"{file} holds {array.dtype} {array.shape}. Expected {size} whole numbers or more: the labels"
+                f"{file} contains {array.dtype} {array.shape}. Expected {size} or more whole numbers: labels"
                 f" of the data set {self.name}. Unpack the archive again."
             )
         labels = torch.from_numpy(array[:size].astype("int64"))
@@ -140,25 +140,25 @@ class MemoryData(Data):
 
 
 class InMemory(dict[str, Any]):
-    """A record with its model and images in memory, made by `record_in_memory`."""
+    """A record with its model and images in memory, created by `record_in_memory`."""
 
     def __init__(self, fields: dict[str, Any], model: Any, data: MemoryData) -> None:
         super().__init__(fields)
         self.model, self.data = model, data
 
     def split(self, split: str, chosen: Any) -> MemoryData:
-        """The images under the name of a split; `chosen` selects some of the images (`--indices LIST`)."""
+        """The images of a split; `chosen` selects some of the images (`--indices LIST`)."""
         return _selected(replace(self.data, split=split), chosen)
 
 
 def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The result, with the model and images of the given record if they are in memory."""
+    """The result, with the model and the images of the given record if these are in memory."""
     return InMemory(result, given.model, given.data) if isinstance(given, InMemory) else result
 
 
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
-    """The data, or only the images in `chosen` (the value of --indices, or `Indices` that were read). If
-    `content` is given, it replaces the fingerprint of the data in the new fingerprint."""
+    """The data, or only the images in `chosen` (the value of --indices, or `Indices` that were already read).
+    If `content` is given, it replaces the fingerprint of the data in the new fingerprint."""
     if chosen is None:
         return data
     indices = datasets.indices.read(chosen, data.size) if isinstance(chosen, str) else chosen
@@ -311,10 +311,10 @@ def _from_archive(name: str, split: str, preprocessing: str | None, folder: str,
 
 
 def record_in_memory(model: Any, data: Any) -> InMemory:
-    """A record of a module, or of a function that only answers, and its images.
+    """A record for a module, or for a function without gradients, and for its images.
 
     `model` is in eval mode and maps images in [0, 1] to logits. `data` is (images, labels), a Dataset or a
-    DataLoader. Raises RbError if the data have another form, or if a function has gradients but no weights.
+    DataLoader. Raises RbError if the data have another type, or if a function has gradients but no weights.
     """
     from rbtools.models.answering import AnsweringModel, answering  # imports torch
 
@@ -355,16 +355,16 @@ def record_in_memory(model: Any, data: Any) -> InMemory:
 
 
 def weights_hash(model: Any, shape: tuple[int, int, int] = (3, 32, 32)) -> dict[str, str]:
-    """The class of a module, and the hash of its layers and weights, or of its answers to images (C, H, W) if
-    it only answers. Raises RbError for another function."""
+    """The class of a module, and the hash of its layers and weights, or of its outputs for images (C, H, W)
+    if it has no gradients. Raises RbError for another function."""
     from rbtools.models.answering import AnsweringModel, fingerprint
 
     if isinstance(model, AnsweringModel):
         return {"class": type(model.function).__qualname__, "weights": fingerprint(model, shape)}
     if not isinstance(model, nn.Module):
         raise RbError(
-            f"The model is of type {type(model).__name__} and has no weights to identify its results."
-            " Give an nn.Module, or leave out store."
+            f"The model is of type {type(model).__name__} and has no weights that identify its results."
+            " Pass an nn.Module, or leave out store."
         )
     kind, content = type(model), hashlib.sha256(repr(model).encode())
     for name, value in model.state_dict().items():

@@ -72,7 +72,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     if space not in PREFIXES:
         raise unknown("space", space, PREFIXES)
     if not name:
-        raise RbError(f"'{text}' names no network. Expected a name after the colon: {space}:NAME.")
+        raise RbError(f"'{text}' does not name a network. Expected a name after the colon: {space}:NAME.")
     if space in RESIDUAL:
         described = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
         return {key: described[key] for key in ("space", "name", "str", "inputs")}
@@ -99,20 +99,20 @@ def _own_code(module: str, function: str) -> str | None:
 
 
 def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
-    """The `arch` of a vision transformer for another size of images or patches. Raises RbError."""
+    """The `arch` of a vision transformer with a different size of images or patches. Raises RbError."""
     name = arch["name"]
     if arch["space"] != "timm" and not (arch["space"] == "zoo" and zoo_form(name).family == "vit"):
         raise RbError(
-            f"{name} does not take {field}=, which is for vision transformers: timm:NAME, vit-s, deit-ti ..."
+            f"{name} has no option {field}=, which is for vision transformers: timm:NAME, vit-s, deit-ti ..."
         )
     if not (value.isascii() and value.isdigit() and 0 < int(value[:9]) < 10**5):
-        raise RbError(f"The {field} of {name} is '{value}'. Expected pixels, as in {field}=32.")
+        raise RbError(f"The {field} of {name} is '{value}'. Expected a number of pixels, as in {field}=32.")
     return {**arch, field: int(value)}
 
 
 def normalization(text: str) -> str | list[list[float]]:
-    """The form in which an architecture stores a normalisation: `none`, `per-image`, a name, or `MEAN STD`
-    (one number, or one number per channel). Raises UsageError if the text is invalid."""
+    """Parse `none`, `per-image`, a name, or `MEAN STD` (one number, or one number per channel) into the form
+    in which an architecture stores a normalisation. Raises UsageError if the text is invalid."""
     word = text.strip()
     if word in ("none", "per-image"):
         return word
@@ -149,7 +149,7 @@ def normalization(text: str) -> str | list[list[float]]:
     if max(map(abs, mean + std)) > 2:
         small = " ".join(numbers([value / 255 for value in values]) for values in pair)
         raise UsageError(
-            f"--normalize {numbers(mean)} {numbers(std)} is not for pixels in [0, 1]. Did you mean {small}?"
+            f"--normalize {numbers(mean)} {numbers(std)} does not fit pixels in [0, 1]. Did you mean {small}?"
         )
     return pair
 

@@ -35,7 +35,7 @@ class PublishedFile(NamedTuple):
 
 
 def in_folder(path: str) -> str:
-    """The file of weights in a folder that the Hugging Face Hub provided; any other path is unchanged."""
+    """The weights file in a folder from the Hugging Face Hub; any other path is returned unchanged."""
     return next(filter(os.path.isfile, (os.path.join(path, name) for name in HUB_FILES)), path)
 
 
@@ -54,15 +54,15 @@ def check(folder: str) -> None:
 
 def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     """The weights of the record's architecture in the folder of published weights; None if the record has a
-    checkpoint. Raises RbError if the architecture is of another search space, or its file is missing."""
+    checkpoint. Raises RbError if the architecture is in another search space, or if its file is missing."""
     assert run.selection.weights is not None
     if record.get("checkpoint"):
         return None
     arch = record.get("arch")
     if not isinstance(arch, dict) or arch.get("space") != "nasbench201":
         raise RbError(
-            "--checkpoint DIR contains networks of nasbench201, but the record's architecture is of the space"
-            f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave it out."
+            "--checkpoint DIR contains networks of nasbench201, but the record's architecture is in the space"
+            f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave out the record."
         )
     index = spaces.describe(arch, 10, (3, 32, 32))["index"]
     places = [Path(run.selection.weights), *(Path(run.selection.weights) / name for name in FOLDERS)]
@@ -70,8 +70,8 @@ def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise RbError(
-            f"{run.selection.weights} has no weights for the architecture {index}. Expected"
-            f" {' or '.join(name.format(index) for name in FILES)} in it."
+            f"{run.selection.weights} has no weights for the architecture {index}. Expected the file"
+            f" {' or '.join(name.format(index) for name in FILES)} in this folder."
         )
     trained_on = str(run.selection.dataset or record.get("dataset")).partition(":")[0]
     return PublishedFile(str(file.absolute()), run.selection.member or RUNS.get(trained_on))
@@ -83,8 +83,8 @@ LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=Tru
 
 
 class NamedWeights(NamedTuple):
-    """A file of weights; `arch`, the library's description of the network and its preprocessing; and
-    `source`, the name of the weights, with the revision or the name of the set of weights."""
+    """A weights file. `arch` is the library's description of the network and its preprocessing, and `source`
+    the name of the weights, with the revision or the name of the set of weights."""
 
     path: str
     arch: dict[str, Any]
@@ -112,7 +112,7 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def class_names(path: str) -> tuple[str, ...]:
-    """The names of the classes in the order of the outputs, from config.json beside a file, or ()."""
+    """The names of the classes in the order of the outputs, from config.json next to a file, or ()."""
     try:
         config = json.loads(read_text(Path(path).with_name("config.json")))
     except (OSError, ValueError, RecursionError):

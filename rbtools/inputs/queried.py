@@ -1,4 +1,4 @@
-"""The records of models that only answer, and their models: what is reached by a command or an address."""
+"""Records and models without gradients, which are reached by a command or an address."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def only_answers(record: Mapping[str, Any]) -> bool:
 
 
 def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
-    """The record of a model that the user names. Raises RbError if the model does not answer, or if its
+    """Create a record for a model that the user names. Raises RbError if the model does not answer, or if its
     answers do not fit the data."""
     from rbtools.queries import model
 
     if "://" in kind.text and "?" in kind.text:
-        run.report.notify("The query in the address is in records: give keys in --headers.")
+        run.report.notify("The query of the address is written to records. Pass keys with --headers instead.")
     data = data_of({}, run)
     name, facts = model.identified(kind, data.about.shape, run)
     if facts.get("scores", data.about.classes) != data.about.classes:
         raise RbError(
-            f"The model answers with {facts['scores']} scores, and the data set has {data.about.classes}"
+            f"The model returns {facts['scores']} scores, but the data set has {data.about.classes}"
             " classes. Name the data set that it was made for with --dataset, or give --classes."
         )
     answers = "labels" if facts["form"] == "label" else "logits"
@@ -53,14 +53,14 @@ def record_of(kind: KindOfModel, run: Run) -> dict[str, Any]:
 
 
 def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
-    """The model of a record. Raises RbError without --allow-code, because a record is not trusted."""
+    """The kind of a record's model. Raises RbError without --allow-code, because a record is not trusted."""
     of_record = ("space", "kind", "name", "answers")
     fields = {key: value for key, value in record["arch"].items() if key not in of_record}
     kind, text = record["arch"].get("kind"), record["arch"].get("name")
     if not run.selection.allow_code:
         raise RbError(
-            f"The record's model is reached by {shown(str(text))}, which a record alone may not do. If you"
-            " trust it, add --allow-code."
+            f"The record's model runs or contacts {shown(str(text))}. A record may not do this without your"
+            " permission. If you trust it, add --allow-code."
         )
     cls = KINDS.load(kind) if isinstance(kind, str) and KINDS.knows(kind) else None
     try:
@@ -68,11 +68,11 @@ def kind_of(record: Mapping[str, Any], run: Run) -> KindOfModel:
             return cls(text=text, **fields)
     except TypeError:
         pass
-    raise RbError(f"The record's model {shown(repr(record['arch']), 80)} is of no known kind. Make it again.")
+    raise RbError(f"The record has an unknown model, {shown(repr(record['arch']), 80)}. Create it again.")
 
 
 def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
-    """Raise RbError if the record's model is not the one that answers now. It is asked once in a run."""
+    """Raise RbError if the model has changed since the record was created. It is queried once per run."""
     name = record.get("checkpoint")
     if run.plan is not None or f"identified {name}" in run.kept:
         return
@@ -81,26 +81,26 @@ def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
     found, _ = model.identified(kind_of(record, run), data.about.shape, run)
     if found != name:
         raise RbError(
-            "The record's model answers the fixed images differently than when the record was made: it is"
-            " another model. Make a new record, or declare a version with --model-version."
+            "The record's model returns other answers for the fixed images than when the record was created,"
+            " so it has changed. Create a new record, or declare a version with --model-version."
         )
     run.kept[f"identified {name}"] = True
 
 
 def load(record: Mapping[str, Any], data: Data, run: Run) -> nn.Module:
-    """The model of a record. Raises RbError if it cannot be reached."""
+    """Load the model of a record. Raises RbError if it cannot be reached."""
     from rbtools.queries import model
 
     facts = record.get("recognised")
     form = facts.get("form") if isinstance(facts, dict) else None
     if form not in FORMS:
-        raise RbError(f"The record's model has the answers {shown(repr(form), 40)}. Make the record again.")
+        raise RbError(f"The model returns {shown(repr(form), 40)}, an unknown kind. Create the record again.")
     return model.loaded(kind_of(record, run), record["checkpoint"], form, data.about.classes, run)
 
 
 def answers_of(record: Mapping[str, Any], run: Run) -> str | None:
-    """What a record's model answers with: "logits" or "labels", or "logits with gradients" if it has those of
-    a twin. None for a network."""
+    """What a record's model returns: "logits" or "labels", or "logits with gradients" if a twin provides the
+    gradients. None for a network."""
     answers = record["arch"].get("answers")
     if answers not in ("logits", "labels"):
         return None
@@ -108,5 +108,5 @@ def answers_of(record: Mapping[str, Any], run: Run) -> str | None:
 
 
 def eight_bit(record: Mapping[str, Any]) -> bool:
-    """Whether the record's model is sent 8-bit images."""
+    """Whether the record's model receives 8-bit images."""
     return only_answers(record) and record["arch"].get("model_pixels") == "uint8"

@@ -48,8 +48,8 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     file = record.get("checkpoint_file")
     if isinstance(file, str) and os.path.isfile(file) and hash_of(file, run) != name:
         raise RbError(
-            f"The checkpoint {file} is not the file that the record was made with: its content has"
-            f" changed ({name[:19]}... expected). Make a new record with --checkpoint {file}."
+            f"The checkpoint {file} is not the file that the record was created from: its content has"
+            f" changed ({name[:19]}... expected). Create a new record with --checkpoint {file}."
         )
     return name
 
@@ -65,11 +65,11 @@ def no_checkpoint() -> RbError:
 
 
 def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
-    """The name of the record's checkpoint, and its file, which the record names or the store contains. Raises
+    """The name of the record's checkpoint, and its file, named in the record or found in the store. Raises
     RbError if the record has no checkpoint, if the file is missing, or if its content has changed."""
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
     if not record.get("checkpoint") and run.plan is not None:
-        raise Pending("The record is not trained yet.")
+        raise Pending("The record's network is not trained yet.")
     if isinstance(record, InMemory) or name.startswith(_CODE) or queried.only_answers(record):
         return name, Path()
     if file is None:
@@ -90,8 +90,8 @@ def hash_of(path: str, run: Run) -> str:
         return run.store.file_hash(path)
     except OSError as error:
         raise RbError(
-            f"The checkpoint {error.filename or path} cannot be read: {error.strerror}. Check that it is"
-            " there and that you may read it."
+            f"The checkpoint {error.filename or path} cannot be read: {error.strerror}. Check that it exists"
+            " and that you have permission to read it."
         ) from None
 
 
@@ -131,13 +131,13 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
 
 
 def twin_of(record: dict[str, Any]) -> dict[str, Any] | None:
-    """The record of the checkpoint that has the gradients, if the model has none of its own."""
+    """The record of the checkpoint that provides gradients, if the model has none of its own."""
     twin = record.get("gradients")
     return twin if isinstance(twin, dict) and isinstance(twin.get("arch"), dict) else None
 
 
 def _function(record: dict[str, Any], data: Data | None, run: Run) -> AnsweringModel:
-    """The model of a user's function that answers. Raises RbError for a network, which needs weights."""
+    """The model of a user's function without gradients. Raises RbError for a network, which needs weights."""
     from rbtools.models.answering import AnsweringModel
 
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
@@ -150,7 +150,7 @@ def _function(record: dict[str, Any], data: Data | None, run: Run) -> AnsweringM
 
 
 def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
-    """Report once for each network (`name` identifies its weights) that it gets copies of its images."""
+    """Report once for each network (`name` identifies its weights) that it receives copies of its images."""
     told = run.kept.setdefault("networks that get copies", set())
     if name not in told and check_input.gets_copies(network):
         told.add(name)
@@ -185,12 +185,12 @@ class Inputs:
 
     @cached_property
     def noted(self) -> dict[str, Any]:
-        """What was found out about the model, by name. Without a store, it would run again each time."""
+        """Facts about the model by name, kept so that a run without a store computes them only once."""
         return {}
 
     @cached_property
     def checkpoint(self) -> str:
-        """The name of the checkpoint; for a function that answers, with its answers on fixed images."""
+        """The name of the checkpoint; for a function without gradients, with its outputs for fixed images."""
         name = checkpoint_name(self.record, self.run)
         if not name.startswith(_CODE):
             return name
@@ -216,7 +216,7 @@ class Inputs:
         return {"checkpoint": checkpoint_name(twin, self.run), "arch": identity(twin["arch"])}
 
     def on(self, split: str, **changes: Any) -> Inputs:
-        """The same record with another split, or with other options of the run."""
+        """The same record with another split or with other options of the run."""
         run = self.run.changed(**changes)
         return Inputs(self.record, data_of(self.record, run, split), run)
 

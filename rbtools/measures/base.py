@@ -100,12 +100,13 @@ class Measure(registry.Registered):
         return False
 
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
-        """A copy whose missing settings are read from the record of a network trained on `images` images."""
+        """A copy with missing settings read from the record of a network that was trained on `images`
+        images."""
         return self
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """The fields that words in the requested names determine, such as "weight" in "weight.trace"."""
+        """The fields that follow from parts of the requested names, such as "weight" in "weight.trace"."""
         return {}
 
     def settings(self, value: str) -> dict[str, Any]:
@@ -117,8 +118,7 @@ class Measure(registry.Registered):
         raise NotImplementedError
 
     def joined(self, pieces: Sequence[BatchResult]) -> BatchResult:
-        """The result of a batch, joined from the results of consecutive pieces: lists with a number per
-        image."""
+        """The result of a batch, joined from the results of its pieces: lists with one number per image."""
         if len(pieces) == 1:
             return pieces[0]
         return {name: [number for piece in pieces for number in piece[name]] for name in pieces[0]}
@@ -131,7 +131,7 @@ class Measure(registry.Registered):
 
 @contextmanager
 def watching(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
-    """After each call of one of these modules, call `hook` with the module, its inputs and its output."""
+    """Call `hook` with the module, its inputs and its output after each call of one of these modules."""
     handles = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
@@ -151,8 +151,8 @@ def over_batches(
     sizes: Sequence[int],
     missing: str = Measure.missing,
 ) -> Value:
-    """The mean of a number over batches, weighted by their sizes, and its standard error over batches. If a
-    batch has no number, the result is None with the reason `missing`."""
+    """The mean of a number over batches, weighted by their sizes, and its standard error over batches. If the
+    number is missing for a batch, the result is None with the reason `missing`."""
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return Value(name, None, more={"reason": missing})

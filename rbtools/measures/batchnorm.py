@@ -38,8 +38,8 @@ def _forward(forward: Callable[[Tensor], Tensor], each: bool, x: Tensor) -> Tens
     RbError for a single value."""
     if x.numel() // x.shape[1] // (len(x) if each else 1) <= 1:
         raise RbError(
-            f"A BatchNorm layer gets a single value of each channel, shape {tuple(x.shape)}, which has no"
-            " variance. Use more images (--batch-size) with --batchnorm batch, or --batchnorm running."
+            f"A BatchNorm layer receives a single value per channel (shape {tuple(x.shape)}), which has no"
+            " variance. Use more images (--batch-size) with --batchnorm batch, or use --batchnorm running."
         )
     return forward(x)
 

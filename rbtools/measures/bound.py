@@ -28,14 +28,14 @@ _OF: dict[str, tuple[str, ...]] = {
     "wci3": ("largest",),
 }  # options of all theorems of a paper, and of single theorems, apart from inputs
 LOWER = (
-    "estimated constants are the largest values found on these images at these weights, lower bounds of the"
-    " theorem's constants, with which the bound may be larger (or smaller, because of beta_theta): a bound"
-    " that is not vacuous is not proven"
+    "estimated constants are the largest values found on these images at these weights, so they are lower"
+    " bounds of the theorem's constants. With the true constants, the bound may be larger (or, because of"
+    " beta_theta, smaller), so a bound that is not vacuous is not proven"
 )
 COROLLARY = (
     "corollary 1: theorem 1 for a convolutional network; its constants, which depend on the filter size kappa"
-    " and the number of pixels p, are left out, as those of theorem 1 are. The paper's filters cover kappa of"
-    " p pixels in a row; those of rescnn have two dimensions, and kappa is the number of their pixels"
+    " and the number of pixels p, are left out, as for theorem 1. The paper's filters cover kappa of p pixels"
+    " in a row; the filters of rescnn have two dimensions, and kappa is the number of their pixels"
 )
 NOT_UNIT = "theorem 1 holds for fcnn and rescnn with inputs of norm 1; this is another network"
 
@@ -57,15 +57,15 @@ class BoundMeasure(Measure):
     that theorem 4 uses for each layer; the sum of lemma 3 with the same variances (wci3); and Catoni's bound
     of lemma 1 with this divergence (wci1).
 
-    For robbench, there are also the norms of fresh weights in lemma 1 (singular), lemmas 2 and 9 (spectral)
-    and lemma 9 (frobenius), if the network is one of the theory.
+    For robbench, the measure also computes the norms of fresh weights in lemma 1 (singular), lemmas 2 and 9
+    (spectral) and lemma 9 (frobenius), if the theory covers the network.
 
-    Constants of PRBench are those of the logits, from which its lemma 3 makes those of the loss. Constants
-    that are not given are estimated by their largest values on the images, which are lower bounds of the
-    constants. The record contains a note about this. `smooth_theta_local` in the record contains the mean and
-    the smallest beta_theta^(i) of the single images (eq. 126); beta_theta is the largest. Settings of the
-    training run that are not given (images n, updates T, weight lambda of a term as in TRADES) are read from
-    the record.
+    PRBench's constants are those of the logits, from which its lemma 3 derives the constants of the loss.
+    Constants that are not given are estimated by their largest values on the images, which are lower bounds
+    of the constants. The record contains a note about this. `smooth_theta_local` in the record contains the
+    mean and the smallest beta_theta^(i) over the single images (eq. 126); beta_theta is the largest. Settings
+    of the training run that are not given (images n, updates T, weight lambda of a term as in TRADES) are
+    read from the record.
     """
 
     name = "bound"
@@ -79,7 +79,7 @@ class BoundMeasure(Measure):
     beta: float = param(0.5, "Weight of the adversarial loss in the joint kernels.", check="fraction")
     activation: str | None = rare_param(
         None,
-        "For robbench2: the first activation.  [default: the network's in fcnn and rescnn, else relu]",
+        "For robbench2: the first activation.  [default: the network's for fcnn and rescnn, else relu]",
         choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
     )
     rho: float | None = rare_param(
@@ -96,13 +96,13 @@ class BoundMeasure(Measure):
     )
     smooth: float | None = rare_param(
         None,
-        "Lipschitz constant beta: how fast the derivative of the logits in the weights changes with the"
-        " image.  [default: estimated]",
+        "Lipschitz constant beta of the derivative of the logits with respect to the weights, as a"
+        " function of the image.  [default: estimated]",
     )
     smooth_theta: float | None = rare_param(
         None,
-        "Lipschitz constant beta_theta: how fast the derivative of the logits in the weights changes with"
-        " the weights.  [default: estimated]",
+        "Lipschitz constant beta_theta of the derivative of the logits with respect to the weights, as a"
+        " function of the weights.  [default: estimated]",
     )
     gamma: float | None = rare_param(
         None,
@@ -111,7 +111,7 @@ class BoundMeasure(Measure):
     )
     softmax: float | None = rare_param(
         None,
-        "Largest distance nu of softmax outputs in the ball.  [default: estimated]",
+        "Largest distance nu between softmax outputs in the ball.  [default: estimated]",
         check="non-negative",
     )
     examples: int | None = rare_param(
@@ -122,7 +122,7 @@ class BoundMeasure(Measure):
     )
     weight: float | None = rare_param(
         None,
-        "The lambda of prbench2 and of the theorem of wci.  [default: the weight in the training run;"
+        "The lambda in prbench2 and in the theorem of wci.  [default: the weight in the training run;"
         " for wci, the number of training images]",
         check="positive",
     )
@@ -135,7 +135,7 @@ class BoundMeasure(Measure):
     probes: int = param(20, "For wci: number of random vectors for the trace.", check="positive")
     largest: float = rare_param(1.0, "For wci's lemma 1: the largest loss C.", check="positive")
     failure: float = rare_param(
-        0.05, "For wci's lemma 1: the probability epsilon that the bound does not hold.", check="share"
+        0.05, "For wci's lemma 1: the probability epsilon that the bound is violated.", check="share"
     )
     unit: bool = False  # whether the network is as in the theory, with inputs of norm 1
     kappa: int = 0  # the number of pixels of the largest filter, in networks of the space rescnn
@@ -172,7 +172,7 @@ class BoundMeasure(Measure):
         return replace(self, activation=activation, unit=unit, kappa=max(map(int, filters), default=0) ** 2)
 
     def settings(self, value: str) -> dict[str, Any]:
-        """The options on which the theorems of this paper depend. `inputs` is a separate field."""
+        """The options on which the theorems of this paper depend. The field `inputs` is stored separately."""
         settings: dict[str, Any] = super().settings(value)
         names: tuple[str, ...] = ("paper", *_OF[self.paper], *_OF.get(value, ()))
         return {name: settings[name] for name in names}
@@ -250,7 +250,7 @@ class BoundMeasure(Measure):
         if self.smooth_theta is None:
             more["smooth_theta_local"] = {"mean": math.fsum(local) / len(local), "least": min(local)}
         if self.examples is None or self.updates is None:
-            reason = "the record describes no training: give --examples N and --updates T"
+            reason = "the record does not describe a training run: add --examples N and --updates T"
             return [_none(name, reason) for name in ("prbench1", "prbench2", "prbench4", "prbench5")]
         about = used["gamma"], self.examples, self.updates
         of_first = [key for key in guessed if key != "softmax"]
@@ -261,7 +261,7 @@ class BoundMeasure(Measure):
         of_weights = [key for key in guessed if key.endswith("_theta")]
         fifth = bounds.prbench5(constants, self.examples, self.updates, self.c)
         if self.weight is None:
-            second = _none("prbench2", "the training has no weight lambda: give --weight")
+            second = _none("prbench2", "the training run has no weight lambda: add --weight")
         else:
             extra: dict[str, Any] = {"weight": self.weight, "c": self.c, "form": self.form}
             bound = bounds.prbench2(constants, *about, nu=used["softmax"], **extra)
@@ -272,7 +272,7 @@ class BoundMeasure(Measure):
         index: Any = WCI(probes=self.probes).values(results, sizes)[0]
         temperature = self.weight if self.weight is not None else self.examples
         if temperature is None:
-            return [_none("wci4", "lambda is not given: give --weight")]
+            return [_none("wci4", "lambda is not known: add --weight")]
         temperature = float(temperature)
         layers = list(index.more["layers"].values())
         norms, traces = ([layer[key] for layer in layers] for key in ("norm2", "trace"))
@@ -325,5 +325,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _is_count(value: object) -> bool:
-    """Whether a field of the record is a count that cannot make a bound overflow."""
+    """Whether a field of the record is a count that is too small to make a bound overflow."""
     return type(value) is int and 0 < value < 2**53

@@ -40,8 +40,8 @@ def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
 
     `kernel` is (N, N): K_all for the clean error and K~_all for the robust error. `targets` contains +1 and
     -1. It is a vector (N,), or a matrix (N, K) with a column for each class; y^T K^-1 y is then averaged over
-    the columns. `depth` is L. The bound is vacuous from 1 on. A kernel that is not positive definite has no
-    bound.
+    the columns. `depth` is L. The bound is vacuous if it is 1 or more. If the kernel is not positive
+    definite, there is no bound.
     """
     kernel, targets = np.asarray(kernel, np.float64), np.asarray(targets, np.float64)
     count = len(kernel)
@@ -49,7 +49,7 @@ def robbench1(kernel: Array, targets: Array, depth: int) -> Bound:
     formula = "sqrt(L^2 y^T K^-1 y / N)"
     lowest = float(np.linalg.eigvalsh((kernel + kernel.T) / 2)[0])
     if not lowest > 0:
-        reason = f"the smallest eigenvalue of the kernel is {lowest:.3g}, so that it has no inverse"
+        reason = f"the smallest eigenvalue of the kernel is {lowest:.3g}, so it has no inverse"
         return Bound(formula, None, {**inputs, "lambda_min": lowest}, True, reason)
     columns = targets.reshape(count, -1)
     energy = float((columns * np.linalg.solve(kernel, columns)).sum(0).mean())
@@ -63,8 +63,8 @@ def robbench2(images: Array, rho: float, activation: str, order: int | None = No
     The bound is 2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), where mu_r is the
     r-th coefficient of the first activation s_1 in normalised Hermite polynomials. `images` are (N, d) and
     are scaled to norm 1. `rho` is the L2 radius on this scale, 0 for the clean kernel. `order` is r; if it is
-    None, the order with the largest bound. There is no such order, and no value, if the images do not satisfy
-    the condition of `separation`. The bound is vacuous if it is 0 or less. Raises RbError if an image is
+    None, the order with the largest bound. If the images do not satisfy the condition of `separation`, there
+    is no such order and no value. The bound is vacuous if it is 0 or less. Raises RbError if an image is
     black or if there are fewer than two images.
     """
     count, closest = len(images), _closest(images)
@@ -79,11 +79,9 @@ def robbench2(images: Array, rho: float, activation: str, order: int | None = No
     if order is None:
         first = _first_order(count, spread)
         if first is None or first > _MOST_ORDERS:
-            reason = (
-                f"max(|<x_i,x_j>|) + 2 rho + rho^2 is {spread:.6g}, so that no order gives a bound above 0"
-            )
+            reason = f"max(|<x_i,x_j>|) + 2 rho + rho^2 is {spread:.6g}, so no order gives a bound above 0"
             if first is not None:
-                reason = f"only orders from {first} on give a bound above 0, and {_MOST_ORDERS} are computed"
+                reason = f"a bound above 0 needs order {first} or more, but only {_MOST_ORDERS} are computed"
             return Bound(formula, None, inputs, True, reason)
         order = tried = first
         # Over the even and over the odd orders, the bound rises to its maximum and then falls.
@@ -100,7 +98,7 @@ def separation(images: Array, rho: float) -> Bound:
 
     `order` is the smallest r with (N-1) s^r < 1. From this r on, the bound is positive for each activation
     whose mu_r is not 0. The condition is vacuous if s is 1 or more. `images`, `rho` and the errors are those
-    of `robbench2`. The paper's assumption 3 is about the distribution of images instead.
+    of `robbench2`. In contrast, the paper's assumption 3 is about the distribution of images.
     """
     count, closest = len(images), _closest(images)
     value = closest + 2 * rho + rho * rho
@@ -116,8 +114,8 @@ def _closest(images: Array) -> float:
     norms = np.linalg.norm(rows, axis=1)
     if len(rows) < 2 or not (norms > 0).all():
         raise RbError(
-            f"The bound on the smallest eigenvalue needs two images or more, none of them all 0. There are"
-            f" {len(rows)}, {int((norms == 0).sum())} of them all 0."
+            f"The bound on the smallest eigenvalue needs two or more images, none of which is black. There"
+            f" are {len(rows)} images, and {int((norms == 0).sum())} of them are black."
         )
     rows = rows / norms[:, None]
     products = np.abs(rows @ rows.T)
@@ -133,15 +131,15 @@ def _first_order(count: int, spread: float) -> int | None:
 
 
 def robbench_lemmas(hidden: Sequence[Array], last: Array, pixels: int) -> dict[str, Bound]:
-    """RobBench's lemmas 1, 2 and 9 on initial weights: what they bound, beside the bound (`limit`).
+    """RobBench's lemmas 1, 2 and 9 on initial weights: the bounded quantities, each with its bound (`limit`).
 
     `hidden` are the matrices W_l (m, n) of the layers before the last one, where a convolution has n = kappa
     times its input channels. `last` is (K, m) or, with convolutions, (K, m p) for p `pixels`, which are 0
     without convolutions. All entries are samples from N(0, 1/m). Lemma 1 is about the singular values of
-    sqrt(m) W_l: `singular` is the least zeta with which its inequality holds for all layers, and it exceeds
-    the limit with a probability of at most 5 %. Lemma 2, without layers that have more columns than rows, and
-    lemma 9 are `spectral` and, for the last layer of a convolutional network, `frobenius`. `vacuous` is true
-    if the limit is exceeded.
+    sqrt(m) W_l: `singular` is the smallest zeta for which its inequality holds for all layers, and it exceeds
+    the limit with a probability of at most 5 %. Lemma 2 (except layers with more columns than rows) and lemma
+    9 give `spectral` and, for the last layer of a convolutional network, `frobenius`. `vacuous` is true if
+    the limit is exceeded.
     """
     width = len(hidden[0])
     matrices = [*hidden, *([] if pixels else [last.T])]
@@ -179,8 +177,9 @@ class Constants:
     `lipschitz` (L) and `lipschitz_theta` (L_theta) are the constants of f as a function of the image and of
     the weights (eq. 8). `smooth` (beta, eq. 10) and `smooth_theta` (beta_theta, eq. 9) are the constants of
     its Jacobian with respect to the weights, as a function of the image and of the weights. Norms are L2 and,
-    of matrices, the induced norm. The theorems apply lemma 3, which makes of them the constants of the
-    loss, 2 L_theta and 2 beta_theta + L_theta^2. Those of the loss itself in their place would be too small.
+    of matrices, the induced norm. The theorems apply lemma 3, which derives from them the constants of the
+    loss, 2 L_theta and 2 beta_theta + L_theta^2. With the constants of the loss itself instead, the bounds
+    would be too small.
     """
 
     lipschitz: float
@@ -195,7 +194,7 @@ def prbench1(constants: Constants, gamma: float, n: int, steps: int, c: float | 
     The bound is 1/n + (2 phi^2 + n phi chi) T / (psi (n-1)), where phi = 2 L_theta, chi = 4 beta gamma + 2
     L_theta and psi = 2 beta_theta + L_theta^2. With `c`, T is replaced by T^(c psi), as in the appendix.
     `gamma` is the L2 radius, `n` the number of training images, and `steps` is T. Losses are in [0, 1], so
-    the bound is vacuous from 1 on.
+    the bound is vacuous if it is 1 or more.
     """
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c)
 
@@ -271,8 +270,8 @@ def _stability(
     1 or, with `best`, the best t0."""
     if n < 2 or steps < 0 or gamma < 0:
         raise RbError(
-            f"The bound is for n >= 2 training images, steps and gamma from 0 on; there are {n}, {steps} and"
-            f" {gamma:g}."
+            f"The bound needs n >= 2 training images, and steps and gamma of 0 or more. Found n = {n},"
+            f" steps = {steps} and gamma = {gamma:g}."
         )
     inputs = {"phi": phi, "chi": chi, "psi": psi, "gamma": gamma, "n": n, "T": steps}
     power_text = "" if c is None else "^(c psi)"
@@ -319,13 +318,13 @@ def wci1(
     With probability 1 - epsilon over n training images, this bounds the robust gap (loss on the distribution
     minus loss on the images) of weights sampled from the posterior, for losses in [0, C]. `divergence` is the
     KL divergence of the posterior from the prior. `temperature` is lambda, which is positive and chosen
-    before the images are seen. `largest` is C, and `failure` is epsilon. The bound is vacuous from C on.
-    Raises RbError if a number is outside its range.
+    before the images are seen. `largest` is C, and `failure` is epsilon. The bound is vacuous if it is C or
+    more. Raises RbError if a number is outside its range.
     """
     if not (temperature > 0 and n > 0 and largest > 0 and 0 < failure < 1 and divergence >= 0):
         raise RbError(
-            "WCI's lemma 1 is for lambda, n and C above 0, epsilon between 0 and 1 and a divergence of 0 or"
-            f" more; there are {temperature:g}, {n}, {largest:g}, {failure:g} and {divergence:g}."
+            "WCI's lemma 1 needs lambda, n and C above 0, epsilon between 0 and 1 and a divergence of 0 or"
+            f" more. Found {temperature:g}, {n}, {largest:g}, {failure:g} and {divergence:g}."
         )
     value = temperature * largest**2 / (8 * n) + (divergence + math.log(1 / failure)) / temperature
     inputs = {"KL": divergence, "lambda": temperature, "n": n, "C": largest, "epsilon": failure}
@@ -359,14 +358,14 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
 def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
     """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds the increase of the loss if noise N(0,
     sigma_l^2 I) is added to the weights. A layer of infinite variance has no curvature and adds nothing. The
-    bound is vacuous from the largest loss C on."""
+    bound is vacuous if it is the largest loss C or more."""
     value = math.fsum(t * v for t, v in zip(traces, variances, strict=True) if math.isfinite(v))
     return Bound("sum_l Tr(H_l) sigma_l^2", value, {"layers": len(traces), "C": largest}, value >= largest)
 
 
 def wci4(wci: float, temperature: float) -> Bound:
     """WCI's theorem 4: sqrt(2 / lambda) * WCI bounds the robust generalisation gap, for losses in [0, 1].
-    `temperature` is lambda. The bound is vacuous from 1 on. Raises RbError if lambda is 0 or less."""
+    `temperature` is lambda. It is vacuous if it is 1 or more. Raises RbError if lambda is 0 or less."""
     if not temperature > 0:
         raise RbError(f"lambda of WCI's theorem 4 is {temperature:g}. It must be above 0.")
     value = math.sqrt(2 / temperature) * wci

@@ -43,7 +43,7 @@ def layers(model: nn.Module) -> dict[str, str]:
     }
     if not weight_names:
         raise RbError(
-            "The model has no convolution and no linear layer, and this measure is defined on these. It has:"
+            "This measure needs a convolution or a linear layer, but the model has none. It has:"
             f" {', '.join(sorted({type(module).__name__ for module in model.modules()}))}."
         )
     return weight_names
@@ -54,7 +54,8 @@ def flat(weights: Weights) -> Tensor:
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The function from some weights to logits (N, K) of images (N, C, H, W); the others are the model's."""
+    """The function from some weights to the logits (N, K) of images (N, C, H, W). Other weights are
+    constant."""
     fixed = weights_of(model)
     return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
 
@@ -112,7 +113,7 @@ class WeightHessian:
         self._only: Callable[[Weights], Weights] | None = None
 
     def product(self, vector: Weights) -> Weights:
-        """H v."""
+        """The product H v."""
         total = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         with differentiating():
             for part, truth in chunks(self.chunk, self.images, self.labels):

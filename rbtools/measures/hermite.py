@@ -1,6 +1,6 @@
-"""Coefficients of activations in normalised Hermite polynomials, for any order, by closed forms.
+"""Coefficients of activations in normalised Hermite polynomials of any order, from closed forms.
 
-Direct quadrature of E[s(z) h_r(z)] is exact to some 1e-16, and the coefficients of smooth activations are
+Direct quadrature of E[s(z) h_r(z)] is exact to about 1e-16, but the coefficients of smooth activations are
 far smaller at the orders that theorem 2 of Wu et al. (ICLR 2024) needs: 8e-17 for sigmoid at order 153.
 """
 
@@ -18,7 +18,7 @@ _STEP = 1 / 16  # of the midpoint rule, whose error is below exp(-32 pi) for the
 @functools.lru_cache(4096)
 def hermite(activation: str, order: int) -> float:
     """The coefficient mu_r = E[s(z) h_r(z)] of the normalised Hermite polynomial h_r, where z is standard
-    normal. The relative error is some 1e-13. `activation` is a key of `ACTIVATIONS`."""
+    normal. The relative error is about 1e-13. `activation` is a key of `ACTIVATIONS`."""
     return ACTIVATIONS[activation](order)
 
 

@@ -19,11 +19,11 @@ Product = Callable[[Tensor], Tensor]
 class Hessian(Measure):
     """Largest eigenvalues and trace of the Hessian of the mean cross-entropy.
 
-    The Hessian of hessian.weight is with respect to all weights (computed by Jung et al. 2023). The Hessian
-    of hessian.input is that of each image's loss with respect to the image, and the numbers are averaged over
-    images (Zhao et al. 2020 use it in their argument). The value lmax is the largest eigenvalue, by Lanczos;
-    top2, top3 ... are the next eigenvalues. The value labs is the eigenvalue of largest absolute value, with
-    its sign, by power iteration. The trace is estimated with Hutchinson's method.
+    For hessian.weight, the Hessian is taken with respect to all weights (as computed by Jung et al. 2023).
+    For hessian.input, each image's loss is differentiated with respect to the image, and the numbers are
+    averaged over images (as in the argument of Zhao et al. 2020). The value lmax is the largest eigenvalue,
+    by Lanczos; top2, top3 ... are the next eigenvalues. The value labs is the eigenvalue of largest absolute
+    value, with its sign, by power iteration. The trace is estimated with Hutchinson's method.
     """
 
     name = "hessian"

@@ -46,7 +46,7 @@ class Jacobian(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:
             raise RbError(
-                "--exact computes each image's Jacobian separately, and with --batchnorm batch an"
+                "--exact computes each image's Jacobian separately, but with --batchnorm batch, an"
                 " image's logits depend on the other images. Leave out one of the two."
             )
         squares: list[Tensor] = []
@@ -81,8 +81,8 @@ class Jacobian(Measure):
         free = free_memory(batch.images.device)
         if need > free:
             raise RbError(
-                f"The full Jacobian of one image has {classes} logits and takes {need / 2**30:.3g} GiB;"
-                f" {free / 2**30:.3g} GiB are free. Leave out exact: random projection needs one gradient."
+                f"The full Jacobian of one image has {classes} logits and needs {need / 2**30:.3g} GiB, but"
+                f" {free / 2**30:.3g} GiB are free. Leave out exact: a random projection needs one gradient."
             )
         return max(1, min(batch.chunk, int(free / 2 / need)))
 

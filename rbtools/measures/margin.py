@@ -13,7 +13,7 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, ove
 @dataclass(frozen=True, kw_only=True)
 class Margin(Measure):
     """Mean over the images of the label's logit minus the largest other logit. The value margin.clean is
-    computed on the unchanged images and margin.robust on their adversarial images.
+    computed on the unchanged images, and margin.robust on their adversarial images.
     """
 
     name = "margin"

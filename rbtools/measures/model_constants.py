@@ -20,13 +20,13 @@ Logits = Callable[[Any], Tensor]  # from weights or images to logits (1, K)
 
 def of_logits(model: nn.Module, batch: MeasureBatch) -> BatchResult:
     """The largest values on these images and on their adversarial examples, at the model's weights. The keys
-    are the names of the constants; gamma, the largest L2 distance of an attacked image; softmax, that of the
-    softmax; and smooth_theta_local, the list of smooth_theta for each attacked image.
+    are the names of the constants; gamma, the largest L2 distance of an attacked image; softmax, the largest
+    distance of softmax outputs; and smooth_theta_local, the list of smooth_theta for each attacked image.
 
-    lipschitz and lipschitz_theta are spectral norms of the Jacobians with respect to the image and to the
-    weights, smooth is that of the change of the latter over the distance of the two images, and smooth_theta
-    is that of the second derivative, the maximum of w . f''[u, v] over unit vectors u and v of weights and w
-    of logits.
+    lipschitz and lipschitz_theta are the spectral norms of the Jacobians with respect to the image and to the
+    weights, smooth is the spectral norm of the change of the latter divided by the distance of the two
+    images, and smooth_theta is the norm of the second derivative, the maximum of w . f''[u, v] over unit
+    vectors u and v of weights and w of logits.
     """
     largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
     local = []

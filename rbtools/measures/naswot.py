@@ -26,7 +26,7 @@ class NASWOT(Measure):
     weights = "init"
     size = 1, 128
     batchnorm = "batch"
-    missing = "K is singular: images of a batch have the same code"
+    missing = "K is singular: all ReLU units have the same states for two images of a batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         kernel = agreement(model, batch.images)
@@ -68,7 +68,7 @@ def agreement(model: nn.Module, images: Tensor) -> Tensor:
             logits = model(points)
         if not any_relu:
             raise RbError(
-                "The model has no ReLU, and NASWOT compares their states. Use another measure, such as ntk."
+                "NASWOT compares ReLU units, but the model has none. Use another measure, such as ntk."
             )
         if logits.requires_grad:
             torch.autograd.grad(logits.sum(), points, allow_unused=True)

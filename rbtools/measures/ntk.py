@@ -37,16 +37,17 @@ class NTK(Measure):
     On fresh weights, BatchNorm uses the statistics of the batch, separately for images and attacked images.
     f(x_i) is then the output for image i in its batch, and its derivative includes the dependence on the
     other images. The running statistics of fresh weights are mean 0 and variance 1. With these, the signal
-    fades with depth, and the kernel is that of the last bias. KNAS' code passes each image separately in
-    training mode, which corresponds to the statistics "image". The statistics "image" cost as much as running
-    statistics. The statistics of the batch need a backward pass through the batch for each image.
+    fades with depth, and only the last bias contributes to the kernel. KNAS' code passes each image
+    separately in training mode, which corresponds to the statistics "image". The statistics "image" cost as
+    much as running statistics. The statistics of the batch need a backward pass through the batch for each
+    image.
     """
 
     name = "ntk"
     weights = "init"
     size = 1, 50
     batchnorm = "batch"
-    missing = "the kernel is singular: two images have the same gradient, or all have none"
+    missing = "the kernel is singular: two images have the same gradient, or all gradients are 0"
 
     kernel: str = param(
         "robust",
@@ -69,7 +70,7 @@ class NTK(Measure):
 
     @classmethod
     def asked(cls, words: Collection[str]) -> dict[str, Any]:
-        """The last kernel that is needed; the kernels before it in KERNELS are also computed."""
+        """The last kernel that is needed. All kernels before it in KERNELS are also computed."""
         among = (kernel for kernel in reversed(KERNELS) if kernel in words)
         joint = not {"all", "all_robust"}.isdisjoint(words)
         return {"kernel": "joint" if joint else next(among, KERNELS[0])}
@@ -120,7 +121,7 @@ def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
         count = model(batch.images).shape[1]
     if count != 2:
         raise RbError(
-            f"The difference of the logits needs two classes, and the network has {count}. Choose two:"
+            f"The difference of the logits needs two classes, but the network has {count}. Choose two:"
             " --dataset cifar10:classes=cat/dog."
         )
     return Difference(model)

@@ -18,8 +18,8 @@ from rbtools.threats import ball
 class Nu(Measure):
     """Mean over the images of the largest distance |p(x + d) - p(x)| of softmax outputs for |d| <= eps.
 
-    In PRBench's eq. 17, both lengths are L2, and nu is the largest distance over the images, nu.max. With the
-    norm linf, the ball is that of the attacks. The distance is maximised by gradient steps for the given
+    In PRBench's eq. 17, both norms are L2, and nu is the largest distance over the images, nu.max. With the
+    norm linf, the ball is the ball of the attacks. The distance is maximised by gradient steps for fixed
     weights, starting from a uniform sample in the ball and the box. The result is therefore a lower bound.
     The largest distance over all steps counts. --eps is in units of 1/255 for both norms.
     """

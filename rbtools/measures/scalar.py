@@ -1,4 +1,4 @@
-"""The single output of a network with two classes, for which the theorems on kernels are stated."""
+"""The single output of a network with two classes, to which the theorems on kernels apply."""
 
 from __future__ import annotations
 

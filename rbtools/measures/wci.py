@@ -24,12 +24,11 @@ _KEPT = 2**26  # the most gradient values kept in memory for a group in several 
 class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
-    The Hessian is that of the mean cross-entropy on adversarial training images, which are held constant. The
-    Hessian is taken with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm).
-    The trace of a layer is estimated without the blocks of the other layers (`traces`). The trace is never
-    negative if the logits are piecewise linear in the weight. A layer with a negative estimate counts as 0.
-    The record contains the number of such layers, and the standard error includes their possible
-    contribution.
+    The Hessian of the mean cross-entropy on adversarial training images, which are held constant, is taken
+    with respect to the weight of a convolution or a linear layer (no biases, no BatchNorm). The trace of a
+    layer is estimated without the blocks of the other layers (`traces`). The trace is never negative if the
+    logits are piecewise linear in the weight. A layer with a negative estimate counts as 0. The record
+    contains the number of such layers, and the standard error includes their possible contribution.
     """
 
     name = "wci"
@@ -55,8 +54,8 @@ class WCI(Measure):
         """The index, and the sum of the traces of all layers, with standard errors over random vectors (that
         of the index by the jackknife).
 
-        A layer's trace is the mean of the batches' traces, weighted by their sizes. For a layer that counts
-        as 0, the standard error of the index includes its contribution if its trace were one standard error.
+        A layer's trace is the mean of the batches' traces, weighted by their sizes. A layer that counts as 0
+        adds to the standard error of the index what it would contribute if its trace were one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
@@ -99,8 +98,7 @@ def index(norms: Sequence[float], traces: Sequence[float]) -> float:
 
 
 def _index_error(without: Sequence[float], hidden: float) -> float | None:
-    """The standard error, from the jackknife values and the possible contributions, squared, of layers set to
-    0."""
+    """The standard error, from jackknife values and the squared possible contributions of layers set to 0."""
     count = len(without)
     if count < 2:
         return None
@@ -134,9 +132,9 @@ def traces(
 
 
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
-    """The weights for which the logits of these few images are not piecewise linear in the weight, or not
-    finite. If they are piecewise linear in a weight tensor, all their second derivatives are 0 up to
-    rounding. A random combination of the logits and a random direction of the tensor are tested."""
+    """The weights in which the logits of these few images are not piecewise linear, or are not finite. If
+    they are piecewise linear in a weight tensor, all their second derivatives are 0 up to rounding. A random
+    combination of the logits and a random direction of the tensor are tested."""
     logits = derivatives.logits_of(model, images)
     straight = []
     with derivatives.differentiating():
@@ -200,12 +198,12 @@ def _times_root(root: Tensor, vectors: Tensor) -> Tensor:
 
 
 def of_batch(model: nn.Module, logits: Tensor, signs: Tensor) -> Tensor:
-    """The index on one batch with one random vector, as a scalar with its graph to the weights.
+    """The index on one batch with one random vector, as a differentiable scalar.
 
     The result is the sum over layers of |W| |J' S u| / sqrt(N), because |J' S u|^2 / N estimates a layer's
-    trace (see `traces`). Since it is the root of an estimate, its mean is below the index. `logits` are (N,
-    K) with their graph; in training mode, J includes the statistics of the batch. `signs` are the random
-    signs u, (N, K). If the logits are not piecewise linear in a weight, their second derivatives are ignored.
+    trace (see `traces`). Because it is the root of an estimate, its mean is below the index. `logits` are (N,
+    K) with gradients; in training mode, J includes the statistics of the batch. `signs` are the random signs
+    u, (N, K). If the logits are not piecewise linear in a weight, their second derivatives are ignored.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     named = dict(model.named_parameters())

@@ -70,26 +70,26 @@ def build(
     `arch` is the architecture of a record, or the complete record. `classes` is the number of logits. `shape`
     is the shape (C, H, W) of an image. The network expects normalised images (see `normalize.Normalized`). If
     `allow_code` is true, a record of the space `python` may run the user's function that it names. Raises
-    RbError for an unknown space or name, and if the record has no network for images of this shape.
+    RbError for an unknown space or name, or if the network cannot be built for images of this shape.
     """
     if isinstance(arch.get("arch"), Mapping):
         arch = arch["arch"]
     space = arch.get("space")
     if not isinstance(space, str):
         raise RbError(
-            f"The architecture {dict(arch)} has no space."
+            f"The architecture {dict(arch)} has no field 'space'."
             f" Expected one of: {', '.join((*spaces.SPACES, *spaces.BY_NAME))};"
             " for example {'space': 'zoo', 'name': 'resnet18'}."
         )
     if classes < 1 or len(shape) != 3 or min(shape) < 1:
         raise RbError(
-            f"No network has {classes} classes and images of shape {tuple(shape)}."
-            " Expected at least one class and (channels, height, width)."
+            f"A network cannot be built with {classes} classes for images of shape {tuple(shape)}."
+            " Expected at least one class and a shape (channels, height, width)."
         )
     if space in RUNS_CODE and not allow_code:
         raise RbError(
-            f"The architecture {space}:{arch.get('name')} runs your own Python code, which a record"
-            " alone may not do. If you trust it, add --allow-code."
+            f"The architecture {space}:{arch.get('name')} runs Python code of your own. A record may not"
+            " do this without your permission. If you trust it, add --allow-code."
         )
     return SPACES.load(space)(arch, classes=classes, shape=tuple(shape))
 

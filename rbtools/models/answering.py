@@ -1,4 +1,4 @@
-"""Models that only answer: functions from images to labels, or to scores without gradients."""
+"""Models without gradients: functions that return a label or scores for each image."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PROBED = 32  # images whose answers identify a model
 
 
 class AnsweringModel(nn.Module):
-    """A function from images float32 (N, C, H, W) in [0, 1] to labels (N,) or scores (N, K). If these are
-    probabilities (`probabilities`), their logarithms are returned, which are logits up to a constant.
+    """A function that maps images float32 (N, C, H, W) in [0, 1] to labels (N,) or scores (N, K).
+    Probabilities (`probabilities`) are returned as logarithms, which are logits up to a constant.
 
     `answers` is "labels", or "logits" for scores, which have no gradient; attacks that need more are refused
     (`attacking.check_answers`). The module returns float32 (N, K); a label is 1 for its class and -1 for the
-    others. The function may return arrays of NumPy. Raises RbError if it returns anything else.
+    others. The function may return NumPy arrays. Raises RbError if it returns anything else.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class AnsweringModel(nn.Module):
         if self.answers == "labels":
             if tuple(found.shape) != (len(images),):
                 raise RbError(
-                    f"The model answered with {_shown(found)} for {len(images)} images. Expected one"
+                    f"The model returned {_shown(found)} for {len(images)} images. Expected one"
                     " label for each image."
                 )
             if (wrong := found[(found < 0) | (found >= self.classes)]).numel():
                 raise RbError(
-                    f"The model answered with the label {int(wrong[0])}. Expected 0 to {self.classes - 1}."
+                    f"The model returned the label {int(wrong[0])}. Labels go from 0 to {self.classes - 1}."
                 )
             found = 2 * torch.nn.functional.one_hot(found.long(), self.classes) - 1
         elif tuple(found.shape) != (len(images), self.classes):
             raise RbError(
-                f"The model answered with {_shown(found)} for {len(images)} images. Expected scores"
+                f"The model returned {_shown(found)} for {len(images)} images. Expected scores of shape"
                 f" ({len(images)}, {self.classes})."
             )
         found = found.to(images.device, torch.float32)
@@ -61,7 +61,7 @@ class AnsweringModel(nn.Module):
 
 
 class TwinGradients(nn.Module):
-    """The logits of a network, with the gradients that its twin has at the same images."""
+    """Returns the logits of a network, but the gradients of its twin (a second network) for the images."""
 
     answers = "logits with gradients"  # also if the network within has none
 
@@ -79,8 +79,8 @@ class TwinGradients(nn.Module):
 
 
 def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
-    """A digest of the answers on 32 fixed images (C, H, W). It tells apart two models that have the same code
-    but use other files or services."""
+    """A digest of what the model returns for 32 fixed images (C, H, W). It distinguishes models that have the
+    same code but use different files or services."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (_PROBED, *shape), generator=generator).float().div(255)
     answers = model(images).double().mul(1e4).round().to(torch.int64)
@@ -88,21 +88,21 @@ def fingerprint(model: AnsweringModel, shape: tuple[int, int, int]) -> str:
 
 
 def answer(function: Callable[[Tensor], Any], images: Tensor) -> Tensor:
-    """What the function returns for images, as a tensor."""
+    """Call the function and return its result as a tensor."""
     found = function(images.detach().clone())
     try:
         return torch.as_tensor(found).detach()
     except (TypeError, ValueError, RuntimeError) as wrong:
         raise RbError(
-            f"The model answered with a {type(found).__name__}. Expected an array of labels (N,) or scores"
+            f"The model returned a {type(found).__name__}. Expected an array of labels (N,) or scores"
             f" (N, K): {wrong}"
         ) from None
 
 
 def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -> AnsweringModel | None:
-    """The model of a function that answers a few images with labels, or with scores without gradients. None
-    if the function returns logits with a graph of torch. `classes` is a lower bound of the number of
-    classes."""
+    """Call a function with a few images, and return its model if it returns labels, or scores without
+    gradients. Returns None if it returns logits that have gradients. `classes` is a lower bound of the number
+    of classes."""
     with contextlib.suppress(Exception):  # a function of arrays may raise anything
         leaf = images.detach().clone().requires_grad_(True)
         found = function(leaf.clone())  # it may change its images in place
@@ -119,13 +119,13 @@ def answering(function: Callable[[Tensor], Any], images: Tensor, classes: int) -
         whole = bool((found.double().sum(1) - 1).abs().max() < 1e-3) and bool(found.min() >= 0)
         return AnsweringModel(function, "logits", found.shape[1], probabilities=whole and found.shape[1] > 1)
     raise RbError(
-        f"The model answered with {_shown(found)} for {len(images)} images. Expected labels as whole numbers"
-        " (N,), or scores (N, classes)."
+        f"The model returned {_shown(found)} for {len(images)} images. Expected labels as whole numbers of"
+        " shape (N,), or scores of shape (N, classes)."
     )
 
 
 class _OfArrays:
-    """A function of arrays of NumPy, which cannot use a tensor, as a function of tensors."""
+    """Wraps a function that takes NumPy arrays, so that it can be called with tensors."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -135,4 +135,4 @@ class _OfArrays:
 
 
 def _shown(found: Tensor) -> str:
-    return f"an array of {found.dtype} with the shape {tuple(found.shape)}"
+    return f"an array of {found.dtype} of shape {tuple(found.shape)}"

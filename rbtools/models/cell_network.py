@@ -178,7 +178,7 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> NASBenc
     in_channels, height, width = shape
     if height % 4 or width % 4:
         raise RbError(
-            f"NAS-Bench-201 networks halve the image twice, which {height}x{width} pixels do not allow."
+            f"NAS-Bench-201 networks halve the image twice, which is impossible for {height}x{width} pixels."
             " Height and width must be multiples of 4: resize or crop the images, to 32x32 for example."
         )
     sizes = {name: arch[name] for name in ("channels", "cells") if name in arch}

@@ -88,14 +88,14 @@ def load(
     first = normalize_of({**arch, **next(iter(choices.fields.values()))})
     if isinstance(first, list) and len(first[0]) not in (1, shape[0]):
         raise RbError(
-            f"The normalisation has {len(first[0])} means and the images of the checkpoint {path} have"
-            f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
+            f"The normalisation has {len(first[0])} means, but the images for the checkpoint {path} have"
+            f" {shape[0]} channels. Give one mean and one standard deviation per channel, or one for all."
         )
     arch, model, more = _decided(path, candidates, choices, hints, normalize_of, named=named)
     facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize_of(arch)}
     warnings = normalising.warnings_of(network, arch)
     if "left_out" in checkpoint.origin:
-        warnings.append(f"{checkpoint.origin['left_out']} are in the file beside the network: left out")
+        warnings.append(f"{checkpoint.origin['left_out']} in the file are not part of the network: left out")
     facts |= {"warnings": warnings} if warnings else {}
     return model.eval(), arch, facts
 
@@ -118,9 +118,9 @@ def _decided(
 ) -> tuple[dict[str, Any], nn.Module, dict[str, Any]]:
     """Returns the architecture with its normalisation, the model, and facts.
 
-    If there are several candidates, their accuracies decide. If `named` is true, the user named the first
-    architecture, which is then preferred among equally accurate ones. Without images, the first architecture
-    is returned, and the normalisation stays undecided if several are possible.
+    If there are several candidates, the most accurate one is chosen. If `named` is true, the user named the
+    first architecture, which is then preferred among equally accurate ones. Without images, the first
+    architecture is returned, and the normalisation stays undecided if several are possible.
     """
     facts: dict[str, Any] = {"normalize_from": choices.source}
     several = len(candidates) > 1
@@ -165,7 +165,7 @@ def _architectures(
             wanted, there = nb201.ops_of(arch), nb201.ops_of(noted)
             if wanted != there:  # none, skip and pooling have no weights to compare
                 raise RbError(
-                    f"The checkpoint {checkpoint.path} holds the architecture {nb201.to_string(there)},"
+                    f"The checkpoint {checkpoint.path} contains the architecture {nb201.to_string(there)},"
                     f" but --arch or the record says {nb201.to_string(wanted)}. Leave out --arch, or"
                     " choose another file."
                 )
@@ -189,12 +189,12 @@ def _architectures(
 
 
 def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    identity(arch, f"The architecture noted in the checkpoint {checkpoint.path}")
+    identity(arch, f"The architecture in the metadata of the checkpoint {checkpoint.path}")
     for key, value in skeleton(checkpoint.state).items():
         if arch.get("space") == "nasbench201" and arch.get(key, value) != value:
             raise RbError(
-                f"The checkpoint {checkpoint.path} notes an architecture with {key} {arch[key]}, and its"
-                f" weights have {key} {value}. Say which network it is with --arch."
+                f"The metadata of the checkpoint {checkpoint.path} names an architecture with {key}"
+                f" {arch[key]}, but its weights have {key} {value}. Name the right network with --arch."
             )
     return json.loads(json.dumps(arch))  # NumPy's numbers become Python's
 
@@ -229,8 +229,8 @@ def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[
     if given is not None and (isinstance(given, str) or not _are_equal(own, given)):
         mean, std = (",".join(f"{value:.4f}" for value in values) for values in own)
         raise RbError(
-            f"The checkpoint {checkpoint.path} normalises images by itself (mean {mean}, std {std}), and is"
-            " to be loaded with another normalisation. Leave out --normalize."
+            f"The checkpoint {checkpoint.path} contains its own normalisation (mean {mean}, std {std}), but"
+            " the record or --normalize names a different one. Leave out --normalize."
         )
     return own
 
@@ -253,7 +253,7 @@ def _classes_and_channels(
     other_channels = channels if shape is not None and channels not in (None, shape[0]) else None
     if classes is not None and n_classes is not None and classes != n_classes:
         raise Misfit(
-            f"The checkpoint {checkpoint.path} distinguishes {n_classes} classes and the data set has"
+            f"The checkpoint {checkpoint.path} has {n_classes} classes, but the data set has"
             f" {classes}. Name the data set that it was trained for with --dataset.",
             n_classes,
             other_channels,
@@ -262,14 +262,14 @@ def _classes_and_channels(
         raise _of_other_channels(checkpoint.path, shape, other_channels)
     if classes is None and n_classes is None:
         raise RbError(
-            f"The checkpoint {checkpoint.path} does not show its number of classes. Name a data set."
+            f"The number of classes of the checkpoint {checkpoint.path} is not known. Name a data set."
         )
     return classes or n_classes or 0, channels or (3 if shape is None else shape[0])
 
 
 def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
     return Misfit(
-        f"The checkpoint {path} takes images with {channels} channels and the data set's have"
+        f"The checkpoint {path} takes images with {channels} channels, but the data set has"
         f" {shape[0]}. Name the data set that it was trained for with --dataset.",
         channels=channels,
     )
@@ -284,8 +284,8 @@ def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape
         logits = output.shape[1]
         if logits not in (1, classes):
             raise Misfit(
-                f"The network of {path} gives {logits} logits, and the data set has {classes} classes (its"
-                " highest label, where nothing else says it: are the labels from 1?).",
+                f"The network of {path} returns {logits} logits, but the data set has {classes} classes."
+                " If this number comes from the highest label, check that the labels start at 0.",
                 logits,
             )
 
@@ -307,14 +307,14 @@ def _program(
     hints: NormalizationHints,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     if shape is None:
-        raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
+        raise RbError(f"The image size that the program {path} takes is not known. Name a data set.")
     program, fields, facts, choices = programs.load(path, form, arch, shape, hints)
     _check_own(path, program, None, shape)
     check_input.keep_images(program, shape)
     n_classes = programs.classes_of(program, shape, path)
     if classes is not None and classes != n_classes:
         raise Misfit(
-            f"The program {path} gives {n_classes} logits and the data set has {classes} classes."
+            f"The program {path} returns {n_classes} logits, but the data set has {classes} classes."
             " Name the data set that it was trained for with --dataset.",
             n_classes,
         )

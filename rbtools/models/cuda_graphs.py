@@ -1,5 +1,4 @@
-"""CUDA graphs for the passes of the attack in adversarial training: captured once, replayed by one launch
-each.
+"""CUDA graphs for the forward and backward passes of the attack in adversarial training.
 
 A pass of a small batch consists of hundreds of kernels, each of which takes less time than its launch, so the
 GPU waits for Python. A replay runs the same kernels on the same memory. Weights may change in place between
@@ -113,7 +112,7 @@ class GraphedNetwork(nn.Module):
     K).
 
     Two passes for batches of `count` images are captured, one with and one without a gradient. Batches of
-    other sizes run without graphs. If a capture fails, `notify` gets a message, and no pass is replayed.
+    other sizes run without graphs. If a capture fails, `notify` receives a message, and no pass is replayed.
     """
 
     def __init__(self, network: nn.Module, count: int, notify: Callable[[str], None]) -> None:
@@ -152,7 +151,7 @@ class GraphedNetwork(nn.Module):
             self.recordings, self.pool = {}, None
             # A failed capture hides its cause.
             reason = folding.reason(wrong.__context__ if isinstance(wrong.__context__, Exception) else wrong)
-            self.notify(f"CUDA graphs are not used ({reason}): passes of a small network take longer.")
+            self.notify(f"CUDA graphs are not used ({reason}), so small networks run more slowly.")
         return not self.stopped
 
 

@@ -96,13 +96,13 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     generator = next((key for key in state if DIFFUSION.fullmatch(key)), None)
     if generator is not None:
         raise RbError(
-            f"The checkpoint is a diffusion model (it has the tensor {generator}), which gives images and no"
+            f"The checkpoint is a diffusion model (it has the tensor {generator}), which returns images, not"
             " logits. Name the file of a classifier with --checkpoint FILE."
         )
     if state.keys() >= CLIP:
         raise RbError(
-            "The checkpoint is a CLIP model, a classifier only with the names of its classes. Write one in"
-            " Python, which embeds them, and name it with --arch python:MODULE:FUNCTION."
+            "The checkpoint is a CLIP model, which needs the names of the classes to classify images. Write a"
+            " Python function that builds such a classifier, and add --arch python:MODULE:FUNCTION."
         )
     for _, family in FAMILIES.loaded():
         inferred: Inferred | None = family(state, metadata or {})
@@ -111,8 +111,8 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     tops = list(dict.fromkeys(key.partition(".")[0] for key in state))
     named = ", ".join(map(shown, tops[:8])) + (", ..." if len(tops) > 8 else "")
     raise RbError(
-        f"The checkpoint's network is not recognised: its {len(state)} tensors are named {named}."
-        f" Recognised are: {'; '.join(FAMILIES)}. Say which network it is with --arch: a name of"
+        f"The checkpoint's network is not recognised: its {len(state)} tensors are named {named}. The"
+        f" recognised networks are: {'; '.join(FAMILIES)}. Name the network with --arch: a name from"
         " rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION for"
         " your own."
     )
@@ -198,7 +198,7 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
         raise Ambiguous(
             f"The checkpoint is a NAS-Bench-201 network ({channels} channels, cells {cells},"
             f" {classes} classes), but {_open_edges(ops)}, so {len(inferred)} architectures fit:"
-            f" {some}. Say which one it is with --arch (its name, index or string).",
+            f" {some}. Name the right one with --arch (its name, index or string).",
             inferred,
         )
     return inferred[0]
@@ -220,7 +220,7 @@ def skeleton(state: State) -> dict[str, int]:
 def _open_edges(ops: list[int]) -> str:
     names = [f"{source}->{target}" for (source, target), op in zip(EDGES, ops, strict=True) if not op]
     edges, have = (f"edge {names[0]}", "has") if len(names) == 1 else (f"edges {', '.join(names)}", "have")
-    return f"its {edges} {have} no weights and may be none, skip_connect or avg_pool_3x3"
+    return f"its {edges} {have} no weights and could be none, skip_connect or avg_pool_3x3"
 
 
 def _texts(value: object, depth: int = 4) -> Iterator[str]:
@@ -259,7 +259,7 @@ def fits(state: State, arch: Mapping[str, Any], classes: int, shape: Shape) -> b
 
 
 def _of_zoo(state: State) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yields architectures of the zoo that may have these weights, each with the side of its images."""
+    """Yields architectures of the zoo that may have these weights, each with its images' side."""
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is not None:
         count = len(numbered(state, r"block1\.layer\.(\d+)\.conv1\.weight"))
@@ -335,7 +335,7 @@ def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def different_cells(candidates: Sequence[Inferred]) -> list[dict[str, Any]]:
-    """Returns one architecture per function: cells that differ in unused edges have the same one."""
+    """Returns one architecture per function: cells that differ only in unused edges compute the same one."""
     by_function: dict[tuple[int | None, ...], dict[str, Any]] = {}
     for arch in sorted((one.arch for one in candidates), key=lambda arch: int(arch["index"])):
         ops = nb201.ops_of(arch)

@@ -1,4 +1,4 @@
-"""Folds each BatchNorm into the convolution before it. In eval mode, the network's function is the same."""
+"""Folds each BatchNorm into the convolution before it, which does not change the outputs in eval mode."""
 
 from __future__ import annotations
 

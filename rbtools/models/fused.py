@@ -82,7 +82,7 @@ def fuse(network: nn.Module, inputs: Tensor) -> nn.Module | None:
     fused_logits, fused_gradient = _logits_and_gradient(copied, inputs)
     folding.check_same(logits, fused_logits, _TOLERANCE, "fused copy")
     if not bool((gradient - fused_gradient).norm() <= _OF_GRADIENT * gradient.norm()):  # false for NaN
-        raise ValueError("the fused copy gives other gradients")
+        raise ValueError("the fused copy returns different gradients")
     return copied
 
 

@@ -122,8 +122,8 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
         listed = "; ".join(f"{word}: {counted(keys)}" for word, keys in misfits.items() if keys)
         pairs = [] if missing or unexpected else [(given[key].shape, wanted[key].shape) for key in others]
         raise Misfit(
-            f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} ({len(given)} tensors"
-            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint)}",
+            f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} (it has {len(given)}"
+            f" tensors, expected {len(wanted)}). Tensors {listed}. {_advice(checkpoint)}",
             *_of_other_images(pairs),
         )
     whole = [k for k, v in given.items() if wanted[k].is_floating_point() and not v.is_floating_point()]
@@ -131,14 +131,14 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
         kind = str(given[whole[0]].dtype).removeprefix("torch.")
         raise RbError(
             f"The checkpoint {checkpoint.path} has whole numbers ({kind}) in {counted(whole)}: it is"
-            " quantised, and without their scales these are no weights. Save it with floating-point numbers,"
-            " where the file comes from."
+            " quantised, and the scales that would turn these numbers into weights are missing. Save the"
+            " weights again as floating-point numbers."
         )
     broken = [key for key, value in given.items() if not _finite(value)]
     if broken:
         raise RbError(
             f"The checkpoint {checkpoint.path} has NaN or infinite numbers in {counted(broken)}."
-            " The training that made it diverged: use an earlier checkpoint."
+            " The training run has diverged: use an earlier checkpoint."
         )
     on_meta = any(value.is_meta for value in wanted.values())
     if on_meta:  # the file's own tensors, copied only to change their type or layout
@@ -180,19 +180,19 @@ def _finite(value: Tensor) -> bool:
 
 
 def _advice(checkpoint: Checkpoint) -> str:
-    check = "Check that --arch names the network that it was trained as."
+    check = "Check that --arch names the network that was trained."
     sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
     size = f" with {sizes}" if sizes else ""
     if not checkpoint.seen:
         return check
     seen, *others = checkpoint.seen
     if others:
-        return f"The file holds a NAS-Bench-201 network{size}. {check}"
+        return f"The file contains a NAS-Bench-201 network{size}. {check}"
     name = str(seen.arch["name"])
     if seen.arch["space"] not in ("zoo", "nasbench201"):
         name = f"{seen.arch['space']}:{name}"
     ends = f"{seen.classes} classes, {seen.in_channels} image channels"
-    return f"The file holds {name}{size} ({ends}): name that with --arch, or leave --arch out."
+    return f"The file contains {name}{size} ({ends}): name it with --arch, or leave out --arch."
 
 
 def _by(tensor: Tensor) -> str:

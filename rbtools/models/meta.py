@@ -79,10 +79,10 @@ def parameters(network: nn.Module) -> int:
 
 
 def multiply_adds(network: nn.Module, images: Tensor) -> int:
-    """Multiply-adds of all matrix products of a forward pass (convolutions, linear and recurrent layers,
-    attention), per image. `images` is a batch (N, C, H, W) on the network's device.
+    """Counts the multiply-adds of all matrix products in a forward pass (convolutions, linear and recurrent
+    layers, attention), per image. `images` is a batch (N, C, H, W) on the network's device.
 
-    Torch counts operations, two for a multiply-add, but none of a fused kernel: the kernels are switched off.
+    Torch counts two operations per multiply-add, but none for fused kernels, so they are disabled.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

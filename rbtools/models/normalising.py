@@ -27,10 +27,10 @@ GUESS = "guess: "  # beginning of `normalize_from` if neither file, user nor ima
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """`known` maps names to normalisations, and `classes` maps them to numbers of classes.
+    """`known` maps names to normalisations, and `classes` maps names to numbers of classes.
 
     `batches` returns labelled images on which several possible normalisations are compared. `preset` is the
-    normalisation of `--transform`, which is chosen if neither file nor user names another one.
+    normalisation of `--transform`, which is chosen unless the file or the user names another one.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
@@ -144,8 +144,8 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
 
 
 def preprocessing(cfg: object) -> str | None:
-    """Returns the text of the preprocessing (`datasets.preprocessing`) in a timm configuration, or None if it
-    cannot be described."""
+    """Returns the preprocessing in a timm configuration as a string (see `datasets.preprocessing`), or None
+    if it cannot be described."""
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
         return None
@@ -183,6 +183,6 @@ def warnings_of(network: nn.Module, arch: Mapping[str, Any]) -> list[str]:
         return []
     where = f"its module {place}" if place else "the network itself"
     return [
-        f"images are normalised twice: by --normalize, and by {where}, which holds a mean and a standard"
-        " deviation. Add --normalize none where the second is meant"
+        f"images are normalised twice: by --normalize, and by {where}, which has a mean and a standard"
+        " deviation. Use --normalize none to keep only the second normalisation"
     ]

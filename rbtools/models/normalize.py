@@ -17,7 +17,7 @@ NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies cannot distinguish normalisations t
 
 
 class Preprocessed(nn.Module):
-    """A network with preprocessing without weights. The input is images (N, C, H, W) in [0, 1]."""
+    """A network after preprocessing that has no weights. The input is images (N, C, H, W) in [0, 1]."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Normalized(Preprocessed):
         for values, low in ((mean, -math.inf), (std, 0.0)):
             if not (torch.isfinite(values).all() and (values > low).all()):
                 raise RbError(
-                    f"Nothing can be normalised with mean {mean.tolist()} and std {std.tolist()}."
+                    f"Images cannot be normalised with mean {mean.tolist()} and std {std.tolist()}."
                     " Expected finite numbers, and standard deviations above 0."
                 )
         self.register_buffer("mean", mean.view(-1, 1, 1))

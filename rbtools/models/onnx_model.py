@@ -1,4 +1,4 @@
-"""ONNX models: converted to torch where this gives the same logits, and otherwise run by onnxruntime."""
+"""ONNX models, which are converted to torch if the logits stay the same, and otherwise run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Onnx(ProgramFormat):
 
     @staticmethod
     def holds(head: bytes, names: Sequence[str]) -> bool:
-        """An ONNX model begins with the version of its format, followed by another field of a model."""
+        """Whether a file begins like an ONNX model, with the version and another field."""
         return re.match(rb"\x08[\x03-\x7f][\x12\x1a\x22\x28\x32\x3a\x42\x72]", head) is not None
 
     @staticmethod
@@ -46,7 +46,7 @@ class Onnx(ProgramFormat):
         choices = None
         if graph.dtype == torch.uint8:
             if arch.get("normalize", RAW) != RAW:
-                raise RbError(f"The ONNX model {path} takes pixels as uint8. Leave out --normalize.")
+                raise RbError(f"The ONNX model {path} takes uint8 pixels. Leave out --normalize.")
             choices = Choices({RAW: {"normalize": RAW}}, "checkpoint")
         answering = Program(AnsweringModel(graph, "logits", logits.shape[1]))
         if arch.get("answers") == "logits":  # a record says so: it was tried
@@ -58,29 +58,30 @@ class Onnx(ProgramFormat):
             break
         try:
             network = _converted(proto, graph, images)
-            facts = {"answers": "logits and gradients, as its graph is converted to torch"}
+            facts = {"answers": "logits and gradients, because its graph was converted to torch"}
             return Loaded(network, {}, facts, choices)
         except NotConverted as reason:
             if "space" in arch:
                 raise RbError(
-                    f"The ONNX model {path} was converted to torch when its record was made, and here not:"
-                    f" {reason}. Make the record anew with --checkpoint."
+                    f"The ONNX model {path} was converted to torch when its record was created, but cannot be"
+                    f" converted now: {reason}. Create the record again with --checkpoint."
                 ) from None
-            facts = {"answers": f"logits alone, without gradients: {reason}"}
+            facts = {"answers": f"logits without gradients: {reason}"}
             return Loaded(answering, {"answers": "logits"}, facts, choices)
 
 
 def _model(path: Path) -> Any:
-    """The model in a file and in the file of weights beside it, if there is one (`plain_files.shards_of`)."""
+    """The model in a file and, if there is one, in the file of weights next to it
+    (`plain_files.shards_of`)."""
     onnx = package("onnx")
     model = onnx.load_model_from_string(read_plain(path))
     entries = [entry for tensor in model.graph.initializer for entry in tensor.external_data]
     outside = {entry.value for entry in entries if entry.key == "location"}
     if outside - {f"{path.name}.data"}:
         raise RbError(
-            f"The weights of the ONNX model {path} are in {shown(', '.join(sorted(outside)))}. Expected the"
-            f" file itself, or {path.name}.data beside it: save them there, with onnx.save(onnx.load(FILE),"
-            " OTHER)."
+            f"The weights of the ONNX model {path} are in {shown(', '.join(sorted(outside)))}. Expected them"
+            f" in the model's own file, or in {path.name}.data next to it. Save the model again with"
+            " onnx.save(onnx.load(FILE), OTHER)."
         )
     if outside:
         onnx.load_external_data_for_model(model, str(path.parent))
@@ -89,9 +90,9 @@ def _model(path: Path) -> Any:
 
 @dataclass(eq=False)
 class OnnxGraph:
-    """A function from images float32 (N, C, H, W) in [0, 1] to scores (N, K), by onnxruntime.
+    """Maps images float32 (N, C, H, W) in [0, 1] to scores (N, K) with onnxruntime.
 
-    `batch` is the number of images in a pass, if the graph fixes it.
+    `batch` is the batch size, if the graph fixes it.
     """
 
     model: bytes
@@ -104,7 +105,7 @@ class OnnxGraph:
 
     @classmethod
     def of(cls, model: bytes, path: Path, shape: Shape) -> OnnxGraph:
-        """Raises RbError if the graph does not map images of this shape to scores."""
+        """Create an OnnxGraph. Raises RbError if the graph does not map images of this shape to scores."""
         graph = cls(model, "", torch.float32, False, None)
         inputs = graph.session(torch.device("cpu")).get_inputs()
         listed = ", ".join(f"{shown(one.name)} {one.type} {one.shape}" for one in inputs)
@@ -112,8 +113,8 @@ class OnnxGraph:
         first_or_last = [side in (1, 3) for side in (sides[:1] + sides[2:])]
         if len(inputs) != 1 or len(sides) != 3 or inputs[0].type not in _TYPES or sum(first_or_last) != 1:
             raise RbError(
-                f"The ONNX model {path} has the inputs {listed or 'none'}. {_EXPECTED}: export it with one"
-                " such input, whose number of channels is fixed."
+                f"The ONNX model {path} has the inputs {listed or 'none'}. {_EXPECTED}: export the model"
+                " with one input of this kind and with a fixed number of channels."
             )
         graph.name, graph.dtype = inputs[0].name, _TYPES[inputs[0].type]
         graph.channels_last, fixed = first_or_last[1], inputs[0].shape[0]
@@ -121,20 +122,20 @@ class OnnxGraph:
         channels, *size = sides[-1:] + sides[:-1] if graph.channels_last else sides
         if channels != shape[0]:
             raise Misfit(
-                f"The ONNX model {path} takes images with {channels} channels and the data set's have"
+                f"The ONNX model {path} takes images with {channels} channels, but the data set has"
                 f" {shape[0]}. Name the data set that it was trained for with --dataset.",
                 channels=channels,
             )
         if any(isinstance(a, int) and a != b for a, b in zip(size, shape[1:], strict=True)):
             raise RbError(
-                f"The ONNX model {path} takes images of {'x'.join(map(str, size))} pixels and the data set's"
-                f" have {shape[1]}x{shape[2]}. Name the data set that it was trained for with --dataset."
+                f"The ONNX model {path} takes images of {'x'.join(map(str, size))} pixels, but the data set"
+                f" has {shape[1]}x{shape[2]}. Name the data set that it was trained for with --dataset."
             )
         graph.output = graph._scores(path, torch.zeros(2, *shape))
         return graph
 
     def _scores(self, path: Path, images: Tensor) -> str:
-        """The first output of the shape (N, K)."""
+        """The name of the first output of shape (N, K)."""
         names = [one.name for one in self.session(images.device).get_outputs()]
         found = {}
         for name in names:
@@ -144,8 +145,8 @@ class OnnxGraph:
                 return name
         listed = ", ".join(f"{shown(name)} {tuple(value.shape)}" for name, value in found.items())
         raise RbError(
-            f"The ONNX model {path} has for {len(images)} images the outputs {listed}. Expected scores"
-            f" ({len(images)}, classes) as floats."
+            f"The ONNX model {path} returns {listed} for {len(images)} images. Expected floating-point scores"
+            f" of shape ({len(images)}, classes)."
         )
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -160,7 +161,7 @@ class OnnxGraph:
         return answers(inputs) if self.batch is None else in_pieces(answers, inputs, self.batch)
 
     def session(self, device: torch.device) -> Any:
-        """The session of onnxruntime for a device, with as many threads as torch has."""
+        """The onnxruntime session for a device, with as many threads as torch uses."""
         key = device, torch.get_num_threads()
         if key not in self.sessions:
             onnxruntime = package("onnxruntime")
@@ -187,8 +188,8 @@ class OnnxGraph:
 
 
 def in_pieces(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
-    """The outputs of a function that takes exactly `size` images at a time; black images fill up the last
-    piece."""
+    """Call a function that takes exactly `size` images at a time, and join its outputs. The last piece is
+    padded with black images."""
     found = []
     for part in images.split(size):
         rest = part.new_zeros(size - len(part), *part.shape[1:])
@@ -211,9 +212,9 @@ class _InPieces(nn.Module):
 
 
 def _converted(proto: Any, graph: OnnxGraph, images: Tensor) -> nn.Module:
-    """The network in torch, for images (N, C, H, W) in [0, 1]. Raises NotConverted if it is not the same."""
+    """The torch network for images (N, C, H, W) in [0, 1]. Raises NotConverted if its outputs differ."""
     if graph.dtype != torch.float32:
-        raise NotConverted(f"its input is {str(graph.dtype).removeprefix('torch.')}")
+        raise NotConverted(f"its input has the type {str(graph.dtype).removeprefix('torch.')}")
     if any(_QUANTISED.match(node.op_type) for node in proto.graph.node):
         raise NotConverted("it is quantised")
     outputs = [one for one in proto.graph.output if one.name == graph.output]

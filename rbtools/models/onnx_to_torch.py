@@ -1,4 +1,4 @@
-"""Converts the graph of an ONNX model to a network of torch, by onnx2torch."""
+"""Converts the graph of an ONNX model to a torch network with onnx2torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FEW = 3  # images of another batch, because a conversion may keep the number of
 
 
 class NotConverted(Exception):
-    """The reason why a model is not converted to torch."""
+    """Raised if a model cannot be converted to torch. The message is the reason."""
 
 
 def converted(model: Any) -> nn.Module:
-    """The network of a model, which is changed. Raises NotConverted."""
+    """Convert an ONNX model, which is changed in place, to a network. Raises NotConverted."""
     try:
         _prepare(model)
         network: nn.Module = _onnx2torch().convert(model).eval()
@@ -41,7 +41,7 @@ def converted(model: Any) -> nn.Module:
 
 
 def check_same(network: nn.Module, images: Tensor, expected: Tensor) -> None:
-    """Raise NotConverted if the logits (N, K) of images are not the expected ones, or have no gradients."""
+    """Raise NotConverted if the logits (N, K) differ from the expected ones or have no gradients."""
     try:
         with torch.no_grad():
             whole, few = network(images), network(images[:_FEW])
@@ -50,17 +50,17 @@ def check_same(network: nn.Module, images: Tensor, expected: Tensor) -> None:
     except Exception as error:
         raise NotConverted(_brief(error)) from None
     if whole.shape != expected.shape or few.shape != expected[:_FEW].shape:
-        raise NotConverted(f"onnx2torch gives outputs of another shape, {tuple(whole.shape)}")
+        raise NotConverted(f"onnx2torch returns outputs of a different shape, {tuple(whole.shape)}")
     difference = max(float((a - b).abs().max()) for a, b in ((whole, expected), (few, expected[:_FEW])))
     span = float(expected.max() - expected.min())
     if not difference <= _NEAR * span:
-        raise NotConverted(f"by onnx2torch its logits differ by {difference:.2g} in a range of {span:.2g}")
+        raise NotConverted(f"onnx2torch changes its logits by {difference:.2g} in a range of {span:.2g}")
     if not gradient.any():
         raise NotConverted("its gradients are zero")
 
 
 def _prepare(model: Any) -> None:
-    """Change a graph to what onnx2torch reads: constants as initializers, operators of an older version."""
+    """Change a graph for onnx2torch: constants become initializers, and operators get an older version."""
     from onnx import helper, numpy_helper
 
     graph = model.graph
@@ -103,7 +103,7 @@ def _onnx2torch() -> Any:
 
 
 def package(name: str) -> Any:
-    """A package of the extra `onnx`. Raises RbError if it is not installed."""
+    """Import a package of the extra `onnx`. Raises RbError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -115,4 +115,4 @@ def package(name: str) -> Any:
 
 def _brief(error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
-    return f"onnx2torch stops with {type(error).__name__}: {shown(first, 120)}".rstrip(".: ")
+    return f"onnx2torch fails with {type(error).__name__}: {shown(first, 120)}".rstrip(".: ")

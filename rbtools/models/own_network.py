@@ -37,8 +37,8 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
     text = str(arch.get("name"))
     if arch.get("code") not in (None, own_code.code_digest(text)):
         raise RbError(
-            f"The module of python:{text} has changed since the record was made with it, so this would be"
-            f" another network. Make the record anew (rb-arch --arch python:{text} --allow-code)."
+            f"The module of python:{text} has changed since the record was created: the network may differ."
+            f" Create the record again (rb-arch --arch python:{text} --allow-code)."
         )
     factory, options = _factory(text), own_code.own_options(text)
     accepted = inspect.signature(factory).parameters
@@ -55,8 +55,8 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
             network = answering(network, torch.full((2, *shape), 0.5), classes) or network
     if not isinstance(network, nn.Module):
         raise RbError(
-            f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module, or a function from"
-            " images to labels or scores."
+            f"python:{text} returned a {type(network).__name__}. Expected a torch.nn.Module, or a function"
+            " from images to labels or scores."
         )
     network = _bare(network)
     if any(map(is_lazy, [*network.parameters(), *network.buffers()])):
@@ -68,7 +68,7 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
 
 
 def _bare(network: nn.Module) -> nn.Module:
-    """Returns the module inside a wrapper of torch, or inside a module such as timm's ModelEmaV2."""
+    """Returns the module inside a torch wrapper or a module such as timm's ModelEmaV2."""
     while True:
         compiled, inner = (getattr(network, name, None) for name in ("_orig_mod", "module"))
         wraps = isinstance(network, _WRAPPERS) or type(network).forward is nn.Module.forward
@@ -95,8 +95,8 @@ def _own_code(text: str) -> Iterator[None]:
         ours = last.filename == __file__ or last.filename.startswith("<")
         at = "" if ours else f" ({last.filename}, line {last.lineno})"
         raise RbError(
-            f"python:{text} stopped with {type(error).__name__}: {shown(str(error), 200)}{at}. Fix it there:"
-            " it is called with the classes, channels and shape that it has parameters for."
+            f"python:{text} raised {type(error).__name__}: {shown(str(error), 200)}{at}. Fix the function:"
+            " it is called with the classes, channels and shape if it has parameters for them."
         ) from error
 
 

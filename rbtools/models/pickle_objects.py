@@ -1,5 +1,5 @@
 """What a pickle of another project may contain: errors, stand-ins for foreign objects, and the functions that
-are called in place of the names in a pickle. They make containers, numbers, arrays and tensors from data.
+are called instead of those named in a pickle. They create containers, numbers, arrays and tensors.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ MOST_BYTES = 2**62  # maximum size in bytes of an expanded tensor, so that sizes
 
 
 class Refused(Exception):
-    """The pickle contains an object that is not allowed. `name` is the name of the object."""
+    """Raised if the pickle contains an object that is not allowed. `name` is the name of the object."""
 
     def __init__(self, name: str, message: str | None = None) -> None:
         self.name = shown(name)
-        super().__init__(message or f"it asks for {self.name}, which could run code")
+        super().__init__(message or f"it refers to {self.name}, which could run code")
 
 
 class Damaged(ValueError):
-    """The bytes are not a pickle, are incomplete, or are inconsistent."""
+    """Raised if the bytes are not a pickle, are incomplete, or are inconsistent."""
 
 
 class NotTorch(Damaged):
-    """A pickle that torch.save did not write."""
+    """Raised for a pickle that torch.save did not write."""
 
 
 class Stub:
-    """An object of an unknown class, which keeps its content from the file and does nothing."""
+    """Replaces an object of an unknown class. A stub keeps the content of the object, but does nothing."""
 
     name = ""
 
@@ -55,7 +55,7 @@ class UnusualTensor:
 
 
 class Maker:
-    """A name that a pickle may call, with the function that is called instead."""
+    """A function name that a pickle may call, with the function that is called instead."""
 
     def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
         self.name, self.make = name, make
@@ -68,15 +68,15 @@ class ArrayType:
         code = text(code)
         if not re.fullmatch(r"[<>|=]?(b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]{1,9})", code):
             raise Refused(
-                f"numpy.ndarray of the type {code!r}",
-                f"it has an array of the type {code!r:.80}, expected numbers",
+                f"numpy.ndarray of type {code!r}",
+                f"it has an array of type {code!r:.80}, expected numbers",
             )
         self.dtype = np.dtype(code)
 
 
 def text(value: object) -> str:
     if not isinstance(value, (str, bytes)):
-        raise Damaged("it has a name that is not a text")
+        raise Damaged("it has a name that is not a string")
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
@@ -97,9 +97,9 @@ def array(data: Any, kind: Any, shape: Any, order: Any = "C") -> np.ndarray:
     dtype = _dtype(kind)
     data = data.encode() if isinstance(data, str) else data  # written by Python 2
     if dtype.kind in "SU":
-        raise Refused("numpy.ndarray of text", "it has an array of text, expected numbers")
+        raise Refused("numpy.ndarray of text", "it has an array of strings, expected numbers")
     if len(data) != math.prod(sizes(shape)) * dtype.itemsize:
-        raise Damaged(f"it has an array of the shape {shape} without the bytes for it")
+        raise Damaged(f"it has an array of shape {shape} with the wrong number of bytes")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if text(order) == "F" else "C")
 
 
@@ -110,7 +110,7 @@ def _reconstruct(kind: Any, *_: object) -> np.ndarray:
 
 
 def _encoded(value: str = "", encoding: object = "latin1") -> bytes:
-    """The bytes of a text. In old protocols, Python 3 writes bytes as a text with its encoding."""
+    """The bytes of a string. In old protocols, Python 3 writes bytes as a string with its encoding."""
     if encoding not in ("latin1", "latin-1"):
         raise Damaged("it has bytes in an unusual encoding")
     return value.encode("latin-1")
@@ -120,11 +120,11 @@ def check_key(key: object, levels: int = DEEPEST_KEY, parts: int = 64) -> int:
     """Returns the number of parts of the key that may still follow."""
     if isinstance(key, tuple):
         if not levels or len(key) > parts:
-            raise Damaged("it has a key of many parts")
+            raise Damaged("it has a key with too many parts")
         for part in key:
             parts = check_key(part, levels - 1, parts - 1)
     elif not isinstance(key, (str, bytes, int, float, complex, type(None))):
-        raise Damaged(f"it has a key of the type {type(key).__name__}")
+        raise Damaged(f"it has a key of type {type(key).__name__}")
     return parts
 
 
@@ -150,14 +150,14 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any
     memory = storage._untyped_storage
     dtype = next((one for one in more if isinstance(one, torch.dtype)), storage.dtype)
     if any(isinstance(about, dict) and about for about in more[1:]):
-        return UnusualTensor("conjugated or negated only by a mark")
+        return UnusualTensor("marked as conjugated or negated")
     shape, strides, (offset,) = sizes(shape), sizes(strides), sizes((offset,))
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     room = memory.nbytes() // dtype.itemsize
     if offset > room or (0 not in shape and last >= room):
-        raise Damaged(f"it has a tensor of the shape {shape} outside its storage of {room} numbers")
+        raise Damaged(f"it has a tensor of shape {shape} that exceeds its storage of {room} numbers")
     if len(shape) > 64 or math.prod(size or 1 for size in shape) * dtype.itemsize > MOST_BYTES:
-        raise Damaged(f"it has a tensor of the shape {shape}")
+        raise Damaged(f"it has a tensor of shape {shape}, which is too large")
     return torch.empty(0, dtype=dtype).set_(memory, offset, shape, strides).requires_grad_(needs_grad)
 
 
@@ -181,7 +181,7 @@ _UNUSUAL = {
     "_rebuild_sparse_tensor": "sparse",
     "_rebuild_nested_tensor": "nested",
     "_rebuild_qtensor": "quantized",
-    "_rebuild_meta_tensor_no_storage": "without numbers (on the meta device)",
+    "_rebuild_meta_tensor_no_storage": "without data (on the meta device)",
 }
 MAKERS: dict[str, Callable[..., Any] | None] = {
     "numpy.core.multiarray._reconstruct": _reconstruct,

@@ -41,7 +41,7 @@ class SimpleCNN(nn.Module):
 
 
 def simplecnn(form: zoo.SimpleCNNForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> SimpleCNN:
-    """The network has 1,199,882 parameters for 28x28x1 images and 10 classes."""
+    """Build a SimpleCNN, which has 1,199,882 parameters for 28x28x1 images and 10 classes."""
     return SimpleCNN(classes=classes, shape=shape)
 
 
@@ -72,5 +72,5 @@ class VGG(nn.Module):
 
 
 def vgg(form: zoo.VGGForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> VGG:
-    """VGG-19 has 20,040,522 parameters for 10 classes."""
+    """Build a VGG. VGG-19 has 20,040,522 parameters for 10 classes."""
     return VGG(form.convs, form.widths, classes=classes, in_channels=shape[0])

@@ -25,7 +25,7 @@ ZIP = b"PK\x03\x04"
 
 
 class Program(nn.Module):
-    """A loaded program, which has only one mode: torch.export does not support `train` and `eval`."""
+    """A loaded program. It has only one mode, because torch.export does not support `train` and `eval`."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Program(nn.Module):
 
 class Loaded(NamedTuple):
     """A loaded program, further fields of its architecture, facts about it, and its possible normalisations
-    (None: they are those of `normalising.of_program`)."""
+    (None means those of `normalising.of_program`)."""
 
     network: nn.Module
     arch: Mapping[str, Any] = {}
@@ -58,13 +58,13 @@ class ProgramFormat:
 
     @staticmethod
     def holds(head: bytes, names: Sequence[str]) -> bool:
-        """Whether a file is of this format, by its first bytes and the names in its zip archive, if any."""
+        """Whether a file has this format, by its first bytes and by the names in its zip archive, if any."""
         raise NotImplementedError
 
     @staticmethod
     def read(path: Path, arch: Mapping[str, Any], shape: Shape, hints: NormalizationHints) -> Loaded:
-        """Load a file for images of a shape. `arch` has the fields that a record or the user gives. Any
-        exception but RbError counts as a damaged file."""
+        """Load a file for images of a shape. `arch` has the fields from a record or from the user. Any
+        exception except RbError means that the file is damaged."""
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ class TorchScript(ProgramFormat):
 
 
 def format_of_file(path: Path, allow_code: bool) -> type[ProgramFormat] | None:
-    """The format of a program that may be loaded; None for other files."""
+    """The program format of a file that may be loaded, or None for other files."""
     try:
         with opened(path) as file:
             head = file.read(64)
@@ -115,7 +115,7 @@ def format_of(head: bytes, names: Sequence[str]) -> type[ProgramFormat] | None:
 def refusal(path: Path, form: type[ProgramFormat]) -> RbError:
     return RbError(
         f"The checkpoint {path} is {form.what}, and loading it could run code. If you trust it, add"
-        " --allow-code; else save the weights alone: torch.save(model.state_dict(), FILE)."
+        " --allow-code; otherwise save only the weights: torch.save(model.state_dict(), FILE)."
     )
 
 
@@ -136,8 +136,8 @@ def load(
     except Exception as error:  # the program's loader may raise anything
         first, *_ = str(error).split("\n")
         raise RbError(
-            f"The checkpoint {path} looks like {form.what} and does not load ({type(error).__name__}:"
-            f" {first[:160]}). Is the file whole, and was it saved by another version?"
+            f"The checkpoint {path} looks like {form.what} but cannot be loaded ({type(error).__name__}:"
+            f" {first[:160]}). The file may be incomplete, or saved by a different version."
         ) from None
 
 
@@ -150,13 +150,13 @@ def classes_of(program: nn.Module, shape: Shape, path: Path) -> int:
         *_, cause = str(error).strip().split("\n")  # the lines before it are TorchScript's traceback
         raise RbError(
             f"The program {path} fails on two images of {'x'.join(map(str, shape))}"
-            f" ({type(error).__name__}: {cause.strip()[:160]}). Was it saved for another size, number of"
-            " channels or number of images at a time? torch.export keeps the latter open with"
-            " dynamic_shapes."
+            f" ({type(error).__name__}: {cause.strip()[:160]}). It may have been saved for a different image"
+            " size, number of channels or batch size. With torch.export, dynamic_shapes allows any batch"
+            " size."
         ) from None
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 2:
         what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise RbError(f"The program {path} gives {what} for two images. Expected logits (2, classes).")
+        raise RbError(f"The program {path} returns {what} for two images. Expected logits (2, classes).")
     return logits.shape[1]
 
 

@@ -53,7 +53,7 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
     }
     if not with_weights:
         raise RbError(
-            f"The file {path} has the results of {len(runs)} trainings without their weights. Download the"
+            f"The file {path} has the results of {len(runs)} training runs, but no weights. Download the"
             " archive with the full files (NATS-tss-v1_0-3ffb9-full, or NAS-Bench-201-v1_1-archive)."
         )
     chosen = _chosen(with_weights, member, path)
@@ -75,8 +75,8 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
         if len(datasets) > 1:
             raise RbError(
                 f"The file {path} has weights for {len(datasets)} data sets:"
-                f" {', '.join(map(shown, datasets))}. Say which are meant, such as --member"
-                f" {datasets[0]} or --member {in_order[0]}."
+                f" {', '.join(map(shown, datasets))}. Select one with --member {datasets[0]},"
+                f" or one training run with --member {in_order[0]}."
             )
         return in_order[0]
     matches = [name for name in in_order if member in (name, name.rpartition("/")[0])]
@@ -84,7 +84,7 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
         known = [*datasets, *in_order]
         raise RbError(
             f"The file {path} has no weights for '{member}'.{near(member, known)}"
-            f" It has: {', '.join(map(shown, in_order))}."
+            f" It has weights for: {', '.join(map(shown, in_order))}."
         )
     return matches[0]
 
@@ -96,16 +96,16 @@ def read_pickle(path: Path) -> Any:
         with bz2.BZ2File(plain(path)) as stream:
             data = stream.read(most + 1)
         if len(data) > most:
-            raise RbError(f"unpacks to more than {MOST_UNPACKED} times its size. No file of NATS-Bench does.")
+            raise RbError(f"unpacks to more than {MOST_UNPACKED} times its size. No NATS-Bench file does.")
         return unpickle.published(data)
     except RbError as error:
         raise RbError(f"The file {path} {error}") from None
     except unpickle.Refused as refused:
         raise RbError(
-            f"The file {path} holds {refused.name} beside its weights, which was not loaded."
+            f"The file {path} contains {refused.name} in addition to its weights, so it was not loaded."
         ) from None
     except (unpickle.Damaged, OSError, EOFError) as error:
         raise RbError(
-            f"The file {path} is cut off, damaged or no file of NATS-Bench"
+            f"The file {path} is truncated, damaged or not a NATS-Bench file"
             f" ({type(error).__name__}: {shown(str(error))}). Copy or download it again."
         ) from None

@@ -1,4 +1,4 @@
-"""Reads weights files of all layouts into one form, without running code."""
+"""Reads weights files of all supported layouts into a `Checkpoint`, without running code."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file. The content shows the format.
 
     `member` selects one of several sets of weights: a key of the nested content ("best", "ema"), or a run of
-    NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing, empty,
-    truncated, of another kind or without weights, or if it cannot be loaded without running code.
+    NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError if the file is missing, empty or
+    truncated, if it is not a weights file or has no weights, or if it cannot be loaded without running code.
     """
     path = Path(path)
     raw, metadata, kind = weights_file.read(path)
@@ -68,8 +68,8 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
         if isinstance(raw, Stub) or (isinstance(raw, type) and issubclass(raw, Stub)):
             what = f"the Python object {shown(raw.name)}, whose class could run code and is not loaded"
         raise RbError(
-            f"The checkpoint {path} holds {what}. Expected a state dict: names and tensors. Save it where the"
-            " file comes from: torch.save(model.state_dict(), FILE)."
+            f"The checkpoint {path} contains {what}. Expected a state dict (names and tensors). Save one in"
+            " the program that wrote the file: torch.save(model.state_dict(), FILE)."
         )
     run = None
     if published.is_published(raw):
@@ -114,14 +114,14 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError if tensors that share or expand a few bytes claim much more memory than the file."""
+    """Raise RbError if tensors that share or expand a few bytes need much more memory than the file."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     if claimed > SHARED * there + SMALL:
         raise RbError(
-            f"The checkpoint {path} has {len(state)} tensors of {claimed} bytes, of which {there} are in the"
-            " file: the others are shared or expanded. Where it comes from, save them with .clone()."
+            f"The checkpoint {path} has {len(state)} tensors of {claimed} bytes, but only {there} bytes of"
+            " data: tensors are shared or expanded. Clone them (.clone()) in the program that wrote the file."
         )
 
 
@@ -131,12 +131,12 @@ def _refuse_unusual(key: str, value: object, path: Path) -> None:
         return
     if len(key) > LONGEST_NAME:
         raise RbError(
-            f"The checkpoint {path} has a tensor whose name has {len(key)} letters, '{shown(key)}'. Expected"
-            f" at most {LONGEST_NAME}."
+            f"The checkpoint {path} has a tensor with a name of {len(key)} characters, '{shown(key)}'."
+            f" Expected at most {LONGEST_NAME}."
         )
     kind = value.kind if isinstance(value, UnusualTensor) else "complex" if value.is_complex() else None
     if kind is not None:
         raise RbError(
-            f"The checkpoint {path} has the tensor '{shown(key)}', which is {kind}. Expected tensors of plain"
-            " numbers: convert it where the file comes from."
+            f"The checkpoint {path} has the tensor '{shown(key)}', which is {kind}. Expected dense tensors of"
+            " real numbers: convert it in the program that wrote the file."
         )

@@ -159,7 +159,7 @@ def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
 
 
 def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> ResNet:
-    """ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
+    """Build a ResNet. ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
     block = Bottleneck if form.bottleneck else BasicBlock
     windows = form.windows(fields, shape) if fields.get("pool") == "4x4" else None
     return ResNet(
@@ -232,7 +232,7 @@ class PreActResNet(FourStages):
 def preactresnet(
     form: zoo.PreActResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
 ) -> PreActResNet:
-    """With the final BatchNorm, the network has 11,172,170 parameters for 10 classes."""
+    """Build a PreActResNet. With the final BatchNorm, it has 11,172,170 parameters for 10 classes."""
     return PreActResNet(
         form.blocks,
         classes=classes,
@@ -285,5 +285,5 @@ class WideResNet(nn.Module):
 def wideresnet(
     form: zoo.WideResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
 ) -> WideResNet:
-    """WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    """Build a WideResNet. WRN-28-10 has 36,479,194 parameters for 10 classes."""
     return WideResNet(form.depth, form.widen, classes=classes, in_channels=shape[0])

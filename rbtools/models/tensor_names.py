@@ -55,7 +55,7 @@ def modern(key: str) -> str:
 
 
 def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, str]:
-    """Maps each given name to its synonym in `wanted`, or to itself. Names of unused tensors are left out."""
+    """Maps each given name to its synonym in `wanted` or to itself. Names of unused tensors are left out."""
     heads = [key for key in wanted if HEAD.fullmatch(key)]
     head = heads[0].removesuffix("weight") if len(heads) == 1 else None
     given = list(given)

@@ -20,8 +20,8 @@ SHOWN = 12  # the most candidates that an error message names
 def beats(one: Tensor, other: Tensor, deviations: float = BEYOND) -> bool:
     """True if `one` is correct on more images than `other` by more than `deviations` standard deviations.
 
-    The standard deviation assumes that, on each image where they differ, either is right with probability
-    1/2. Both arguments are boolean (N,), for the same images.
+    The standard deviation assumes that, on each image where the two differ, each of them is right with
+    probability 1/2. Both arguments are boolean (N,), for the same images.
     """
     return int(one.sum()) - int(other.sum()) > deviations * math.sqrt(int(one.ne(other).sum()))
 
@@ -74,7 +74,7 @@ def decided(
     rest = f", and {len(order) - SHOWN} more" if len(order) > SHOWN else ""
     raise RbError(
         f"The weights in {path} fit {len(models)} networks or normalisations, and their accuracies on"
-        f" {images} images of the data set do not tell which it is. Add the right one's options to"
-        " --checkpoint, or to rb-arch --from-checkpoint, whose record other tools take:"
+        f" {images} images of the data set are too similar to choose one. Add the options of the right one"
+        " to --checkpoint, or to rb-arch --from-checkpoint, which creates a record for other tools:"
         f" {listed}{rest}."
     )

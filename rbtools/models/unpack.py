@@ -55,8 +55,8 @@ def unwrapped(
     while len(nesting) < DEEPEST:
         if raw.keys() >= OPTIMISER:
             raise RbError(
-                f"The checkpoint {path} holds the state of an optimiser and no network. Name the file with"
-                " the network's weights, what model.state_dict() gave: --checkpoint FILE."
+                f"The checkpoint {path} contains the state of an optimiser, but no network. Name the file"
+                " with the network's weights, as returned by model.state_dict(): --checkpoint FILE."
             )
         for key, value in raw.items():
             note = vars(value) if isinstance(value, argparse.Namespace) else value
@@ -73,19 +73,19 @@ def unwrapped(
         if not inner:
             if member is not None:
                 names = [*nesting, *others]
-                there = ": " + ", ".join(map(shown, names[:40])) if names else " one set of weights alone"
+                there = ": " + ", ".join(map(shown, names[:40])) if names else " only one set of weights"
                 hint = near(member, names)
                 raise RbError(
-                    f"The checkpoint {path} has no weights called '{member}'.{hint} It holds{there}."
+                    f"The checkpoint {path} has no weights called '{member}'.{hint} It contains{there}."
                 )
             return raw, nesting, others
         nesting.append(str(inner[0]))
         others += [str(key) for key in holders if key != inner[0]]
         raw = raw[inner[0]]
     raise RbError(
-        f"The checkpoint {path} has its weights inside {DEEPEST} mappings or more"
-        f" ({', '.join(map(shown, nesting))}), or holds itself. Expected a state dict, bare or under one of:"
-        f" {', '.join(WRAPPERS)}."
+        f"The checkpoint {path} has its weights inside {DEEPEST} or more nested mappings"
+        f" ({', '.join(map(shown, nesting))}), or contains itself. Expected a state dict, by itself or under"
+        f" one of: {', '.join(WRAPPERS)}."
     )
 
 
@@ -93,14 +93,14 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
     if holders:
         listed = ", ".join(shown(str(key)) for key in holders[:8]) + (", ..." if len(holders) > 8 else "")
         return RbError(
-            f"The checkpoint {path} holds {len(holders)} sets of weights: {listed}."
-            " Say which one is meant with --member NAME."
+            f"The checkpoint {path} contains {len(holders)} sets of weights: {listed}."
+            " Select one with --member NAME."
         )
     listed = ", ".join(f"'{shown(str(key))}'" for key in list(raw)[:8]) or "nothing"
     return RbError(
-        f"The checkpoint {path} has no weights where they are looked for: it holds {listed}."
-        f" Expected a state dict, bare or under one of: {', '.join(WRAPPERS)}. Save the weights where the"
-        " file comes from: torch.save(model.state_dict(), FILE)."
+        f"The checkpoint {path} has no weights in any of the usual places: it contains {listed}. Expected"
+        f" a state dict, by itself or under one of: {', '.join(WRAPPERS)}. Save the weights in the program"
+        " that wrote the file: torch.save(model.state_dict(), FILE)."
     )
 
 
@@ -128,7 +128,7 @@ def take_normalisation(
         return None, None
     mean, std = pairs[0]
     if any(not torch.equal(mean, other) or not torch.equal(std, spread) for other, spread in pairs):
-        raise RbError(f"The checkpoint {path} holds {len(pairs)} different normalisations. Keep one of them.")
+        raise RbError(f"The checkpoint {path} has {len(pairs)} different normalisations. Keep one of them.")
     # On the scale of pixels from 0 to 255, (255 x - mean) / std is (x - mean/255) / (std/255).
     scale = 255.0 if max(mean.abs().max(), std.abs().max()) > 2 else 1.0
     return mean / scale, std / scale
@@ -138,7 +138,7 @@ def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Ten
     means, stds = per_channel(mean), per_channel(std)
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise RbError(
-            f"The checkpoint {path} has a normalisation of {len(means)} means and {len(stds)} standard"
+            f"The checkpoint {path} has a normalisation with {len(means)} means and {len(stds)} standard"
             " deviations. Expected one of each for each channel."
         )
     means, stds = torch.broadcast_tensors(means, stds)
@@ -193,7 +193,7 @@ MOST = 1_000_000  # limit of characters and numbers in one value; a long trainin
 
 
 class PickleScan:
-    """Questions about the containers of one file, whose content must not change. Answers are cached."""
+    """Examines the containers of one file, whose content must not change, and caches the results."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, int], bool] = {}
@@ -216,7 +216,7 @@ class PickleScan:
         return self._size(value, DEPTH) <= MOST
 
     def _size(self, value: object, depth: int) -> float:
-        """Counts characters and numbers. The count is infinite for types that JSON does not have."""
+        """Counts characters and numbers. The count is infinite for types that JSON does not support."""
         if isinstance(value, str):
             return 1 + len(value)
         if value is None:

@@ -2,8 +2,8 @@
 code.
 
 A pickle can normally call any function with any arguments. Here, a name in a pickle refers to one of the
-functions of `pickle_objects`. Every other name becomes an inert `Stub`. Only these functions and stubs are
-ever called, and only stubs, arrays and mappings receive a state.
+functions of `pickle_objects`. Every other name becomes a `Stub`, which does nothing. Only these functions and
+stubs are ever called, and only stubs, arrays and mappings receive a state.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ TENSOR = 500  # bytes that a tensor takes beside its numbers
 
 
 class _Room:
-    """The bytes of memory that the storages and the other objects of a file of `size` bytes may still take.
+    """The bytes of memory that the storages and the other objects of a file of `size` bytes may still use.
 
-    A few bytes of a pickle can ask for the same object, or for the same bytes of the file, again and again.
+    A few bytes of a pickle can request the same object, or for the same bytes of the file, again and again.
     """
 
     def __init__(self, size: int) -> None:
@@ -54,14 +54,14 @@ class _Room:
     def take(self, storages: int = 0, objects: int = 0) -> None:
         self.storages, self.objects = self.storages - storages, self.objects - objects
         if min(self.storages, self.objects) < 0:
-            raise Damaged("it unpacks to far more than the bytes of the file")
+            raise Damaged("it unpacks to far more bytes than the file has")
 
 
 _PYTHONS: Any = pickle._Unpickler  # not the one in C, whose opcodes cannot be replaced
 
 
 class _Unpickler(_PYTHONS):
-    """Replaces each opcode that calls a function, or that changes what could be more than a list.
+    """Replaces each opcode that calls a function, or that changes an object that may not be a list.
 
     Items are appended by Python's own opcodes: only lists, stubs and bytearrays have such a method here.
     """
@@ -75,7 +75,7 @@ class _Unpickler(_PYTHONS):
         self.storages: set[str | int] = set()  # the keys of those that were loaded
 
     def counted(self, made: Any) -> Any:
-        """The object, after its memory is subtracted from what the file may take."""
+        """The object, after its memory is subtracted from the memory that the file may still use."""
         size = TENSOR if hasattr(made, "untyped_storage") else 0
         self.room.take(objects=size + sys.getsizeof(made))
         return made
@@ -167,7 +167,7 @@ class _Unpickler(_PYTHONS):
             self.append(key[1])  # a class; the source that follows is ignored (torch would compare it)
             return
         if kind not in ("StorageType", "type") or text(key[0]) != "storage" or type(key[2]) not in (str, int):
-            raise Damaged("it has a persistent id that is not of a storage")
+            raise Damaged("it has a persistent id that does not name a storage")
         sizes((key[4],))
         found = self.persistent_load(key)
         if key[2] not in self.storages:  # torch reads it once for each key, and several keys can mean it
@@ -205,7 +205,7 @@ class _Unpickler(_PYTHONS):
 
 
 def _part(reader: type[_Unpickler], file: IO[bytes], **how: Any) -> Any:
-    """A part of torch's older format: a number, the sizes of a machine's types, or the list of storages."""
+    """Read a part of torch's older format: a number, the sizes of C types, or the list of storages."""
     value = reader(file, **how).load()
     keys = value if isinstance(value, list) else []
     if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
@@ -249,13 +249,13 @@ def _one_error(read: Callable[[], Any]) -> Any:
 
 def _legacy(file: IO[bytes], room: _Room) -> Any:
     if file.read(2) == b"PK":
-        raise Damaged("it contains a zip archive in the place of a tensor")
+        raise Damaged("it contains a zip archive instead of a tensor")
     file.seek(0)
     return _load(_Stream(file), room)
 
 
 def members(file: IO[bytes]) -> list[zipfile.ZipInfo]:
-    """The members of a zip archive, of which there is only one list. Raises Damaged.
+    """The members of a zip archive. Raises Damaged if the archive could have two different lists of members.
 
     Python's zipfile reads the list that ends where the end record begins, and torch reads the list at the
     offset in the end record. Two different lists could name different members.
@@ -283,10 +283,10 @@ def members(file: IO[bytes]) -> list[zipfile.ZipInfo]:
 
 
 def torch_file(file: IO[bytes]) -> Any:
-    """The value in a seekable file of torch.save (any format), with tensors on the CPU.
+    """The value in a seekable file that torch.save wrote (in any format), with tensors on the CPU.
 
     The value is equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and
-    notes of training scripts. The function also reads arrays, numbers and text of NumPy, and argparse's
+    options of training scripts. The function also reads NumPy arrays, numbers and strings, and argparse's
     Namespace. All other objects become Stubs. Raises Refused, Damaged, NotTorch or OSError.
     """
 
@@ -300,7 +300,7 @@ def torch_file(file: IO[bytes]) -> Any:
         entries = members(file)
         unpacked = sum(entry.file_size for entry in entries)
         if unpacked > size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise Damaged(f"it unpacks to {unpacked} bytes, and PyTorch packs no weights")
+            raise Damaged(f"it unpacks to {unpacked} bytes, but PyTorch does not compress weights")
         file.seek(0)
         stream: Any = _Stream(file)
         reader: Any = torch._C.PyTorchFileReader(stream)

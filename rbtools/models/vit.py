@@ -43,6 +43,6 @@ class VisionTransformer(torchvision.models.VisionTransformer):
 
 
 def vit(form: zoo.ViT, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> VisionTransformer:
-    """ViT-B has 85,806,346 parameters for 10 classes."""
+    """Build a vision transformer. ViT-B has 85,806,346 parameters for 10 classes."""
     sizes = {name: int(fields[name]) for name in ("patch", "side") if name in fields}
     return VisionTransformer(form, classes=classes, in_channels=shape[0], **sizes)

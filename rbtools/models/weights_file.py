@@ -1,6 +1,6 @@
 """Reads weights files without running code in them, and writes them.
 
-The content of a file shows its format, not the file name.
+The format is recognised from the content of a file, not from its name.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
     for shard in shards:
         part, _, kind = read(shard)
         if not isinstance(part, dict):
-            raise RbError(f"The checkpoint {shard} is not part of a state dict: names and tensors.")
+            raise RbError(f"The checkpoint {shard} is not part of a state dict (names and tensors).")
         tensors |= part
     return tensors, {}, kind
 
@@ -90,8 +90,8 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
         own = json.loads(metadata[METADATA_KEY]) if METADATA_KEY in metadata else metadata
     except (SafetensorError, ValueError, OSError, RecursionError) as error:
         raise RbError(
-            f"The checkpoint {path} is a safetensors file that is cut off or damaged ({size} bytes are"
-            f" there; {_brief(error)}). Copy or download it again."
+            f"The checkpoint {path} is a truncated or damaged safetensors file (it has {size} bytes;"
+            f" {_brief(error)}). Copy or download it again."
         ) from None
     return tensors, own if isinstance(own, dict) else {}, "safetensors"
 
@@ -117,17 +117,17 @@ def _read_torch(path: Path, size: int, zipped: bool) -> Any:
         raise RbError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from None
     except unpickle.Refused as refused:
         raise RbError(
-            f"The checkpoint {path} holds {refused.name} beside its weights, which was not loaded. Save the"
-            " weights alone, where the file comes from: torch.save(model.state_dict(), FILE)."
+            f"The checkpoint {path} contains {refused.name} in addition to weights, so it was not loaded."
+            " Save only the weights in the program that wrote it: torch.save(model.state_dict(), FILE)."
         ) from None
     except unpickle.NotTorch:
         raise RbError(
-            f"The checkpoint {path} is a Python pickle with more than weights in it, which was not"
-            f" loaded because it could run code. {WANTED}."
+            f"The checkpoint {path} is a Python pickle that contains more than weights. It was not"
+            f" loaded, because it could run code. {WANTED}."
         ) from None
     except unpickle.Damaged as error:
         raise RbError(
-            f"The checkpoint {path} is cut off or damaged ({size} bytes are there; {_brief(error)})."
+            f"The checkpoint {path} is truncated or damaged (it has {size} bytes; {_brief(error)})."
             " Copy or download it again."
         ) from None
 
@@ -142,7 +142,7 @@ def _description(path: Path, head: bytes) -> str:
         if head.startswith(magic, place):
             return f"{name}, which may contain the weights: unpack it first" if "archive" in name else name
     if (program := programs.format_of(head, [])) is not None:
-        return f"{program.what} and no file of weights"
+        return f"{program.what}, not a file of weights"
     text = head.decode("utf-8", "replace").strip()
     if head.startswith((b"#!", b"\x7fELF", b"MZ")):
         return f"a program, which has no weights; {WITHOUT_A_NETWORK}"
@@ -150,18 +150,18 @@ def _description(path: Path, head: bytes) -> str:
         _, *after = re.split("<title", text, maxsplit=1, flags=re.IGNORECASE)
         title, *end = re.split("</title", "".join(after).partition(">")[2], maxsplit=1, flags=re.IGNORECASE)
         said = f", titled '{shown(title.strip(), 60)}'" if end else ""
-        return f"a web page{said}: the download did not give the file itself"
+        return f"a web page{said}: the download did not return the file itself"
     if text.startswith("version https://git-lfs"):
-        return "a Git LFS pointer and not the file itself: run git lfs pull"
+        return "a Git LFS pointer, not the file itself: run git lfs pull"
     if "\ufffd" not in text[:-1] and all(letter.isprintable() or letter.isspace() for letter in text):
         return f"a text file that begins with '{' '.join(text.split())[:40]}'"
-    return f"no format known here (it begins with the bytes {head[:8].hex(' ')})"
+    return f"in an unknown format (it begins with the bytes {head[:8].hex(' ')})"
 
 
 def to_bytes(network: nn.Module, metadata: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a safetensors file with the tensors of the bare network and `metadata` as JSON.
 
-    The tensors `normalize.mean` and `normalize.std` are those of a `Normalized` network. Equal weights and
+    The tensors `normalize.mean` and `normalize.std` come from a `Normalized` network. Equal weights and
     metadata give equal bytes on every device and for every memory format.
     """
     from safetensors.torch import save

@@ -54,7 +54,7 @@ class Space(Protocol):
         """Returns a record's `arch` with the counts for `classes` outputs and images of `shape` (C, H, W)."""
 
     def find(self, text: str) -> int:
-        """Returns the index for a user's number, name, or text in the space's own notation."""
+        """Returns the index for a number, a name, or a string in the space's own notation."""
 
     def neighbours(self, index: int) -> list[int]:
         """Returns the indices of the architectures that differ in one small change."""
@@ -73,7 +73,7 @@ def space(name: str) -> Space:
 
 
 def sized(name: str, **sizes: int | None) -> Space:
-    """Returns the space called `name` with networks of these sizes. None is the default size.
+    """Returns the space called `name` with networks of these sizes. None means the default size.
 
     Raises RbError if the space does not have such a size or if a value is not possible.
     """
@@ -85,8 +85,8 @@ def sized(name: str, **sizes: int | None) -> Space:
                 known = dict.fromkeys(size for other in SPACES for size in space(other).sizes)
                 raise unknown("size", key, list(known))
             raise RbError(
-                f"The networks of the space {name} have no {key}, which those of {' and '.join(having)} have:"
-                " leave it out."
+                f"The networks of the space {name} have no {key}, unlike those of {' and '.join(having)}."
+                f" Leave out the {key}."
             )
     return dataclasses.replace(chosen, **given) if given else chosen  # type: ignore[type-var]
 
@@ -99,5 +99,5 @@ def describe(arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dic
     """
     name = arch.get("space")
     if not isinstance(name, str):
-        raise RbError(f"The record's arch has the space {name!r}. Expected one of: {', '.join(SPACES)}.")
+        raise RbError(f"The record's arch names the space {name!r}. Expected one of: {', '.join(SPACES)}.")
     return space(name).describe(arch, classes, shape)

@@ -31,7 +31,7 @@ def records(
     seed: int = 0,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """Returns the architectures with the indices `numbers` as records, in this order. None means all.
+    """Returns the architectures with the indices `numbers` (None means all) as records, in this order.
 
     With `unique`, the result contains one architecture for each class of equal architectures. `about`
     contains the arguments of `Space.arch` (classes, shape), and `extra` further fields for every record.
@@ -86,7 +86,7 @@ def _described(
 
 def _sampled(records: list[Record], count: int, seed: int, warn: Callable[[str], None]) -> list[Record]:
     if count > len(records) > 0:
-        warn(f"--sample {count} asks for more than there are ({len(records)}); all are written.")
+        warn(f"--sample {count} is more than the {len(records)} architectures; all are written.")
 
     def lot(place: int) -> bytes:
         return hashlib.sha256(f"{seed}:{records[place]['arch']['name']}".encode()).digest()
@@ -104,7 +104,7 @@ def _drawn(
     seed: int,
     warn: Callable[[str], None],
 ) -> Iterator[Record]:
-    """Yields a sample of `count` records, in ascending order, of a space that is too large to be listed."""
+    """Yields a sample of `count` records, in ascending order, from a space that is too large to be listed."""
     met = 0
 
     def meeting() -> Iterator[Record]:
@@ -116,5 +116,5 @@ def _drawn(
 
     matching = list(itertools.islice(holding(meeting(), where), count))
     if len(matching) < count:
-        warn(f"--sample {count} found {len(matching)} among {met} architectures that were drawn.")
+        warn(f"--sample {count} found only {len(matching)} matches in {met} sampled architectures.")
     yield from sorted(matching, key=lambda record: space.find(record["arch"]["str"]))

@@ -28,8 +28,8 @@ def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[
         text = key in texts and isinstance(value, str)
         if not (size or text or (key == "normalize" and _is_normalization(value))):
             raise RbError(
-                f"{whose} has the {key} {shown(repr(value))}. Expected what rb-arch writes: make it"
-                " again with rb-arch."
+                f"{whose} has the {key} {shown(repr(value))}. Expected a value that rb-arch writes."
+                " Create it again with rb-arch."
             )
     return fields
 

@@ -92,9 +92,9 @@ def cells() -> tuple[Ops, ...]:
     """All 15,625 cells in the published order: `cells()[13714]` is architecture 13714."""
 
     def top_bits() -> Iterator[int]:
-        """Yields the top 27 bits of each word of the generator (of every second word 26 bits and a zero).
+        """Yields the top 27 bits of each word of the generator (for every second word, 26 bits and a zero).
 
-        The bits are from `random()`, the only method whose sequence Python promises to keep. Each float
+        The bits come from `random()`, the only method whose sequence Python promises to keep. Each float
         contains 27 bits of one word and 26 bits of the next.
         """
         draw = Random(_SEED).random
@@ -123,10 +123,10 @@ def index_by_ops() -> dict[Ops, int]:
 def classes() -> tuple[int, ...]:
     """For each index, the smallest index of a cell with the same graph. There are 6,466 different values.
 
-    Two cells are the same graph if the rule of Dong & Yang writes the same text for both cells. The text of
-    an edge is '#' if its source is zero or its operation is `none`, the text of its source for
-    `skip_connect`, and '(source)@op' for other operations. The text of a node consists of the sorted texts of
-    all its edges, including '#', joined by '+'. Nodes 1 and 2 have only 5 and 125 different texts.
+    Two cells are the same graph if the rule of Dong & Yang gives the same string for both cells. The string
+    of an edge is '#' if its source is zero or its operation is `none`, that of its source for `skip_connect`,
+    and '(source)@op' for other operations. The string of a node consists of the sorted strings of all its
+    edges, including '#', joined by '+'. Nodes 1 and 2 have only 5 and 125 different strings.
     """
     every = range(len(OPS))
     from_0 = [_edge_text("0", op) for op in every]
@@ -192,8 +192,8 @@ def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
         convolved, pooled = [(side - 1) // 2 + 1 for side in sides], [side // 2 for side in sides]
         if convolved != pooled or 0 in pooled:
             raise RbError(
-                f"A NAS-Bench-201 network cannot take images of {height}x{width} pixels: at its {number}"
-                f" reduction the convolution gives {_by(convolved)} and the shortcut {_by(pooled)}."
+                f"A NAS-Bench-201 network cannot take images of {height}x{width} pixels: in its {number}"
+                f" reduction, the convolution returns {_by(convolved)} and the shortcut {_by(pooled)}."
                 " Height and width must be multiples of 4; resize or crop the images, for example to 32x32."
             )
         sides = pooled
@@ -244,7 +244,7 @@ def strings() -> tuple[str, ...]:
 
 
 def index_of(text: str) -> int:
-    """Returns the published index of an architecture string. Raises RbError for another text."""
+    """Returns the published index of an architecture string. Raises RbError for another string."""
     return index_by_ops()[parse(text)]
 
 
@@ -276,12 +276,12 @@ def neighbours(index: int) -> list[int]:
 def distance(record: Mapping[str, Any], other: object) -> int:
     """Returns the number of edges, 0 to 6, in which a record's cell differs from the cell `other`.
 
-    In expressions, this function is written as `distance(13714)`. Raises RbError for a record of another
+    In expressions, this function is written as `distance(13714)`. Raises RbError for a record from another
     space.
     """
     arch = record.get("arch")
     if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
-        raise RbError("distance() is between cells of NAS-Bench-201, and the record is of another space.")
+        raise RbError("distance() compares cells of NAS-Bench-201, but the record is from another space.")
     return edit_distance(ops_of(arch), cells()[find(str(other))])
 
 

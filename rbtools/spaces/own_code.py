@@ -17,7 +17,7 @@ from rbtools.plain_files import LARGEST_LIST, read_plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """A space of networks that have names but no list. A network is built to count its parameters."""
+    """A space of networks that cannot be listed. A network is built to count its parameters."""
 
     name: str
     example: str
@@ -40,7 +40,7 @@ class Foreign:
         raise self._no_list()
 
     def _no_list(self) -> RbError:
-        return RbError(f"The space {self.name} has no list: name what you want, such as {self.example}.")
+        return RbError(f"The space {self.name} cannot be listed. Name a network, such as {self.example}.")
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         if not isinstance(arch.get("name"), str):
@@ -61,7 +61,7 @@ def checkpoint() -> Foreign:
 
 
 def answers() -> Foreign:
-    """Models that only answer (`rbtools.queries`), which are reached by a command or an address."""
+    """Models without gradients (`rbtools.queries`), which are reached by a command or an address."""
     return Foreign(name="answers", example="a model given by --model-cmd")
 
 
@@ -84,8 +84,8 @@ def code_digest(name: str) -> str:
 def own_options(name: str) -> dict[str, str | int | float | bool]:
     """Returns the parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE.
 
-    A value is a number, true or false, and otherwise a text. Raises RbError if a part is not NAME=VALUE, or
-    if a name occurs twice.
+    A value is a number, true, false, or otherwise a string. Raises RbError if a part is not NAME=VALUE, or if
+    a name occurs twice.
     """
     options: dict[str, str | int | float | bool] = {}
     for part in name.split(":")[2:]:
@@ -113,7 +113,7 @@ def no_module(name: str) -> RbError:
     """Returns the error for a missing module, with a hint if the user gave a file name."""
     meant = name.removesuffix(".py").replace("/", ".")
     what = f"Did you mean '{meant}'?" if meant != name else "Check the name."
-    return RbError(f"There is no Python module {name}, in {Path.cwd()} or installed. {what}")
+    return RbError(f"There is no Python module {name} in {Path.cwd()}, and none is installed. {what}")
 
 
 def _source_file(module: str) -> Path | None:

@@ -69,7 +69,7 @@ class ResidualSpace:
         if self.inputs not in ("raw", UNIT):
             raise RbError(
                 f"The record's arch has the inputs {self.inputs!r}. Expected '{UNIT}' (images of norm 1), or"
-                " no inputs for the pixels as they are."
+                " no field 'inputs' (unchanged pixels)."
             )
         for what, value, least, most in (
             ("width", self.width, 1, _WIDEST),
@@ -77,8 +77,8 @@ class ResidualSpace:
         ):
             if type(value) is not int or not least <= value <= most:
                 raise RbError(
-                    f"The space {self.name} has no networks of {what} {value!r}. Expected a whole number from"
-                    f" {least} to {most}."
+                    f"The space {self.name} has no networks with {what} {value!r}. Expected a whole number"
+                    f" from {least} to {most}."
                 )
 
     @property
@@ -102,7 +102,7 @@ class ResidualSpace:
         layers = self.parse(word)
         if len(layers) != self.depth - 1:
             raise RbError(
-                f"'{text}' is a network of depth {len(layers) + 1}, and these are of depth {self.depth}."
+                f"'{text}' is a network of depth {len(layers) + 1}, but these have depth {self.depth}."
                 f" Add --depth {len(layers) + 1}, or write {self.depth - 1} layers."
             )
         return self._index(layers)
@@ -124,8 +124,8 @@ class ResidualSpace:
     def of(self, arch: Mapping[str, Any]) -> tuple[ResidualSpace, Layers]:
         """Returns the space with the sizes of a record's `arch`, and its layers.
 
-        The layers are from `str`, otherwise from `index` or `name`. Raises RbError if all three are missing
-        or if they contradict each other.
+        The layers are read from `str`, otherwise from `index` or `name`. Raises RbError if all three are
+        missing or if they contradict each other.
         """
         own_sizes = {"width": arch.get("width", WIDTH), "depth": arch.get("depth", DEPTH)}
         space = replace(self, **own_sizes, inputs=arch.get("inputs", "raw"))
@@ -136,8 +136,8 @@ class ResidualSpace:
             for key, value in own.items():
                 if arch.get(key) not in (None, value):
                     raise RbError(
-                        f"The architecture {arch['str']} has the {key} {value}, and {arch[key]} is given."
-                        f" Leave out the {key}, or what is wrong."
+                        f"The architecture {arch['str']} has the {key} {value}, but {arch[key]} is given."
+                        f" Leave out the {key}, or correct it."
                     )
             return space, layers
         for key in ("index", "name"):
@@ -149,7 +149,7 @@ class ResidualSpace:
         )
 
     def parse(self, text: str) -> Layers:
-        """Returns the layers that the text describes. Raises RbError, which names an invalid layer."""
+        """Returns the layers that the text describes. Raises RbError with the name of an invalid layer."""
         return tuple(self._layer(word, place) for place, word in enumerate(text.strip().split("/"), 1))
 
     def _layer(self, word: str, place: int) -> Layer:
@@ -157,11 +157,11 @@ class ResidualSpace:
         if match is None or bool(match[2]) != bool(self.filters):
             raise RbError(
                 f"Layer {place} of the network is '{word}'. Expected one of {', '.join(ACTIVATIONS)}"
-                f"{' and the size of its filters' if self.filters else ''}, from the second layer on with or"
-                f" without +skip, as in {self._example}."
+                f"{' and the size of its filters' if self.filters else ''}, with or without +skip from the"
+                f" second layer on, as in {self._example}."
             )
         if match[3] and place == 1:
-            raise RbError(f"The first layer is '{word}', and has nothing before it to skip. Leave out +skip.")
+            raise RbError(f"The first layer is '{word}', but +skip needs a layer before it. Leave out +skip.")
         if self.filters and int(match[2]) not in self.filters:
             known = ", ".join(map(str, self.filters))
             raise RbError(f"Layer {place} has filters of size {match[2]}. Choose from: {known}.")
@@ -247,7 +247,7 @@ def _number(digits: list[int], bases: list[int]) -> int:
 
 
 def drawn(size: int, key: str) -> Iterator[int]:
-    """Yields each index below `size` once, in an order that `key` determines, without a list of all."""
+    """Yields each index below `size` once, in an order that `key` determines, without storing all of them."""
     seen: set[int] = set()
     number = 0
     while len(seen) < size:

@@ -1,8 +1,8 @@
-"""The model zoo: networks of papers on robustness, as variants for small images that also take 224x224
+"""The model zoo: networks from papers on robustness, as variants for small images that also take 224x224
 pixels.
 
 Average pooling adapts to the image size. In addition, a ResNet adapts its stem, and a transformer resizes the
-image. A form determines which fields its architecture record has besides the name (`fields`).
+image. A form determines which fields its architecture record has in addition to the name (`fields`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Shape = tuple[int, int, int]
 
 
 class Form(Protocol):
-    """The sizes of a network. The attribute `family` is the name of the module that builds the network."""
+    """A kind of network with its sizes. The attribute `family` is the name of the module that builds it."""
 
     @property
     def family(self) -> str: ...
@@ -44,7 +44,7 @@ def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
     for field, value in fields.items():
         if value not in TRACELESS[field]:
             raise RbError(
-                f"A residual network of the zoo has no {field} {value!r}. Choose from:"
+                f"The residual networks do not support {field} {value!r}. Choose from:"
                 f" {', '.join(TRACELESS[field])}."
             )
     return fields
@@ -58,9 +58,9 @@ class ResNetForm:
     without pooling (kuangliu/pytorch-cifar). "imagenet" is the paper's 7x7 convolution of stride 2 with
     max-pooling. "cifar-maxpool" is the 3x3 convolution with this max-pooling (huyvnphan/PyTorch_CIFAR10). The
     default depends on the size of the images. The record's `pool` is the pooling before the linear layer:
-    "global", the default, averages over the complete image, and "4x4" over windows of 4x4, whose means are
-    all inputs of the linear layer (kuangliu/pytorch-cifar and wellzline/PRBenchmark). For 32x32 images both
-    are equal.
+    "global", the default, averages over the complete image, and "4x4" averages over windows of 4x4, whose
+    means are all passed to the linear layer (kuangliu/pytorch-cifar and wellzline/PRBenchmark). For 32x32
+    images both are equal.
     """
 
     blocks: Sequence[int]
@@ -70,10 +70,10 @@ class ResNetForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         stem = arch.get("stem", STEMS[min(shape[1:]) > LARGEST_SMALL_IMAGE])
         if stem not in STEMS:
-            raise RbError(f"A ResNet of the zoo has no stem {stem!r}. Choose from: {', '.join(STEMS)}.")
+            raise RbError(f"The ResNets do not support stem {stem!r}. Choose from: {', '.join(STEMS)}.")
         if arch.get("pool", POOLS[0]) not in POOLS:
             raise RbError(
-                f"A ResNet of the zoo has no pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
+                f"The ResNets do not support pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
             )
         return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
@@ -83,8 +83,8 @@ class ResNetForm:
         high, wide = (-(-side // 2**halved) // 4 for side in shape[1:])
         if not high * wide:
             raise RbError(
-                f"A ResNet with the stem {fields['stem']} and the pool 4x4 has no window of 4x4 left of"
-                f" images of {shape[1]}x{shape[2]} pixels. Leave out the pool, or choose larger images."
+                f"Images of {shape[1]}x{shape[2]} pixels are too small for a ResNet with the stem"
+                f" {fields['stem']} and the pool 4x4. Leave out the pool, or choose larger images."
             )
         return int(high * wide)
 
@@ -107,7 +107,7 @@ class PreActResNetForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         if arch.get("shortcut", SHORTCUTS[0]) not in SHORTCUTS:
             raise RbError(
-                f"A pre-activation ResNet has no shortcut {arch['shortcut']!r}. Choose from:"
+                f"The pre-activation ResNets do not support shortcut {arch['shortcut']!r}. Choose from:"
                 f" {', '.join(SHORTCUTS)}."
             )
         return {**({"shortcut": arch["shortcut"]} if "shortcut" in arch else {}), **traceless(arch)}
@@ -147,7 +147,7 @@ class SimpleCNNForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         if min(shape[1:]) < 6:
             raise RbError(
-                f"simplecnn takes images from 6x6 pixels on, and these have {shape[1]}x{shape[2]}."
+                f"simplecnn needs images of at least 6x6 pixels, but these have {shape[1]}x{shape[2]}."
                 " Choose another model."
             )
         return {}
@@ -173,7 +173,7 @@ class ViT:
         patch, side = arch.get("patch", 16), arch.get("side", 224)
         if not (isinstance(patch, int) and isinstance(side, int) and 0 < patch <= side and not side % patch):
             raise RbError(
-                f"A vision transformer cannot cut images of {side} pixels a side into patches of {patch}."
+                f"A vision transformer cannot divide images with sides of {side} into patches of {patch}."
                 " Expected whole numbers, the first a multiple of the second, such as 224 and 16."
             )
         return {name: arch[name] for name in ("patch", "side") if name in arch}
@@ -203,7 +203,7 @@ FORMS: dict[str, Form] = {
 
 
 def form(name: str) -> Form:
-    """Returns a form of the list, or the form of `wrn-DEPTH-WIDTH`. Raises RbError for an unknown name."""
+    """Returns the form with this name, also for `wrn-DEPTH-WIDTH`. Raises RbError for an unknown name."""
     known = FORMS.get(name)
     wide = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,3})", name)
     if known is None and wide and int(wide[1]) >= 10 and int(wide[1]) % 6 == 4 and int(wide[2]):
@@ -258,7 +258,7 @@ class ListedSpace:
 
     def neighbours(self, index: int) -> list[int]:
         raise RbError(
-            f"{self._named(index)} has no neighbours: the space {self.name} is a plain list."
+            f"{self._named(index)} has no neighbours, because the space {self.name} is a plain list."
             " Neighbours are defined for nasbench201."
         )
 

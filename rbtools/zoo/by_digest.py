@@ -31,13 +31,13 @@ def digest(state: State, head: str, stem: str) -> str:
 
 
 def torchvision(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns torchvision's network of these names and shapes. The last layer may have any usual name."""
+    """Returns torchvision's network with these names and shapes. The last layer may have any usual name."""
     table = {about["digest"]: {**about, "names": [name]} for name, about in external.table().items()}
     return _listed("torchvision", table, state, metadata)
 
 
 def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
-    """Returns timm's network of these names and shapes. Raises RbError if several networks match.
+    """Returns timm's network with these names and shapes. Raises RbError if several networks match.
 
     Some networks with the same tensors compute different functions, with blur pooling, TensorFlow's padding
     and epsilon, or another GELU. Accuracies hardly distinguish them, so the file's options or the user must
@@ -67,7 +67,7 @@ def _listed(
             named = " or ".join(f"--arch {space}:{name}" for name in names)
             raise RbError(
                 f"The checkpoint has the names and shapes of {len(names)} networks of {space}, which differ"
-                f" in padding, pooling or activation. Say which it is: {named}."
+                f" in padding, pooling or activation. Name the right one: {named}."
             )
         return Inferred({"space": space, "name": names[0]}, renamed[head].shape[0], state[stem].shape[1])
     return None

@@ -42,7 +42,7 @@ def timm_table() -> dict[str, dict[str, Any]]:
 
 
 def torchvision(name: str) -> dict[str, Any]:
-    """Returns the row of a network, with its name. Raises RbError for an unknown name."""
+    """Returns the row for a network, with its name. Raises RbError for an unknown name."""
     if name not in table():
         raise unknown("torchvision model", name, table())
     return {"name": name, **table()[name]}
@@ -58,8 +58,8 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
     stem, name = arch.get("stem"), str(arch.get("name"))
     if stem is not None and not (stem == SMALL_STEM and name.startswith(WITH_SMALL_STEM)):
         raise RbError(
-            f"torchvision's {name} has no stem {stem!r} here. Known is {SMALL_STEM} for mobilenet_v2 and"
-            " shufflenet_v2; leave it out for another network."
+            f"torchvision's {name} does not support stem {stem!r}. The only stem is {SMALL_STEM}, for"
+            " mobilenet_v2 and shufflenet_v2. Leave it out for other networks."
         )
     return stem is not None
 
@@ -68,8 +68,8 @@ def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
     side = min(shape[1:])
     if not about["fixed"] and side < about["smallest"]:
         raise RbError(
-            f"torchvision's {about['name']} takes images from {about['smallest']} pixels a side on, and"
-            f" these have {shape[1]}x{shape[2]}. Resize the images, or choose another model."
+            f"torchvision's {about['name']} needs images with sides of at least {about['smallest']} pixels,"
+            f" but these have {shape[1]}x{shape[2]}. Resize the images, or choose another model."
         )
 
 

@@ -1,6 +1,6 @@
 """Published weights by name: hf:ORG/NAME[@REVISION], timm:NAME and torchvision:NAME[:WEIGHTS].
 
-A name denotes a weights file and, as published, its architecture, its normalisation and the preprocessing of
+A name stands for a published weights file, with its architecture, its normalisation and the preprocessing of
 its images. Files are loaded from the library's cache. With `--download`, missing files are downloaded.
 """
 
@@ -39,7 +39,7 @@ def of_hub(name: str, run: Run) -> NamedWeights:
     parts = [] if match is None or len(match[1]) > 96 else match[1].split("/")
     if not parts or any(part.strip("-.") != part or "--" in part or ".." in part for part in parts):
         here = os.path.exists(name) or name[:1] in "./~"
-        folder = " For a file here write --checkpoint FILE." if here else ""
+        folder = " For a local file, write --checkpoint FILE." if here else ""
         raise RbError(
             f"hf:{shown(name)} does not name a repository of the Hub. Expected hf:ORG/NAME or"
             f" hf:ORG/NAME@REVISION.{folder}"
@@ -69,7 +69,7 @@ def beside(path: str) -> dict[str, Any]:
 
 
 def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
-    """Returns the architecture in configuration files, whose paths `file` returns for their names."""
+    """Returns the architecture in configuration files. `file` maps their names to their paths."""
     config = _config(source, file(CONFIG_FILE))
     of_timm = isinstance(config.get("architecture"), str)
     try:
@@ -102,7 +102,7 @@ def _hub_file(repository: str, revision: str | None, file: str, run: Run) -> str
         return str(huggingface_hub.hf_hub_download(repository, file, revision=revision))
     except huggingface_hub.errors.EntryNotFoundError:
         raise RbError(
-            f"hf:{repository} has no file {file}. Weights are read from {WEIGHTS_FILE} alone; download"
+            f"hf:{repository} has no file {file}. Weights are only read from {WEIGHTS_FILE}. Download"
             " another file yourself and name it with --checkpoint FILE."
         ) from None
     except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
@@ -126,7 +126,7 @@ def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
         changed = shown(", ".join(map(str, config["model_args"])), 100)
         raise RbError(
             f"{source} is timm's {config['architecture']} with changed arguments ({changed}). Write a"
-            " function that builds it and say --arch python:MODULE:FUNCTION --allow-code."
+            " function that builds it, and add --arch python:MODULE:FUNCTION --allow-code."
         )
     name = config["architecture"]
     return {"space": "timm", "name": name, **_timm_images(config.get("pretrained_cfg", config))}
@@ -142,7 +142,7 @@ def of_timm(name: str, run: Run) -> NamedWeights:
         where = f" They are at {cfg.url}" if cfg is not None and cfg.url else ""
         raise RbError(
             f"timm has no weights for {name} on the Hub.{where} Name a file with --arch timm:{name}"
-            " --checkpoint."
+            " --checkpoint FILE."
         )
     tag = f"{name.partition('.')[0]}.{cfg.tag}" if cfg.tag else name
     repository = f"{cfg.hf_hub_id}{tag}" if cfg.hf_hub_id.endswith("/") else cfg.hf_hub_id
@@ -180,7 +180,7 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_torchvision(name: str, run: Run) -> NamedWeights:
-    """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2. NAME has default weights."""
+    """Returns the weights NAME:WEIGHTS, such as resnet50:IMAGENET1K_V2. NAME means its default weights."""
     from rbtools.models.torchvision_import import torchvision
 
     name, _, which = name.partition(":")

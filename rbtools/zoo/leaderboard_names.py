@@ -18,8 +18,8 @@ WITHOUT = {
     "Diffenderfer2021Winning_LRR_CARD_Deck": "an ensemble of six networks; each is repo:card/resnet18-w128",
     "Diffenderfer2021Winning_Binary_CARD_Deck": "an ensemble of six networks; each is"
     " repo:card/wide-preactresnet18-x2",
-    "Bai2023Improving_edm": "a mixture of two networks, which a third one weighs",
-    "Bai2023Improving_trades": "a mixture of two networks, which a third one weighs",
+    "Bai2023Improving_edm": "a mixture of two networks, weighted by a third one",
+    "Bai2023Improving_trades": "a mixture of two networks, weighted by a third one",
     "Bai2024MixedNUTS": "a mixture of two networks",
     "Kang2021Stable": "a network with an ODE layer",
     "Sehwag2021Proxy_ResNest152": "a ResNeSt",
@@ -52,14 +52,14 @@ def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
     if not rows and own in WITHOUT:
         raise RbError(
             f"robustbench:{name} is {WITHOUT[own]}. Write a function that builds it and loads its files,"
-            " and say --arch python:MODULE:FUNCTION --allow-code."
+            " and add --arch python:MODULE:FUNCTION --allow-code."
         )
     if not rows:
         names = dict.fromkeys(key.rpartition("/")[2] for key in table())
         raise unknown("entry of RobustBench", name, [*names, *table()])
     if len(set(rows.values())) > 1:
         listed = ", ".join(f"robustbench:{key}" for key in rows)
-        raise RbError(f"robustbench:{name} means several networks. Say which: {listed}.")
+        raise RbError(f"robustbench:{name} names several networks. Choose from: {listed}.")
     return next(iter(rows.values()))
 
 

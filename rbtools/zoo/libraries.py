@@ -60,7 +60,7 @@ def without_first_strides(network: nn.Module) -> None:
 
 
 def let_in(network: nn.Module, place: str, channels: int) -> None:
-    """Replace the first convolution, at `place`, by a convolution for images with `channels` channels."""
+    """Replace the first convolution, at `place`, with a convolution for images with `channels` channels."""
     parent, _, name = place.rpartition(".")
     old = network.get_submodule(place)
     assert isinstance(old, nn.Conv2d)
@@ -128,8 +128,8 @@ def pretrained_timm(
     missing = [key for key in wanted if key not in state and not key.startswith(ends)]
     if missing:
         raise RbError(
-            f"The weights have no {missing[0]}, which timm's {name} has, and lack {len(missing)} tensors in"
-            " all. Expected a file in timm's names, of the same network."
+            f"The weights lack {len(missing)} tensors of timm's {name}, such as {missing[0]}."
+            " Expected a file of the same network with timm's tensor names."
         )
     try:
         return _timm(
@@ -163,7 +163,7 @@ def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
     patch = getattr(getattr(network, "patch_embed", None), "patch_size", None)
     if "side" in arch and patch and arch["side"] % patch[0]:  # otherwise timm would cut off the remainder
         raise RbError(
-            f"A side of {arch['side']} pixels does not divide into patches of {patch[0]} in timm's {name}."
+            f"A side of {arch['side']} pixels cannot be divided into patches of {patch[0]} in timm's {name}."
             " Choose a patch that divides it."
         )
     return network

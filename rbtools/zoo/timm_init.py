@@ -52,8 +52,8 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
     proj = getattr(embed, "proj", None)
     if not (isinstance(proj, nn.Conv2d) and isinstance(own, Tensor) and {KERNEL, POSITIONS} <= state.keys()):
         raise RbError(
-            "--resample prbench is for vision transformers, which have patch_embed.proj and pos_embed, and"
-            " this network or its weights have not. Use resample=timm."
+            "--resample prbench needs a vision transformer with the tensors patch_embed.proj and pos_embed,"
+            " but this network or its weights lack them. Use resample=timm."
         )
     prefix = getattr(network, "num_prefix_tokens", 1)
     rows, columns = embed.grid_size  # type: ignore[union-attr]
@@ -73,7 +73,7 @@ def summed(kernel: Tensor, side: int) -> Tensor:
     old = kernel.shape[-1]
     if kernel.ndim != 4 or kernel.shape[-2] != old or old % side:
         raise RbError(
-            f"--resample prbench sums blocks of the patch kernel, whose shape is {tuple(kernel.shape)}, and"
+            f"--resample prbench sums blocks of the patch kernel of shape {tuple(kernel.shape)}, but"
             f" {old} is not a multiple of {side}. Choose another patch, or resample=timm."
         )
     factor = old // side

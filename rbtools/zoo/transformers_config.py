@@ -1,7 +1,7 @@
 """Reads `config.json` and `preprocessor_config.json` of the package transformers' image classifiers.
 
 `zoo.transformers_names` recognises the network from its weights. This module reads the preprocessing, and
-checks that rbtools' class computes the configured function.
+checks that the class in rbtools computes the configured function.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def network(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     name = str(names[0]) if isinstance(names, list) and names else f"a {config.get('model_type')}"
     expected = CLASSES.get(name)
     if expected is None:
-        raise _refused(source, f"is {name} of the package transformers, which has no counterpart here")
+        raise _refused(source, f"is {name} of the package transformers, which rbtools cannot build")
     for key, value in expected.items():
         if config.get(key, value) != value:
-            raise _refused(source, f"is a {name} with {key} {config[key]!r}, and {value!r} is known here")
+            raise _refused(source, f"is a {name} with {key} {config[key]!r}, but only {value!r} is supported")
     epsilon = config.get("layer_norm_eps", 0)
     if epsilon > EPSILON and "layer_norm_eps" not in expected:
-        raise _refused(source, f"is a {name} with layer_norm_eps {epsilon}, and at most 1e-6 is known here")
+        raise _refused(source, f"is a {name} with layer_norm_eps {epsilon}; only 1e-6 or less is supported")
     if expected is _VIT and _OF_A_HEAD * config.get("num_attention_heads", 12) != _width(config):
         raise _refused(source, f"is a {name} whose heads do not have {_OF_A_HEAD} channels each")
     if name != "DeiTForImageClassificationWithTeacher":
@@ -69,7 +69,7 @@ def _width(config: Mapping[str, Any]) -> int:
 
 def _refused(source: str, what: str) -> RbError:
     return RbError(
-        f"{source} {what}. Write a function that builds the network and say --arch"
+        f"{source} {what}. Write a function that builds the network, and add --arch"
         " python:MODULE:FUNCTION --allow-code --checkpoint model.safetensors."
     )
 
@@ -90,7 +90,7 @@ def images(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _preprocessing(config: Mapping[str, Any]) -> str | None:
-    """Returns scaling and cropping as an argument of the data set imagenet, or None if it has none."""
+    """Returns the preprocessing as a string for the data set imagenet, or None if it is not supported."""
     interpolation, size = _INTERPOLATIONS.get(config.get("resample", 0)), config.get("size")
     if interpolation is None or size is None or not config.get("do_resize", True):
         return None

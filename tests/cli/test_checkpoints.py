@@ -74,8 +74,8 @@ def test_a_normalisation_beside_that_of_the_file_or_of_other_channels(
 ) -> None:
     Path("own.safetensors").write_bytes(weights_file.to_bytes(network, {}))
     for words, said in (
-        ("own.safetensors --normalize none", "normalises images by itself"),
-        (f"{bare} --normalize 0.1,0.2 0.3,0.4", "has 2 means and the images"),
+        ("own.safetensors --normalize none", "contains its own normalisation"),
+        (f"{bare} --normalize 0.1,0.2 0.3,0.4", "has 2 means, but the images"),
     ):
         result = attack(f"--dataset {data} --checkpoint {words}")
         assert result.exit_code == 1 and said in result.stderr
@@ -150,13 +150,13 @@ def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     Path("it-ran").unlink()
     asked = {**record, "allow_code": True}
     refused = attack("--n 20", asked)
-    assert refused.exit_code == 1 and "alone may not do" in refused.stderr
+    assert refused.exit_code == 1 and "may not do this without your" in refused.stderr
     assert not Path("it-ran").exists()
     # The prefix belongs to the network's own names, so it is not removed.
     assert one(attack("--n 20 --allow-code", asked))["evals"][-1]["n"] == 20
     Path("mine.py").write_text(Path("mine.py").read_text() + "# other code\n")
     changed = attack("--n 20 --allow-code --force", asked)
-    assert changed.exit_code == 1 and "has changed since the record was made" in changed.stderr
+    assert changed.exit_code == 1 and "has changed since the record was created" in changed.stderr
 
 
 def test_code_is_not_run_by_a_training_unless_allowed(own_code: str) -> None:
@@ -225,7 +225,7 @@ def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(sma
     name = "torchvision:shufflenet_v2_x0_5"
     assert f"Accuracy on 64 images: 1.0000 with --arch {name}:stem=cifar --normalize none, 0" in result.stderr
     made = run("arch", "--from-checkpoint small.pt")
-    assert "to be tried on images of --dataset, or given by --normalize" in made.stderr
+    assert "to be chosen by accuracy on --dataset, or given by --normalize" in made.stderr
     record = one(made)
     assert "stem" not in record["arch"] and record["recognised"]["normalize_from"] == "open"
     evaluated = attack(f"--dataset {small} --n 4", record)

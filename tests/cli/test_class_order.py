@@ -80,7 +80,7 @@ def test_names_beside_the_weights_give_the_order(config: dict[str, Any]) -> None
     Path("hf/config.json").write_text(json.dumps(config))
     result = run("attack", f"none {NETWORK} --dataset imagefolder:pets")
     assert one(result)["metrics"] == {"acc": 1.0}
-    assert "its classes, as the network numbers them: dog is 0, cat is 1." in result.stderr
+    assert "numbers of its classes in the network: dog is 0, cat is 1." in result.stderr
     assert one(run("attack", "fgsm --eps 1 --allow-code", [one(result)]))["metrics"]["fgsm.1"] == 1.0
 
 
@@ -142,7 +142,7 @@ def test_a_network_of_one_channel_gets_pictures_of_one(arch: str) -> None:
     result = run("attack", f"none {words} --dataset imagefolder:grey")
     record = one(result)
     assert record["metrics"] == {"acc": 1.0} and record["dataset"].endswith("/grey:grey")
-    assert "The network takes images with 1 channels" in result.stderr
+    assert "The network takes 1 channels" in result.stderr
     after = one(run("attack", "fgsm --eps 1 --allow-code --dataset imagefolder:grey", [record]))
     assert after["metrics"]["fgsm.1"] == 1.0
 
@@ -151,4 +151,4 @@ def test_labels_that_start_at_one_are_named() -> None:
     network(12, channels=1)
     np.savez("from_one.npz", images=np.zeros((24, 4, 4), np.uint8), labels=np.arange(24) % 12 + 1)
     result = run("attack", f"none {NETWORK.replace(':make', ':twelve')} --dataset npz:from_one.npz")
-    assert "gives 12 logits, and the data set has 13 classes" in result.stderr
+    assert "returns 12 logits, but the data set has 13 classes" in result.stderr

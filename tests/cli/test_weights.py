@@ -146,7 +146,7 @@ def test_runs_of_several_data_sets_are_asked_about(data: str) -> None:
 def test_what_has_no_weights_says_so(data: str) -> None:
     where = f"--dataset {data} --member cifar10 --weights"
     folder = write_nats("simple", weights=False)
-    assert "has the results of 4 trainings without their weights" in said(f"{where} {folder}")
+    assert "has the results of 4 training runs, but no weights" in said(f"{where} {folder}")
     Path("other").mkdir()
     Path("other/000009-FULL.pth").touch()
     expected = f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2"
@@ -159,7 +159,7 @@ def test_a_file_of_another_architecture_is_refused(data: str) -> None:
     """Weights do not show none, skip_connect and pooling: the string in the file does."""
     folder = write_nasbench(index=1462)
     message = said(f"--weights {folder} --member cifar10 --dataset {data}")
-    assert "holds the architecture |nor_conv_3x3~0|" in message
+    assert "contains the architecture |nor_conv_3x3~0|" in message
 
 
 def test_a_record_with_a_checkpoint_keeps_it(trained: dict[str, Record]) -> None:
@@ -182,7 +182,7 @@ def test_a_pickle_that_would_run_code_does_not(data: str) -> None:
     words = f"--weights bad --member cifar10 --dataset {data}"
     assert "has the results of" in said(words) and not Path("it-ran").exists()
     Path("bad/000004.pickle.pbz2").write_bytes(Path("bad/000004.pickle.pbz2").read_bytes()[:40])
-    assert "is cut off, damaged or no file of NATS-Bench" in said(words)
+    assert "is truncated, damaged or not a NATS-Bench file" in said(words)
 
 
 def shards(folder: str, ending: str) -> None:

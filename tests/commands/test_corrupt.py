@@ -86,7 +86,7 @@ def test_an_open_normalisation_is_tried_on_the_clean_images_of_an_archive_too(
     assert run("fog --write copy").exit_code == 0
     chosen = "fog --severity 1 --dataset digits"
     generated, read = (records(run(f"{chosen} {more}", record)) for more in ("", "--from copy"))
-    assert "on 256 images of the data set do not tell" in generated[0]["error"]["message"]
+    assert "on 256 images of the data set are too similar" in generated[0]["error"]["message"]
     assert read == generated
 
 

@@ -43,7 +43,7 @@ def test_fingerprint_is_that_of_the_data_and_frozen():
 def test_other_digits_than_ever_are_refused(monkeypatch):
     read, (pixels, labels) = digits.raw, digits.raw()
     monkeypatch.setattr(digits, "raw", lambda: (pixels[::-1], labels[::-1]))
-    with pytest.raises(RbError, match="not the ones that rbtools knows"):
+    with pytest.raises(RbError, match="differ from those that rbtools expects"):
         datasets.load("digits", "test")
     monkeypatch.setattr(digits, "raw", inspect.unwrap(read))
     monkeypatch.setattr(digits.importlib.util, "find_spec", lambda name: None)

@@ -99,10 +99,10 @@ def left(home):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((200, b"something else", -1), "is not the file that was published: its MD5 is"),
+        ((200, b"something else", -1), "is not the published file: its MD5 is"),
         ((404, b"<html>", -1), "Not Found"),
         ((503, b"", -1), "Service Unavailable"),
-        ((200, b"the", 8), "answered with (3 bytes) is not the file that was published"),  # it breaks off
+        ((200, b"the", 8), "(3 bytes) is not the published file"),  # it breaks off
     ],
 )
 def test_anything_else_than_the_file_is_not_kept(server, tmp_path, answer, message):

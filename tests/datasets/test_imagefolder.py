@@ -65,7 +65,7 @@ def test_hidden_and_other_files_are_skipped_and_counted(photos):
     assert about.sizes["test"] == 4 and about.skipped == 3
     for name in ("test/cat/a.gif", "train/dog/b.GIF", "test/dog/c.jfif", "test/dog/.hidden"):
         (photos / name).write_text("x")
-    assert "that are left out: 4 (2 .gif, 1 .txt, 1 .jfif)." in datasets.describe(named(photos)).notes[0]
+    assert ": 4 (2 .gif, 1 .txt, 1 .jfif)." in datasets.describe(named(photos)).notes[0]
 
 
 def test_folders_that_are_all_numbers_are_ordered_as_numbers(tmp_path):
@@ -133,12 +133,12 @@ def test_class_map_gives_the_models_order(photos, tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"cat": 0}', "leaves out the class folder dog. Give each of the 2 its index."),
+        ('{"cat": 0}', "leaves out the class folder dog. Expected an index for each of the 2 class folders."),
         ('{"cat": 0, "dgo": 1}', "names 'dgo', which is not a class folder. Did you mean 'dog'?"),
         ('{"cat": 0, "cat": 1, "dog": 1}', "names 'cat' twice"),
         ('{"cat": 0, "dog": 0}', "gives index 0 to 'cat' and to 'dog'"),
-        ('{"cat": 0, "dog": 999999}', "gives 'dog' the index 999999. Expected one from 0 to 99999"),
-        ('{"cat": "0", "dog": 1}', 'holds ["cat", "0"]. Expected JSON'),
+        ('{"cat": 0, "dog": 999999}', "gives 'dog' the index 999999. Expected the number of the class"),
+        ('{"cat": "0", "dog": 1}', 'contains ["cat", "0"]. Expected JSON'),
         ("cat 0\ndog", "has the line 'dog'. Expected a name and an index: cat 3."),
         ("cat\ncat\ndog", "names 'cat' twice"),
     ],
@@ -162,7 +162,7 @@ def test_unreadable_image_is_named(photos, damage):
     else:
         victim.write_bytes({"text": b"<html>", "cut": data[:-30]}[damage])
     message = error_of(datasets.load, named(photos), "test")
-    assert str(victim) in message and ("more than 8 bits a channel" in message) is (damage == "deep")
+    assert str(victim) in message and ("more than 8 bits per channel" in message) is (damage == "deep")
 
 
 def test_splits_with_other_classes_are_refused(photos):
@@ -177,7 +177,7 @@ def test_class_folders_alone_are_the_test_split_and_that_is_said(photos, name):
     whole = datasets.load(named(photos), "test")
     folder = (photos / "test").rename(photos.parent / name)
     about, found = datasets.describe(named(folder)), datasets.load(named(folder), "test")
-    assert about.sizes == {"test": 4} and "its images are taken for the split test." in about.notes[0]
+    assert about.sizes == {"test": 4} and "its images are used as the split test." in about.notes[0]
     assert torch.equal(found.images, whole.images) and torch.equal(found.labels, whole.labels)
 
 
@@ -214,7 +214,7 @@ def test_an_image_that_is_no_plain_file_is_not_waited_for(tmp_path, kind):
         (lambda root: root / "test/cat/9.png", "is a file"),
         (lambda root: write(root / "flat/test/1.png").parents[1], "has no class folders"),
         (lambda root: root.parent, "no train or test folder"),
-        (lambda root: root / "train", "is itself a split: it holds the class folders cat, dog"),
+        (lambda root: root / "train", "is itself a split: it contains the class folders cat, dog"),
         (lambda root: write(root / "test/dog/9.png", size=(8, 8)).parents[2], "is 8x8"),
     ],
 )
@@ -227,4 +227,4 @@ def test_a_link_in_a_loop_is_named(photos, target):
     link = photos / "test/cat/loop"
     link.symlink_to(photos / "test/cat" / target if target != "/" else target)
     message = error_of(datasets.describe, named(photos))
-    assert f"{link} is a link to a folder that it lies in" in message
+    assert f"{link} is a link to a folder that contains it" in message

@@ -50,16 +50,16 @@ def test_one_list_of_several_is_named(write, tmp_path):
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [
-        ("1 5", "", "names the example 5, and the split has 5. Expected numbers from 0 to 4."),
+        ("1 5", "", "names the example 5, but the split has 5 examples. Expected numbers from 0 to 4."),
         ("1 2 1", "", "names the example 1 twice"),
-        ("1 two", "", "holds 'two'. Expected whole numbers"),
-        ("[1, 2.5]", "", "holds 2.5"),
+        ("1 two", "", "contains 'two'. Expected whole numbers"),
+        ("[1, 2.5]", "", "contains 2.5"),
         ("[1, 2", "", "is not JSON"),
         (PUBLISHED, "", "has several lists: train, valid. Name one: "),
         (PUBLISHED, ":vaild", "has no 'vaild'. Did you mean 'valid'? It has: train, valid."),
         ("1 2", ":a", "is not a JSON object, so it has no 'a'"),
         (b"\xff\x00\xff", "", "cannot be read"),
-        (None, "0-5", "names the example 5, and the split has 5. Expected numbers from 0 to 4."),
+        (None, "0-5", "names the example 5, but the split has 5 examples. Expected numbers from 0 to 4."),
         (None, "0-2,1", "names the example 1 twice"),
         (None, "3-1", "has the range 3-1, which is empty. Write 1-3."),
         (None, "0-99999999999", "Expected numbers below 10000000"),
@@ -137,7 +137,7 @@ def test_seeds_give_other_orders_and_the_order_is_frozen():
 
 
 def test_fewer_than_one_is_refused():
-    with pytest.raises(RbError, match=r"number of examples is -3\. It must be 1 or more"):
+    with pytest.raises(RbError, match=r"number of examples is -3\. Expected 1 or more"):
         datasets.subset(torch.tensor([0, 1]), -3, seed=0)
 
 

@@ -72,7 +72,7 @@ def test_a_record_names_it_and_cannot_give_it_leave() -> None:
     torch.save(network.state_dict(), "model.pt")
     asked = "none --checkpoint model.pt --arch simplecnn --normalize none --dataset python:own_flat:Flat"
     refused = attack(asked)
-    assert refused.exit_code == 2 and "is a program, which would run" in refused.stderr
+    assert refused.exit_code == 2 and "names Python code, which would be run" in refused.stderr
     assert "own_flat" not in sys.modules
     record = one(attack(f"{asked} --allow-code"))
     assert record["dataset"] == "python:own_flat:Flat" and record["evals"][-1]["n"] == 10
@@ -84,7 +84,7 @@ def test_a_record_names_it_and_cannot_give_it_leave() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Odd:stopping", "stopped with ZeroDivisionError: division by zero"),
+        ("Odd:stopping", "raised ZeroDivisionError: division by zero"),
         ("Odd:reals", "its images are float64 (2, 1, 8, 8)"),
         ("Odd:short", "its labels are int64 (3,) for 2 images"),
     ],

@@ -87,7 +87,7 @@ def test_validation_serves_as_test_only_where_there_is_none(save):
     save("data/test-00000-of-00001.parquet", IMAGES[:1], LABELS[:1])
     assert datasets.describe(name).sizes == {"test": 1, "validation": 7}
     save("data/mine.parquet")
-    assert "mine.parquet does not say which split it is of" in error_of(datasets.describe, name)
+    assert "mine.parquet does not show its split" in error_of(datasets.describe, name)
 
 
 def test_greyscale_images_have_one_channel_and_binary_columns_are_images_too(pa, save, tmp_path):
@@ -119,7 +119,7 @@ def test_what_is_no_data_set_is_explained(pa, tmp_path, monkeypatch):
     none = {"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}
     for columns, said in (
         ({"text": ["a"], "label": [1]}, "(image, img). It has: text (string), label (int64)."),
-        ({"image": [b"x"], "a": [1], "b": [1]}, "no one column of labels"),
+        ({"image": [b"x"], "a": [1], "b": [1]}, "exactly one column of labels"),
         (none, "has no rows"),
         ({"image": [b"x", b"y"], "label": [1, None]}, "has rows without a value"),
     ):
@@ -152,7 +152,7 @@ def test_most_images_decide_on_the_channels(save, odd, grey):
     name = save("test.parquet", images)
     about, found = datasets.describe(name), datasets.load(name, "test").images
     assert about.shape[0] == (1 if grey else 3)
-    assert "1 of 7 images that were looked at are" in about.notes[0]
+    assert "1 of 7 images checked are" in about.notes[0]
     kept = [place for place in range(7) if place != odd]
     assert np.array_equal(found[kept].numpy(), IMAGES[kept, :1] if grey else IMAGES[kept])
     for word, channels in (("grey", 1), ("rgb", 3)):
@@ -165,7 +165,7 @@ def test_an_empty_cell_is_named_by_its_row(pa, tmp_path, empty):
     pa.parquet.write_table(pa.table({"image": [one, one, empty], "label": [0, 1, 0]}), tmp_path / "x.parquet")
     for call in (datasets.describe, lambda name: fingerprint(name, "test")):
         message = error_of(call, f"parquet:{tmp_path / 'x.parquet'}")
-        assert f"in row 2 of {tmp_path / 'x.parquet'} cannot be read (it" in message
+        assert f"in row 2 of {tmp_path / 'x.parquet'} cannot be read (" in message
 
 
 def test_bad_images_and_labels_name_their_row(save, tmp_path):
@@ -176,4 +176,4 @@ def test_bad_images_and_labels_name_their_row(save, tmp_path):
     name = save("test.parquet", IMAGES[:3], LABELS[:3], encode=lambda image: next(encoded))
     assert f"in row 1 of {path} cannot be read" in error_of(datasets.load, name, "test")
     name = save("test.parquet", labels=[0, 1, 2, 3, 0, 0, 0], names=["a", "b", "c"])
-    assert "gives image 3 the label 3, and has 3 classes" in error_of(datasets.load, name, "test")
+    assert "gives image 3 the label 3, but has only 3 classes" in error_of(datasets.load, name, "test")

@@ -229,7 +229,7 @@ def test_damaged_file_is_named(make, name, damage):
     assert str(victim) in message
     if name not in ("cinic10", "tinyimagenet"):  # Pillow checks single images
         expected = {"empty": "is empty.", "html": "is an HTML page that was saved as data."}
-        assert expected.get(damage, "cut off, damaged or something else") in message
+        assert expected.get(damage, "truncated, damaged or not this kind of file") in message
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "imagenet16-120", "svhn"])
@@ -243,7 +243,7 @@ def test_a_file_with_another_checksum_is_refused_unread(make, name, tmp_path, mo
     monkeypatch.setattr("scipy.io.loadmat", lambda *args, **options: pytest.fail("scipy opens it"))
     for message in (error_of(call, name, "test", folder) for call in (fingerprint, datasets.load)):
         assert f"The file {victim} cannot be read (its MD5 is {archives.md5(victim)})" in message
-        assert f"whose MD5 is {expected}" in message
+        assert f"with the MD5 {expected}" in message
     if name == "cifar10":  # a pickle that would run a command
         victim.write_bytes(f"cposix\nsystem\n(S'touch {tmp_path}/ran'\ntR.".encode())
         assert "cannot be read (its MD5 is" in error_of(datasets.load, name, "test", folder)
@@ -278,7 +278,7 @@ def test_damaged_array_is_named(corruptions, damage):
 def test_another_number_of_images_is_refused(make, monkeypatch):
     folder, _ = make("mnist")
     monkeypatch.setattr(digits.Mnist, "sizes", {"train": 60_000, "test": 10_000})
-    assert "hold 5 images of 1x28x28" in error_of(datasets.load, "mnist", "test", folder)
+    assert "contain 5 images of 1x28x28" in error_of(datasets.load, "mnist", "test", folder)
     folder, _ = make("cinic10")
     (folder / "CINIC-10/test/cat/n0006.png").unlink()
-    assert "holds 19 images" in error_of(fingerprint, "cinic10", "test", folder)
+    assert "has 19 images" in error_of(fingerprint, "cinic10", "test", folder)

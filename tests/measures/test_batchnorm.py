@@ -76,7 +76,7 @@ def test_the_kernel_by_image_is_that_of_batches_of_one_in_training_mode(each: bo
 def test_a_single_value_of_a_channel_has_no_variance() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
     batchnorm.use(model, "batch")
-    with pytest.raises(RbError, match="a single value of each channel"):
+    with pytest.raises(RbError, match="a single value per channel"):
         model(images_for(1, SHAPE))
 
 

@@ -247,10 +247,10 @@ def test_naswot_takes_relus_of_any_kind_that_reach_the_logits() -> None:
 
 
 def test_naswot_without_relu_is_refused_and_of_equal_codes_is_none() -> None:
-    with pytest.raises(RbError, match="no ReLU"):
+    with pytest.raises(RbError, match="ReLU units, but the model has none"):
         value("naswot", nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), batch_of())
     found = named("naswot", cells(), twice_the_same())[""]
-    assert found.value is None and "same code" in found.more["reason"]
+    assert found.value is None and "same states" in found.more["reason"]
 
 
 def test_margin_is_the_labels_lead() -> None:

@@ -23,7 +23,7 @@ from rbtools.models.normalize import Normalized
 
 EVERY_EDGE = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_1x1~1|nor_conv_1x1~2|"
 WITH_SKIP = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
-HOLDS = r"holds nb201-\d+ with channels 2 and cells 2 \(4 classes, 3 image channels\)"
+HOLDS = r"contains nb201-\d+ with channels 2 and cells 2 \(4 classes, 3 image channels\)"
 MEAN, STD = [0.49, 0.48, 0.44], [0.24, 0.25, 0.26]
 
 
@@ -186,9 +186,9 @@ class TestMisfits:
         ("change", "how", "said"),
         [
             ({}, {"arch": {"space": "zoo", "name": "resnet18"}}, rf"\.\.\. \(\d+ in all\).*{HOLDS}"),
-            ({"cell": WITH_SKIP}, {"arch": arch_of(WITH_SKIP, cells=5)}, "holds a NAS-Bench-201 network"),
-            ({}, {"classes": 11}, "distinguishes 4 classes and the data set has 11"),
-            ({}, {"shape": (1, 28, 28)}, "3 channels and the data set's have 1"),
+            ({"cell": WITH_SKIP}, {"arch": arch_of(WITH_SKIP, cells=5)}, "contains a NAS-Bench-201 network"),
+            ({}, {"classes": 11}, "has 4 classes, but the data set has 11"),
+            ({}, {"shape": (1, 28, 28)}, "3 channels, but the data set has 1"),
             ({"bias": torch.full((4,), torch.nan)}, {}, r"NaN or infinite numbers in classifier\.bias"),
         ],
     )
@@ -211,7 +211,7 @@ class TestWriting:
         assert checkpoint.read("w.safetensors").state.keys() == network.state_dict().keys()
         # Strict loading cannot see whether an edge skips or pools; the file says so.
         other = WITH_SKIP.replace("skip_connect", "avg_pool_3x3")
-        with pytest.raises(RbError, match=r"holds the architecture .*skip_connect.*but .*avg_pool_3x3"):
+        with pytest.raises(RbError, match=r"contains the architecture .*skip_connect.*but .*avg_pool_3x3"):
             checkpoint.load("w.safetensors", {"space": "nasbench201", "str": other})
 
     def test_equal_weights_give_equal_bytes(self):
@@ -255,11 +255,11 @@ BAD_FILES = {
     "missing": (lambda path: None, "does not exist"),
     "folder": (lambda path: path.mkdir(), "is a folder"),
     "empty": (lambda path: path.touch(), r"is empty \(0 bytes\)"),
-    "cut zip": (lambda path: cut_off(path, 9000), r"cut off or damaged \(9000 bytes"),
-    "cut legacy": (lambda path: cut_off(path, 5000, **LEGACY), r"cut off or damaged \(5000 bytes"),
+    "cut zip": (lambda path: cut_off(path, 9000), r"truncated or damaged \(it has 9000 bytes"),
+    "cut legacy": (lambda path: cut_off(path, 5000, **LEGACY), r"truncated or damaged \(it has 5000 bytes"),
     "cut safetensors": (
         lambda path: path.write_bytes(weights_file.to_bytes(nn.Linear(9, 9), {})[:-7]),
-        "safetensors file that is cut off",
+        "truncated or damaged safetensors file",
     ),
     "html": (lambda path: path.write_text(HTML), "is a web page, titled 'Google Drive - Quota exceeded'"),
     "text": (lambda path: path.write_text("epoch,acc\n1,0.5\n"), "that begins with 'epoch,acc 1,0.5'"),
@@ -271,8 +271,8 @@ BAD_FILES = {
     "hostile legacy": (lambda path: torch.save(Hostile(), path, **LEGACY), "posix.system, whose class"),
     "plain pickle": (lambda path: path.write_bytes(pickle.dumps({"w": 1})), "a Python pickle"),
     "whole module": (lambda path: torch.save(nn.Linear(2, 2), path), r"torch\.nn\.modules\.linear\.Linear"),
-    "tensor": (lambda path: torch.save(torch.ones(3), path), "holds a single tensor"),
-    "no weights": (lambda path: torch.save({"epoch": 3, "opt": {}}, path), "it holds 'epoch', 'opt'"),
+    "tensor": (lambda path: torch.save(torch.ones(3), path), "contains a single tensor"),
+    "no weights": (lambda path: torch.save({"epoch": 3, "opt": {}}, path), "it contains 'epoch', 'opt'"),
     "torchscript": (lambda path: torch.jit.script(nn.Linear(2, 2)).save(str(path)), "TorchScript program"),
 }
 
@@ -350,7 +350,7 @@ def test_weights_come_into_the_module_inside_and_what_is_beside_is_said(maker: s
     state = {prefix + key: value for key, value in net.state_dict().items()}
     model, facts = load_own({"state_dict": {**state, **BESIDE}}, maker)
     assert torch.equal(model(images), net(images))
-    said = ["criterion.weight, metric.total, val_acc.tp are in the file beside the network: left out"]
+    said = ["criterion.weight, metric.total, val_acc.tp in the file are not part of the network: left out"]
     assert facts["warnings"] == said
 
 

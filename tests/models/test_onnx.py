@@ -115,7 +115,7 @@ def test_a_network_that_converts_is_attacked_as_the_one_that_it_was_exported_fro
     found, said = verdicts("pgd --eps 4 --steps 3 --checkpoint m.onnx")
     wanted, _ = verdicts("pgd --eps 4 --steps 3 --checkpoint own.safetensors")
     assert found == wanted and found["pgd3.4"][0] < found["acc"][0]
-    assert "m.onnx is checkpoint:onnx, a program" in said and "; answers with logits and gradients" in said
+    assert "m.onnx is checkpoint:onnx, a program" in said and "; returns logits and gradients" in said
     words = "--checkpoint m.onnx --device cpu --n 20 --normalize none"
     record = one(run("attack", f"fgsm --eps 4 {words}"))
     trained = run("train", "--init checkpoint --epochs 0 --device cpu", [record])
@@ -140,7 +140,7 @@ def test_a_quantised_model_is_attacked_by_its_scores_alone(network: nn.Module, k
     done = run("attack", f"square --eps 8 --queries 20 --checkpoint q.onnx {OPTIONS}")
     record = one(done)
     assert record["arch"]["answers"] == "logits" and record["metrics"]["acc"] > 0.5
-    assert "answers with logits alone, without gradients: it is quantised" in done.stderr
+    assert "returns logits without gradients: it is quantised" in done.stderr
     refused = run("attack", "pgd --eps 8 --steps 2 --device cpu", [record])
     assert refused.exit_code == 1
     assert "needs gradients, but the model returns only logits" in refused.stderr
@@ -174,12 +174,12 @@ def test_pixels_as_bytes_with_channels_last_are_rounded_and_not_normalised() -> 
     )
     model, arch, facts = loaded({})
     assert arch["answers"] == "logits" and facts["normalize_from"] == "checkpoint"
-    assert facts["answers"] == "logits alone, without gradients: its input is uint8"
+    assert facts["answers"] == "logits without gradients: its input has the type uint8"
     images = networks.images_for(5, SHAPE)
     torch.testing.assert_close(model(images), linear(images.mul(255).round()), rtol=1e-5, atol=1e-2)
     for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(same(images), model(images))
-    with pytest.raises(RbError, match=r"takes pixels as uint8\. Leave out --normalize"):
+    with pytest.raises(RbError, match=r"takes uint8 pixels\. Leave out --normalize"):
         loaded({"normalize": [[0.5], [0.5]]})
 
 
@@ -204,16 +204,16 @@ def test_a_graph_that_onnx2torch_does_not_know_answers_with_logits() -> None:
         "(float16[n,1,8,8] images) => (float[n,10] scores)"
         " { pixels = Cast<to: int = 1>(images) rows = Flatten(pixels) scores = MatMul(rows, w) }"
     )
-    assert loaded()[2]["answers"].endswith("without gradients: its input is float16")
+    assert loaded()[2]["answers"].endswith("without gradients: its input has the type float16")
     graph(
         "(float[n,1,8,8] images) => (float[n,10] scores)"
         " { rows = Flatten(images) all = MatMul(rows, w) scores = Trilu(all) }",
         opset=14,
     )
     model, arch, facts = loaded()
-    assert arch["answers"] == "logits" and "onnx2torch stops with NotImplementedError" in facts["answers"]
+    assert arch["answers"] == "logits" and "onnx2torch fails with NotImplementedError" in facts["answers"]
     assert isinstance(model.program, AnsweringModel)  # no fast copy of it is made
-    with pytest.raises(RbError, match="was converted to torch when its record was made, and here not"):
+    with pytest.raises(RbError, match="was converted to torch when its record was created, but cannot"):
         loaded({"space": "checkpoint", "name": "onnx", "normalize": "none"})
 
 
@@ -225,7 +225,7 @@ REFUSED = {
     ),
     "no layout": (
         "(float[n,c,h,v] images) => (float[n,10] scores) { rows = Flatten(images) scores = MatMul(rows, w) }",
-        "whose number of channels is fixed",
+        "a fixed number of channels",
     ),
     "other channels": (
         "(float[n,3,8,8] images) => (float[n,3,8,8] scores) { scores = Relu(images) }",
@@ -233,11 +233,11 @@ REFUSED = {
     ),
     "another size": (
         "(float[n,1,9,9] images) => (float[n,1,9,9] scores) { scores = Relu(images) }",
-        "takes images of 9x9 pixels and the data set's have 8x8",
+        "takes images of 9x9 pixels, but the data set has 8x8",
     ),
     "no scores": (
         "(float[n,1,8,8] images) => (float[n,1,8,8] maps) { maps = Relu(images) }",
-        r"outputs maps \(2, 1, 8, 8\). Expected scores",
+        r"returns maps \(2, 1, 8, 8\) for 2 images. Expected",
     ),
 }
 
@@ -267,10 +267,10 @@ def test_a_damaged_model_is_refused_and_weights_beside_a_model_belong_to_it() ->
     Path("m.onnx.data").write_bytes(bytes(2560))
     assert checksum.hash_of_file("m.onnx") != first
     Path("m.onnx").rename("other.onnx")
-    with pytest.raises(RbError, match=r"are in m\.onnx\.data\. Expected the file itself"):
+    with pytest.raises(RbError, match=r"are in m\.onnx\.data\. Expected them in the model's own file"):
         checkpoint.load("other.onnx", shape=SHAPE)
     Path("m.onnx").write_bytes(whole[:-900])
-    with pytest.raises(RbError, match="looks like an ONNX model and does not load"):
+    with pytest.raises(RbError, match="looks like an ONNX model but cannot be loaded"):
         loaded()
 
 

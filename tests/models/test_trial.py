@@ -79,7 +79,7 @@ def test_a_variant_is_told_from_its_sibling(name: str) -> None:
     assert set(facts["tried"]["acc"]) == {f"--arch {name}", f"--arch {PAIRS[name]}"}
     assert facts["tried"]["acc"][f"--arch {name}"] == 1.0
     torch.testing.assert_close(model(waves(SIDE)), network(waves(SIDE)))
-    with pytest.raises(RbError, match="do not tell which it is"):
+    with pytest.raises(RbError, match="are too similar to choose one"):
         load(hints(torch.zeros(COUNT, dtype=torch.long) - 1, {"none": None}))
     _, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints({"none": None}))
     assert facts["unchecked"] == [field for field in ("stem", "shortcut", "activation") if field in arch]
@@ -159,11 +159,11 @@ def test_the_fields_of_variants_are_counted_and_checked() -> None:
     assert named_arch(f"timm:{vit['name']}:side=32:patch=4") == {**vit, "side": 32, "patch": 4}
     assert named_arch("deit-ti:patch=8") == {"space": "zoo", "name": "deit-ti", "patch": 8}
     for text, words in {
-        "wrn-28-10:activation=tanh": "no activation 'tanh'. Choose from: relu, silu, gelu",
-        "torchvision:resnet18:stem=cifar": "torchvision's resnet18 has no stem 'cifar' here",
-        "resnet18:side=32": "resnet18 does not take side=",
+        "wrn-28-10:activation=tanh": "support activation 'tanh'. Choose from: relu, silu, gelu",
+        "torchvision:resnet18:stem=cifar": "torchvision's resnet18 does not support stem 'cifar'",
+        "resnet18:side=32": "resnet18 has no option side=",
         "nb201-126:channels=4": "not an option of architectures. Expected one of stem, pool",
-        f"timm:{vit['name']}:patch=0": "is '0'. Expected pixels",
+        f"timm:{vit['name']}:patch=0": "is '0'. Expected a number of pixels",
     }.items():
         with pytest.raises(RbError, match=re.escape(words)):
             named_arch(text)

@@ -164,11 +164,11 @@ SMALL = (3, 16, 16)
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: models.build({}, classes=10, shape=SMALL), "has no space"),
+        (lambda: models.build({}, classes=10, shape=SMALL), "has no field 'space'"),
         (lambda: models.build({"space": "nasbench21"}, classes=10, shape=SMALL), "mean 'nasbench201'"),
         (lambda: zoo_network("resnet81"), "Did you mean 'resnet18'"),
-        (lambda: zoo_network("resnet18", shape=SMALL, pool="4x4"), "no window of 4x4 left of .* 16x16"),
-        (lambda: named_arch("resnet18:pool=2x2"), r"no pool '2x2'\. Choose from: global, 4x4\."),
+        (lambda: zoo_network("resnet18", shape=SMALL, pool="4x4"), "16x16 pixels are too small for a ResNet"),
+        (lambda: named_arch("resnet18:pool=2x2"), r"support pool '2x2'\. Choose from: global, 4x4\."),
         (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [0.2, 0.0, 0.2]), "mean"),
         (lambda: Normalized(torch.nn.Identity(), [float("nan")], [1.0]), "mean"),
         (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [1.0]), "mean"),

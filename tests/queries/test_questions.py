@@ -123,7 +123,7 @@ def test_another_model_behind_the_same_command_is_told(program: Any, tmp_path: P
     assert "It counts as a new model, and its earlier answers are not used" in done.stderr
     assert json.loads(done.stdout)["checkpoint"] != first["checkpoint"]
     old = run("attack", f"none --n 30 --allow-code --store {tmp_path / 'store'}", [first])
-    assert old.exit_code == 1 and "Make a new record, or declare a version" in old.stderr
+    assert old.exit_code == 1 and "Create a new record, or declare a version" in old.stderr
 
 
 def test_a_record_alone_reaches_no_model(program: Any, tmp_path: Path) -> None:

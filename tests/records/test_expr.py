@@ -261,7 +261,7 @@ def test_the_distance_of_a_cell_is_the_number_of_edges_that_differ():
     assert holds("distance(13714)", 13714) == 0
     assert holds("distance(13714)", 3456) == holds("distance('nb201-3456')", 13714) == 2
     assert {holds("distance(9)", index) for index in nasbench201.neighbours(9)} == {1}
-    with pytest.raises(RbError, match=r"distance\(\) is between cells of NAS-Bench-201"):
+    with pytest.raises(RbError, match=r"distance\(\) compares cells of NAS-Bench-201"):
         expr.compile("distance(9)")({"arch": {"space": "zoo"}})
 
 

@@ -81,7 +81,7 @@ def test_images_are_of_multiples_of_four_pixels():
             continue
         with pytest.raises(RbError, match=f"images of {height}x{width} pixels.*multiples of 4"):
             nb.arch(0, shape=(3, height, width))
-    with pytest.raises(RbError, match=r"second reduction the convolution gives 8x8 and the shortcut 7x7"):
+    with pytest.raises(RbError, match=r"second reduction, the convolution returns 8x8 and the shortcut 7x7"):
         nb.arch(0, shape=(3, 30, 30))
 
 

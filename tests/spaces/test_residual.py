@@ -54,10 +54,10 @@ def test_neighbours_differ_in_one_choice():
         ("fcnn", {"str": "relu/gelu"}, "Layer 2 of the network is 'gelu'. Expected one of relu, leaky"),
         ("rescnn", {"str": "relu"}, "and the size of its filters, .*relu3/tanh5"),
         ("rescnn", {"str": "relu4"}, "Layer 1 has filters of size 4. Choose from: 1, 3, 5, 7"),
-        ("fcnn", {"str": "relu+skip/relu"}, "nothing before it to skip"),
-        ("fcnn", {"str": "relu/relu", "index": 9}, "has the index 0, and 9 is given. Leave out the index"),
+        ("fcnn", {"str": "relu+skip/relu"}, "skip needs a layer before it"),
+        ("fcnn", {"str": "relu/relu", "index": 9}, "has the index 0, but 9 is given. Leave out the index"),
         ("fcnn", {"index": 500}, "no index 500 at depth 4. Indices go from 0 to 499"),
-        ("fcnn", {"index": 0, "width": 0}, "no networks of width 0. Expected a whole number from 1"),
+        ("fcnn", {"index": 0, "width": 0}, "no networks with width 0. Expected a whole number from 1"),
     ],
 )
 def test_a_bad_arch_says_what_is_wrong(name, arch, words):

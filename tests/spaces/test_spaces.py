@@ -55,7 +55,7 @@ def test_a_bad_arch_says_what_is_wrong(arch, words):
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_space_without_a_list_says_so_and_passes_its_records_on(name):
-    with pytest.raises(RbError, match=f"The space {name} has no list: name what you want, such as"):
+    with pytest.raises(RbError, match=f"The space {name} cannot be listed. Name a network, such as"):
         space(name).indices()
     arch = {"space": name, "name": "x", "note": "kept"}
     assert describe(arch, 10, (3, 32, 32)) == arch

@@ -79,7 +79,7 @@ def test_a_resnet_takes_its_stem_from_the_images_unless_the_record_says():
 def test_a_transformer_of_other_patches_is_counted_for_them():
     fields = {"name": "vit-s", "patch": 4, "side": 32}
     assert costs(**fields) == costs(**fields, shape=LARGE)  # images are resized to its own side
-    with pytest.raises(RbError, match="of 30 pixels a side into patches of 4"):
+    with pytest.raises(RbError, match="with sides of 30 into patches of 4"):
         completed({**fields, "side": 30}, CIFAR)
 
 
@@ -91,7 +91,7 @@ def test_the_zoo_refuses_what_it_does_not_have():
         (lambda: zoo.neighbours(0), f"{first} has no neighbours"),
         (lambda: sized("zoo", channels=8), "The networks of the space zoo have no channels"),
         (lambda: costs("resnet18", 10, (3, 0, 32)), "images of shape"),
-        (lambda: costs("simplecnn", 10, (3, 5, 32)), "from 6x6 pixels on, and these have 5x32"),
+        (lambda: costs("simplecnn", 10, (3, 5, 32)), "at least 6x6 pixels, but these have 5x32"),
         (lambda: costs("wrn-29-10"), "Unknown model 'wrn-29-10'"),
         (lambda: costs("wrn-28-0"), "Unknown model"),
     ]:

@@ -369,5 +369,5 @@ def test_a_packed_member_and_members_that_share_bytes_are_refused() -> None:
         archive.filelist.append(archive.getinfo("a/data/0"))
         archive._didModify = True
     for data in (with_member("archive/x", bytes(100), zipfile.ZIP_DEFLATED), stream.getvalue()):
-        with pytest.raises(unpickle.Damaged, match="PyTorch packs no weights"):
+        with pytest.raises(unpickle.Damaged, match="PyTorch does not compress weights"):
             read(data)

@@ -193,4 +193,4 @@ def test_torchvisions_weights_bring_their_transforms(tmp_path: Path, monkeypatch
 def test_what_is_no_name_of_the_hub_is_one_sentence(name: str) -> None:
     with pytest.raises(RbError, match=r"does not name a repository of the Hub\. Expected") as error:
         published_weights.find(f"hf:{name}", Run.of("rb-test"))
-    assert ("For a file here write --checkpoint FILE." in str(error.value)) == (name[0] in ".~")
+    assert ("For a local file, write --checkpoint FILE." in str(error.value)) == (name[0] in ".~")

@@ -126,7 +126,7 @@ def test_a_name_is_completed_by_the_classes_of_the_data() -> None:
     run = Run.of("rb-test", dataset="cifar100")
     assert CheckpointHints(arch=f"robustbench:{name}").given(run)["normalize"] == hundred
     with pytest.raises(
-        RbError, match=r"means several networks. Say which: robustbench:cifar10/Linf/Wang2023"
+        RbError, match=r"names several networks. Choose from: robustbench:cifar10/Linf/Wang2023"
     ):
         named_arch(f"robustbench:{name}")
 

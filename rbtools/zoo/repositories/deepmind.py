@@ -189,12 +189,12 @@ class DeepMindPreActResNet(nn.Module):
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """Tensor names and shapes do not determine the activation."""
+    """The possible activations, which tensor names and shapes do not determine."""
     return tuple({"activation": activation} for activation in ("silu", "relu"))
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
-    """WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    """Build the network. WRN-28-10 has 36,479,194 parameters for 10 classes."""
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     if match["blocks"]:
         return DeepMindPreActResNet(BLOCKS[match["blocks"]], **ends)

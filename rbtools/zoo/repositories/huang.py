@@ -79,7 +79,7 @@ class HuangWideResNet(nn.Module):
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """Tensor names and shapes do not determine the activation. Form a is published with SiLU."""
+    """The possible activations, which tensor names do not determine. Form a is published with SiLU."""
     order = reversed(ORDER) if "-a-" in name else ORDER
     return tuple({"activation": activation} for activation in order)
 

@@ -1,8 +1,8 @@
 """Swin transformers (Liu et al., ICCV 2021) with Microsoft's tensor names, built by timm.
 
-In `microsoft/swin-b` and similar networks, patches are merged at the end of a stage, in timm at the beginning
-of the next. `xu/swin-b` and `xu/swin-l` are the networks of MIMIR (Xu et al. 2024). Their LayerNorm has
-another epsilon, and pixels are not normalised. `xu/swin-l` has windows of 14.
+In `microsoft/swin-b` and similar networks, patches are merged at the end of a stage, but in timm at the
+beginning of the next stage. `xu/swin-b` and `xu/swin-l` are the networks of MIMIR (Xu et al. 2024). Their
+LayerNorm has a different epsilon, and pixels are not normalised. `xu/swin-l` has windows of 14.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ NORMALIZATIONS = {
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """Tensor names and shapes do not determine the strides."""
+    """The possible stems, whose strides tensor names and shapes do not determine."""
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 
