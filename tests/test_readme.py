@@ -160,7 +160,7 @@ EXPECTED = (
     " s of the limit are left.",  # rb-card --time leaves out a part on a slow machine
     " s ended before its first result.",
     "there is only one record, so it scores .5",
-    "with two records, min-max gives 1 to the better",
+    "with two records, each metric is 1 for the better",
     "all records have the same",
     "merged with an earlier one of the same model",
 )

@@ -46,7 +46,7 @@ class Corruption(Registered):
 
     constants: str = param(
         "auto",
-        f"Constants of CIFAR-10-C or of ImageNet-C, or by image size (CIFAR up to {CIFAR_UP_TO} pixels).",
+        f"Constants of CIFAR-10-C or ImageNet-C, or by image size (CIFAR-10-C up to {CIFAR_UP_TO} pixels).",
         choices=("auto", "cifar", "imagenet"),
     )
 
@@ -79,8 +79,8 @@ class Corruption(Registered):
         float32 (N, C, H, W) on the device of the images, and every value is k / 255.
 
         Raises RbError for a severity other than 1 to 5, images that are too small or not a tensor of this
-        shape and range, examples that are not N integers, a seed outside [0, 2^64), and photographs of frost
-        that are not installed.
+        shape and range, examples that are not N integers, a seed outside [0, 2^64), and missing photographs
+        of frost.
         """
         if draws is None:
             images = check_input.floats(images)
@@ -105,7 +105,7 @@ class Corruption(Registered):
     def constant(self, severity: int, size: Sequence[int]) -> Any:
         """The constant for a severity and for images (height, width). Raises RbError for other severities."""
         if severity not in SEVERITIES:
-            raise RbError(f"Severity of {self.name} is {severity}. Choose from: 1, 2, 3, 4, 5.")
+            raise RbError(f"The severity of {self.name} is {severity}. Choose from: 1, 2, 3, 4, 5.")
         return self.severities[self.constants_for(size)][int(severity) - 1]
 
     def constants_for(self, size: Sequence[int]) -> str:
@@ -123,8 +123,8 @@ class Corruption(Registered):
         least = self.smallest(self.constant(severity, size))
         if min(size) < least:
             raise RbError(
-                f"Images of {size[0]}x{size[1]} pixels are too small for {self.name} at severity {severity}:"
-                f" it needs {least} pixels a side. Leave it out, or use larger images."
+                f"Images of {size[0]}x{size[1]} pixels are too small for {self.name} at severity {severity},"
+                f" which needs {least} pixels per side. Leave it out, or use larger images."
             )
 
     def corrupt_levels(self, levels: Tensor, constant: Any, draws: Draws) -> Tensor:

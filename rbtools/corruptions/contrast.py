@@ -1,4 +1,4 @@
-"""Contrast: the deviation of every channel from its mean over the image is reduced."""
+"""Contrast: the deviation of each channel from its mean over the image is reduced."""
 
 from __future__ import annotations
 

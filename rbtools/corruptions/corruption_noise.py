@@ -1,4 +1,4 @@
-"""The random numbers of a corruption as noise, whose radius is the severity."""
+"""A corruption with random numbers as noise, with the severity as the radius."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HALF = 32  # a seed has 64 bits, which do not fit into a signed number
 class CorruptionNoise(Noise):
     """A corruption of CIFAR-10-C or ImageNet-C with new random numbers for each copy; gamma is the severity.
 
-    A corruption without random numbers, such as contrast, makes the same image each time.
+    A corruption without random numbers, such as contrast, returns the same image each time.
     """
 
     name: ClassVar[str] = "corruption"
@@ -36,7 +36,7 @@ class CorruptionNoise(Noise):
 
     @property
     def definition(self) -> str:
-        return f"{self.corruption} of severity gamma, with random numbers of its own for each copy"
+        return f"{self.corruption} of severity gamma, with its own random numbers for each copy"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -44,12 +44,12 @@ class CorruptionNoise(Noise):
 
     def width(self, shape: tuple[int, ...]) -> int:
         raise RbError(
-            "--sampling rare needs noise that is a function of normal numbers, and corruption is none. Use"
-            " --sampling adaptive."
+            "--sampling rare needs noise that is a function of normal numbers, but corruption noise is not."
+            " Use --sampling adaptive."
         )
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
-        """Which random numbers to use: int64 (N, 4), two halves of the seed, the example and the draw."""
+        """The random numbers to use: int64 (N, 4), with two halves of the seed, the example and the draw."""
         halves = (draws.seed >> _HALF, draws.seed & ((1 << _HALF) - 1))
         columns = [torch.full_like(draws.examples, number) for number in (*halves, draws.offset + draw)]
         return torch.stack([*columns[:2], draws.examples, columns[2]], 1)

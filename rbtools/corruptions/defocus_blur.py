@@ -20,8 +20,8 @@ class DefocusBlur(Corruption):
     """Filters each channel with an antialiased disk. The constants are (radius, sigma) in pixels.
 
     The image is mirrored at its border without repeating the edge pixel (`cv2.BORDER_REFLECT_101`),
-    repeatedly if the kernel is wider than the image, as in OpenCV. Images of 8x8 pixels are possible at every
-    severity, although for radii of 3 or more the blur of a pixel covers most of the image.
+    repeatedly if the kernel is wider than the image, as in OpenCV. Images of 8x8 pixels are allowed at every
+    severity, although a blurred pixel covers most of the image for radii of 3 or more.
     """
 
     name = "defocus_blur"
@@ -39,7 +39,7 @@ class DefocusBlur(Corruption):
 
 
 def by_fft(padded: Tensor, kernel: Kernel) -> Tensor:
-    """The same as `imaging.by_taps` by FFT, with errors near 1e-15, faster for large kernels."""
+    """Like `imaging.by_taps`, but by FFT, with errors near 1e-15; faster for large kernels."""
     size, shape = len(kernel), padded.shape[2:]
     flipped = torch.tensor(kernel, dtype=padded.dtype, device=padded.device).flip(0, 1)
     spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(flipped, s=shape)
@@ -58,7 +58,7 @@ def disk(radius: float, sigma: float) -> Kernel:
     """The square kernel of float32 weights, without zero rows and columns at its border.
 
     A 0/1 disk on a grid of 17x17 pixels (larger for larger radii) is divided by its sum and blurred by a
-    Gaussian of 3x3 (or 5x5) pixels. For radius 8 and 10, the grid ends at the edge of the disk, as in the
+    Gaussian of 3x3 or 5x5 pixels. For radius 8 and 10, the grid ends at the edge of the disk, as in the
     reference, so the weights sum to 1.013 and 1.011. The sums are computed in float32, as in OpenCV. If the
     float32 weights sum to slightly less than 1 (ImageNet radii 3 to 6), truncation lowers the grey level of a
     flat region by one.

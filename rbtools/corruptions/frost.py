@@ -36,9 +36,9 @@ class Frost(Corruption):
     """The result is c * x + d * (a random crop of a picture of frost). The constants are (c, d).
 
     The pictures are the photographs in the package imagecorruptions if it is installed. If the package is not
-    installed, pictures with similar colours are generated. Results contain the name of the pictures that were
-    used. With the constants of CIFAR-10-C, the pictures are reduced to a fifth for images of 32 pixels, and
-    less for larger images. With the constants of ImageNet-C, the pictures keep their size.
+    installed, pictures with similar colours are generated. Results name the kind of pictures that were used.
+    With the constants of CIFAR-10-C, the pictures are reduced to a fifth for images of 32 pixels, and less
+    for larger images. With the constants of ImageNet-C, the pictures keep their size.
     """
 
     name = "frost"
@@ -65,8 +65,8 @@ class Frost(Corruption):
             return partial(self._frosted, generated())
         if not _files():
             raise RbError(
-                f"The photographs of frost are those of the package {PACKAGE}, which is not installed here."
-                f" Use --textures generated, or pip install --no-deps {PACKAGE}."
+                f"The photographs of frost are in the package {PACKAGE}, which is not installed. Use"
+                f" --textures generated, or run pip install --no-deps {PACKAGE}."
             )
         return partial(self._frosted, _photographs()[:USED])
 
@@ -146,7 +146,7 @@ def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:
 def generated() -> tuple[Tensor, ...]:
     """Generated pictures of frost, uint8 (3, H, W): veins of ice in the colours of the photographs.
 
-    Each picture is a sum of noise on increasingly fine lattices, folded at its middle value, which makes
+    Each picture is a sum of noise on increasingly fine lattices, folded at its middle value, which creates
     sharp crests. The noise is computed from integer hashes and is therefore the same on every machine.
     """
     pictures = []

@@ -85,7 +85,7 @@ def motion_blurred(planes: Tensor, radius: int, sigma: float, angles: Tensor) ->
     """Blur float32 planes (N, C, H, W) along a line that starts at each pixel, with one angle per image (N,),
     in degrees, clockwise from the right.
 
-    The blur is that of ImageMagick: half a Gaussian with 2 r + 1 weights, with one weight for each pixel of
+    The blur follows ImageMagick: half a Gaussian with 2 r + 1 weights, with one weight for each pixel of
     distance along the line. Each weight is applied to the pixel nearest to the line, and edge pixels are
     repeated beyond the border.
     """

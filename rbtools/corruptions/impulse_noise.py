@@ -1,4 +1,4 @@
-"""Impulse noise: some values become 0 or 1, as bit errors could do."""
+"""Impulse noise: some values become 0 or 1, as after bit errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """JPEG compression and decompression of a batch of small images, computed without a file.
 
-A file loses only what the rounding of the transformed blocks loses. The steps are those of libjpeg-turbo with
-its default settings: integer arithmetic ("islow"), chroma of half the size, smooth upsampling. All numbers
-are multiples of a power of two that float32 or float64 contain exactly, so that the result is the same on
-every device and equal to that of Pillow.
+A JPEG file loses information only by rounding the transformed blocks. The steps are those of libjpeg-turbo
+with its default settings: integer arithmetic ("islow"), chroma at half the resolution, smooth upsampling. All
+numbers are multiples of a power of two that float32 or float64 contain exactly, so the result is the same on
+every device and equals the result of Pillow.
 """
 
 from __future__ import annotations

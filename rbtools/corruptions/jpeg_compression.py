@@ -13,7 +13,7 @@ from rbtools.rng.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class JpegCompression(Corruption):
-    """JPEG compression with quality c, as by Pillow. If an image does not have three channels, each channel
+    """JPEG compression with quality c, as in Pillow. If an image does not have three channels, each channel
     is compressed as a greyscale image."""
 
     name = "jpeg_compression"
@@ -27,7 +27,7 @@ def compress(levels: Tensor, quality: int) -> Tensor:
     """Integer grey levels (N, C, H, W), float32, after JPEG compression by Pillow. Three channels are
     compressed as colours; otherwise, each channel is compressed separately.
 
-    Both ways give the same bits. A file costs 0.1 ms, and then 7 ns per value; a block costs 12 ns per value.
+    Both ways give the same bits. A file takes 0.1 ms plus 7 ns per value, and a block 12 ns per value.
     """
     levels = levels.detach().float().contiguous()
     if levels.device.type == "cpu" and max(levels.shape[2:]) > CIFAR_UP_TO:
@@ -36,7 +36,7 @@ def compress(levels: Tensor, quality: int) -> Tensor:
 
 
 def compressed_files(levels: Tensor, quality: int) -> Tensor:
-    """The same by files in memory, one after another, because Pillow keeps Python's global lock."""
+    """The same with files in memory, one after another, because Pillow holds Python's global lock."""
     from PIL import Image
 
     result, bands = torch.empty_like(levels), 3 if levels.shape[1] == 3 else 1

@@ -29,8 +29,8 @@ class Pixelate(Corruption):
 def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
     """Pillow's BOX resize of grey levels (..., H, W): along rows, then rounding, then along columns.
 
-    The levels are whole numbers up to 255, of which the products of matrices are exact, even in bfloat16.
-    A mean of up to seven is so far from a half, unless it is one, that any rounding error is harmless.
+    The levels are integers up to 255, whose matrix products are exact, even in bfloat16. Unless a mean of up
+    to seven levels is a half, it is so far from a half that rounding errors do not matter.
     """
     height, width = planes.shape[-2:]
     across, shares = boxes(width, size[1], str(planes.device))
@@ -45,8 +45,8 @@ def _means(sums: Tensor, shares: Tensor | None) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def boxes(source: int, target: int, device: str) -> tuple[Tensor, Tensor | None]:
-    """Which pixels of a line belong to each of the new line, float32 (source, target) of 0 and 1; and one
-    divided by their numbers (target,), or None if they are all 1."""
+    """Which pixels of a line belong to each new pixel, float32 (source, target) of 0 and 1; and one divided
+    by their numbers (target,), or None if all are 1."""
     scale = source / target
     stretch = max(scale, 1.0)
     centres = (torch.arange(target, dtype=torch.float64) + 0.5) * scale

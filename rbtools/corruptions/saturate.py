@@ -15,8 +15,8 @@ class Saturate(Corruption):
     of the four extra corruptions in the benchmark.
 
     At constant hue and value V (the maximum over channels), V - x is proportional to the saturation for every
-    channel x. Converting to HSV and back is therefore a multiplication of V - x. Greys have no hue. As in the
-    reference, adding d makes grey pixels red. Images without three channels are not changed.
+    channel x. Converting to HSV and back therefore only multiplies V - x. Greys have no hue. As in the
+    reference, adding d turns grey pixels red. Images without three channels are not changed.
     """
 
     name = "saturate"

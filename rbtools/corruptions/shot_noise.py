@@ -1,4 +1,4 @@
-"""Shot noise: Poisson noise of a finite number of photons."""
+"""Shot noise: Poisson noise, as from a finite number of photons."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Constant = tuple[float, float, float, float, int, float, float]
 class Snow(Corruption):
     """Adds a layer of motion-blurred flakes, and the same layer rotated by 180 degrees, to a whitened image.
 
-    The constants are the mean and standard deviation of the noise that makes the flakes, the zoom of the
+    The constants are the mean and standard deviation of the noise that creates the flakes, the zoom of the
     noise, the level below which there are no flakes, the radius and sigma of the motion blur (at -135 to -45
     degrees), and the weight of the image.
     """

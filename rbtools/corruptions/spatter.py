@@ -24,7 +24,7 @@ class Spatter(Corruption):
     """Adds drops of water or mud. Water drops are shaded from their edges inward. This is one of the four
     extra corruptions in the benchmark.
 
-    The constants are the mean and standard deviation of the noise that makes the drops, the blur of the
+    The constants are the mean and standard deviation of the noise that creates the drops, the blur of the
     noise, the level above which there is a drop, the strength of the water or the blur of the mud, and 1 for
     mud.
     """

@@ -15,9 +15,9 @@ from rbtools.rng.draws import Draws
 class ZoomBlur(Corruption):
     """The mean of the image and of enlarged copies with zoom factors from 1 to `end`.
 
-    The constants are (end, step). The factors are numpy's arange(1, end, step); for 1.06 and .01 these seven
-    values include the end. Zooming is by whole pixels. On 8x8 images, the lowest severity therefore changes
-    nothing.
+    The constants are (end, step). The factors are numpy's arange(1, end, step), which for 1.06 and .01 are
+    seven values and include the end. Zooming is in steps of whole pixels. On 8x8 images, the lowest severity
+    therefore changes nothing.
     """
 
     name = "zoom_blur"
@@ -34,6 +34,6 @@ class ZoomBlur(Corruption):
 
 
 def factors(end: float, step: float) -> list[float]:
-    """The values of numpy's arange(1, end, step), bit for bit, as they decide how 26 * 1.25 is rounded."""
+    """The exact bits of numpy's arange(1, end, step), because they decide how 26 * 1.25 is rounded."""
     exact = (1 + step) - 1
     return [1 + i * exact for i in range(math.ceil((end - 1) / step))]

@@ -22,7 +22,7 @@ RESULTS = ("metrics", "evals", "checksums", "examples", "schema")  # fields of a
 
 
 class Broken(RbError):
-    """A file cannot be read; the message continues a sentence that begins with the file's name."""
+    """Raised for an unreadable file; the message continues a sentence that begins with the file's name."""
 
 
 class Published(NamedTuple):
@@ -45,7 +45,7 @@ class Published(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The content of one record in the form of the format, and its place in the source."""
+    """The content of one record as the format represents it, and its position in the source."""
 
     where: str
     content: Any
@@ -73,16 +73,16 @@ class Format(Protocol):
     one_file: ClassVar[bool]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        """Yields the units of a file. Raises Broken or RbError if the file is in another format."""
+        """Yields the units of a file. Raises Broken or RbError if the file has a different format."""
 
     def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
-        """The record of a unit. Raises RbError, with a complete sentence, if there is none."""
+        """Convert a unit to a record. Raises RbError, with a complete sentence, if this is impossible."""
 
     def unit(self, record: Record) -> Any:
-        """The unit of a record, with everything that the format can express. Raises RbError like `record`."""
+        """Convert a record to a unit, as far as the format can express it. Raises RbError like `record`."""
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        """Yields the files of these units. The last of several units at the same place of a file counts."""
+        """Yields the files of these units. Of units with the same place in a file, the last is written."""
 
 
 def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -95,7 +95,7 @@ def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def own_part(value: object) -> dict[str, Any]:
-    """A copy of a record's field that belongs to the format; empty if the field is not an object."""
+    """A copy of the format's own field in a record; empty if the field is not an object."""
     return dict(value) if isinstance(value, dict) else {}
 
 

@@ -15,7 +15,7 @@ SHOWN = 24  # maximum number of kinds in one line
 class ConversionReport:
     """The places where each kind of message occurred. `wrong` contains invalid contents of a file, and
     `notes` harmless but unexpected contents. `lost` counts the contents that the target format cannot
-    express. `ours` is true if units were made from records, so that their scale is certain.
+    express. `ours` is true if units were created from records, so that their scale is certain.
     """
 
     def __init__(self, *, ours: bool = False) -> None:
@@ -31,7 +31,7 @@ class ConversionReport:
         self.wrong.setdefault(problem, []).append(where)
 
     def note(self, notify: str, where: str) -> None:
-        """Add a message about something harmless, which is a clause without a full stop."""
+        """Add a message about something harmless; `notify` is a clause without a full stop."""
         self.notes.setdefault(notify, []).append(where)
 
     def errors(self) -> Iterator[str]:
@@ -45,7 +45,7 @@ class ConversionReport:
             if kinds:
                 listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
                 more = f" and {len(kinds) - SHOWN} more" if len(kinds) > SHOWN else ""
-                yield f"not expressed in {name}, {group} (and how often): {listed}{more}."
+                yield f"{name} cannot express these {group} (with their number): {listed}{more}."
 
 
 def _sentence(item: tuple[str, list[str]]) -> str:
@@ -65,13 +65,13 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
         if (other := entries.get(entry.get("metric"))) is not None:
             details.update(_lost({**entry, "answers": {}}, other))  # tables do not contain single images
         elif entry.get("value") is None:
-            details[f"entry of {entry.get('metric')} without a value"] += 1
+            details[f"entry without a value for {entry.get('metric')}"] += 1
     fields = {key: value for key, value in record.items() if key not in RESULTS}
     report.lost["fields"].update(_lost(fields, again))
 
 
 def _lost(have: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> list[str]:
-    """Dotted paths of the fields that `other` lacks or changes; lists are compared as one value."""
+    """Dotted paths of the fields that `other` lacks or changes; a list is compared as a single value."""
     lost = []
     for key, value in have.items():
         if isinstance(value, dict) and value:

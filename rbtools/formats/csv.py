@@ -1,4 +1,4 @@
-"""CSV: tables as text whose cells no spreadsheet reads as formulas."""
+"""CSV: tables as text, written so that spreadsheets do not read cells as formulas."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class CSV(Tabular):
 
     A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field of the record; any
     other column of numbers is a metric with the column's name. --map overrides this; --map 'COLUMN=-' leaves
-    a column out. Numbers may have a percent sign, or be fractions such as 8/255; of 93.1 ± 0.2, the spread is
-    left out. The columns METRIC.n, METRIC.low and METRIC.high are the number of images and the 95 % interval
-    of METRIC. All other texts are kept in the field "csv". An architecture is specified by arch.index or
+    a column out. Numbers may have a percent sign, or be fractions such as 8/255; in 93.1 ± 0.2, the spread is
+    ignored. The columns METRIC.n, METRIC.low and METRIC.high are the number of images and the 95 % interval
+    of METRIC. All other strings are kept in the field "csv". An architecture is specified by arch.index or
     arch.str of NAS-Bench-201, or by arch.name.
     """
 
     name: ClassVar[str] = "csv"
 
-    delimiter: str = param(",", "Separator of cells: one character, or tab.")
-    decimal: str = param(".", "Decimal sign of numbers.", choices=(".", ","))
+    delimiter: str = param(",", "Character that separates cells, or tab.")
+    decimal: str = param(".", "Decimal separator of numbers.", choices=(".", ","))
     raw: bool = param(
         False,
-        "Write cells unchanged, for programs. Without --raw, texts such as =x are quoted, for spreadsheets.",
+        "Write cells unchanged, for programs. Without --raw, text such as =x is quoted, for spreadsheets.",
     )
 
     def frame(self, content: bytes) -> pandas.DataFrame:
@@ -46,7 +46,7 @@ class CSV(Tabular):
         others = [] if separator in first else [other for other in (",", ";", "\t", "|") if other in first]
         if others:
             spelled = "tab" if others[0] == "\t" else f"'{others[0]}'"
-            raise Broken(f"has no '{separator}' in its header, but {spelled}: give --delimiter {spelled}")
+            raise Broken(f"has a header with {spelled} instead of '{separator}': give --delimiter {spelled}")
         kinds = {"dtype": str, "na_filter": False, "encoding": "utf-8-sig"}
         try:
             # The header is read as a row, because pandas would rename equal columns and make indices.
@@ -81,7 +81,7 @@ def _with_point(cell: str) -> str:
 
 
 def csv_bytes(frame: pandas.DataFrame, delimiter: str = ",", raw: bool = False) -> bytes:
-    """A table as CSV; unknown values are empty. Without `raw`, no spreadsheet reads a text as a formula."""
+    """A table as CSV; unknown values are empty. Without `raw`, spreadsheets read no string as a formula."""
     if not raw:
         texts = frame.select_dtypes(exclude=["number", "bool"]).map(sheet_cells.cell, na_action="ignore")
         frame = frame.copy()

@@ -1,4 +1,4 @@
-"""Writes a model card of the Hugging Face Hub, and its file of evaluation results."""
+"""Writes a model card for the Hugging Face Hub, and a file with its evaluation results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Hub(WrittenOnly):
 
     hub_dataset: str = param(
         "",
-        "Id of the data set on the Hub, such as uoft-cs/cifar10. The id of published data sets is known.",
+        "Id of the data set on the Hub, such as uoft-cs/cifar10. Not needed for published data sets.",
         metavar="ID",
     )
     hub_license: str = param("", "License of the model, such as mit.", metavar="NAME")
@@ -74,8 +74,8 @@ class Hub(WrittenOnly):
         unit, *others = units
         if others:
             raise RbError(
-                f"A page of the Hub describes one model, but there are {1 + len(others)} records. Choose one:"
-                " rb-rank --top 1."
+                f"A page of the Hub describes one model, but there are {1 + len(others)} records. Choose one,"
+                " for example with rb-rank --top 1."
             )
         card: Record = unit.content
         yield Document("README.md", self._card(card).encode())
@@ -123,8 +123,8 @@ class Hub(WrittenOnly):
 
 
 def _plain(entry: Record) -> Record:
-    """The fields of an entry whose value is a number, a text or a list of numbers; of a path, only the name
-    of the file."""
+    """The fields of an entry that are numbers, strings or lists of numbers; paths are reduced to the file
+    name."""
     return {
         key: _PATH.sub(r"\1", value) if isinstance(value, str) else value
         for key, value in entry.items()
@@ -145,7 +145,7 @@ def _table(card: Record, dataset: str) -> str:
 
 
 def _identity(card: Record) -> str:
-    """The hashes of the weights and of the names of classes in their order, by which the model is checked."""
+    """The hashes of the weights and of the ordered class names, which identify the model."""
     maps = dict.fromkeys(str(entry["class_map"]) for entry in card["evals"] if "class_map" in entry)
     lines = [f"Weights: {_cell(card['checkpoint'])}\n"] if "checkpoint" in card else []
     lines += [f"Class map: {_cell(', '.join(maps))}\n"] if maps else []
@@ -153,7 +153,7 @@ def _identity(card: Record) -> str:
 
 
 def _cell(value: object) -> str:
-    """A text escaped for Markdown, so that it contains no tables, HTML or links."""
+    """Escape a string for Markdown, so that it contains no tables, HTML or links."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(str(value).split()))
 
 

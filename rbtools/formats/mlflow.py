@@ -101,7 +101,7 @@ def _keep(client: MlflowClient, experiment: str, record: Record) -> None:
 
 
 def _metrics(record: Record) -> dict[str, float]:
-    """The metrics with their n, low and high; a metric that is named METRIC.n keeps its own value."""
+    """The metrics with n, low and high; a metric that is itself called METRIC.n keeps its value."""
     metrics = numbers_of(record)
     beside = {
         f"{name}.{word}": value

@@ -22,7 +22,7 @@ SIZES: dict[str, tuple[int, tuple[int, int, int]]] = {
 
 
 def simple(text: str) -> str:
-    """A name in lower case without hyphens and spaces, for comparison."""
+    """Convert a name to lower case without hyphens and spaces, for comparison."""
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
@@ -35,7 +35,7 @@ def dataset_name(text: str) -> str:
 
 
 def described(arch: Record, dataset: str | None) -> Record:
-    """`arch` with its description; params and macs only if the data set is known or they are given."""
+    """Add the description to `arch`; params and macs only if the data set is known or they are given."""
     sizes = SIZES.get(dataset or "", SIZES["cifar10"])
     try:
         if arch.get("space") == "zoo" and dataset not in SIZES and not arch.keys() & {"params", "macs"}:

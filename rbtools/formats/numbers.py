@@ -1,4 +1,4 @@
-"""Reads and writes published numbers exactly: texts and JSON numbers, percentages and fractions."""
+"""Reads and writes published numbers exactly: strings and JSON numbers, percentages and fractions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NotFinite(str):
 
 
 class NoNumber(RbError):
-    """No number could be read; the message is a clause."""
+    """Raised if a number cannot be read; the message is a clause."""
 
 
 class Number(NamedTuple):
@@ -36,16 +36,16 @@ class Number(NamedTuple):
 
 
 def number(raw: object, *, percent: bool = False) -> Number | None:
-    """Read a published number: a JSON number, or a text such as "85.34", "85.34 %", "8/255" or "85.3 ± 0.2",
-    of which the spread is not read. A minus may be U+2212.
+    """Read a published number: a JSON number, or a string such as "85.34", "85.34 %", "8/255" or "85.3 ± 0.2"
+    (without the spread). A minus may be U+2212.
 
-    With `percent`, the number is divided by 100, exactly. Returns None for null and for texts such as "n/a".
-    Raises NoNumber.
+    With `percent`, the number is divided by 100, exactly. Returns None for null and for strings such as
+    "n/a". Raises NoNumber.
     """
     if raw is None:
         return None
     if isinstance(raw, NotFinite):
-        raise NoNumber(f"a number is {raw}, which JSON does not have")
+        raise NoNumber(f"a number is {raw}, which JSON does not allow")
     if isinstance(raw, str):
         return _of_text(raw, percent)
     if isinstance(raw, bool) or not isinstance(raw, (int, float, Decimal)):
@@ -83,8 +83,8 @@ def _exact(text: str) -> tuple[Decimal, int]:
             raise InvalidOperation
         exact = Decimal(top) / Decimal(bottom) if slash else Decimal(top)
     except (InvalidOperation, ZeroDivisionError):
-        hint = " (if its comma is a decimal sign, give --decimal ,)" if COMMA.fullmatch(text) else ""
-        raise NoNumber(f"found the text '{text[:20]}' where a number was expected{hint}") from None
+        hint = " (if the comma is a decimal separator, give --decimal ,)" if COMMA.fullmatch(text) else ""
+        raise NoNumber(f"found '{text[:20]}' where a number was expected{hint}") from None
     if not exact.is_finite():
         raise NoNumber(f"a number is {text}, which is not finite")
     exponent = exact.as_tuple().exponent
@@ -98,7 +98,7 @@ def printed(value: float | int, *, percent: bool = False) -> Decimal:
 
 
 def shown(value: float | int | Decimal) -> str:
-    """The shortest text of a float, or all digits of a Decimal, without an exponent if possible."""
+    """The shortest representation of a float, or all digits of a Decimal, without an exponent if possible."""
     exact = value if isinstance(value, Decimal) else Decimal(repr(value))
     return f"{exact:f}" if -20 < exact.adjusted() < 20 else str(exact)
 

@@ -60,7 +60,7 @@ class PublishedRow:
                 raise numbers.NoNumber(_out_of_range(got, percent, limits))
         except numbers.NoNumber as wrong:
             shown = str(raw)[:20]
-            problem = f"{wrong}; the metric is left out, and its entry in evals says why"
+            problem = f"{wrong}; the metric is left out, and its entry in evals gives the reason"
             self.report.error(problem, f"{self.where}: {metric} is {shown}")
             self.entries.append({**entry, "value": None, "reason": f"published as {shown}: {wrong}"})
             return
@@ -82,13 +82,13 @@ class PublishedRow:
         read = [got for got in self.shares if got.value]
         if self.percent and not self.report.ours and read and all(got.value <= 0.01 for got in read):
             raise RbError(
-                f"No accuracy of the row is above 1 (the first is {read[0].text}): these look like"
-                f" fractions, but {self.source} has percents. If they are fractions, use --scale fraction."
+                f"No accuracy of the row is above 1 (the first is {read[0].text}), so they look like"
+                f" fractions, but {self.source} has percentages. For fractions, use --scale fraction."
             )
 
     def record(self, arch: Record, **fields: object) -> Record:
-        """The record, without empty fields. JSON drops zeros at the end of numbers, so all JSON numbers of
-        the row get the rounding of the number with the most digits (in a short row, none)."""
+        """The record, without empty fields. JSON drops trailing zeros, so all JSON numbers of the row get the
+        rounding of the number with the most digits (in a short row, no rounding)."""
         most = max(self.digits.values(), default=0)
         for place in self.digits:
             if len(self.digits) < ENOUGH:
@@ -103,9 +103,9 @@ class PublishedRow:
 def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float]) -> str:
     unit, scale = ("percent", 100) if percent else ("a fraction", 1)
     side = "above" if got.value > limits[1] else "below"
-    hint = " (for a file in percent, give --scale percent)" if not percent and 1 < got.value <= 100 else ""
+    hint = " (for percentages, give --scale percent)" if not percent and 1 < got.value <= 100 else ""
     least, most = (limit * scale for limit in limits)
-    return f"a number is {side} what {unit} from {least:g} to {most:g} can be{hint}"
+    return f"a number is {side} the range of {unit}, {least:g} to {most:g}{hint}"
 
 
 def measured(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -123,7 +123,7 @@ class MetricValues:
         self.percent = percent
 
     def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
-        """The value, with the published digits if possible; by default in the scale of the file."""
+        """The value, with the published digits if possible, and by default on the scale of the file."""
         percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)
         if value is None:

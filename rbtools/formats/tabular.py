@@ -44,7 +44,7 @@ def _field(name: str) -> str | None:
 
 
 class Column(NamedTuple):
-    """The meaning of a column: the name of a metric or the path of a field, and the unit."""
+    """The meaning of a column: the name of a metric or the path of a field, and its unit."""
 
     name: str
     percent: bool = False
@@ -65,7 +65,7 @@ _column = lru_cache(maxsize=4096)(Column)  # the rows of a table have the same h
 
 @dataclass(frozen=True, kw_only=True)
 class Tabular:
-    """A unit is a row, which maps headers to cells; cells are texts (empty if missing)."""
+    """A unit is a row, which maps headers to cells; cells are strings (empty if missing)."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -73,7 +73,7 @@ class Tabular:
 
     columns: str = param(
         "",
-        "Meaning of columns, as a list of COLUMN=NAME, such as 'Model=arch.name,Clean=acc,Notes=-'.",
+        "Meanings of columns, as a list of COLUMN=NAME, such as 'Model=arch.name,Clean=acc,Notes=-'.",
         name="map",
     )
     percents: str = param("", "Columns whose numbers are percentages, separated by commas.", name="percent")
@@ -83,11 +83,11 @@ class Tabular:
     scale: str = param("fraction", "Unit of accuracies.", choices=numbers.SCALES)
 
     def frame(self, content: bytes) -> pandas.DataFrame:
-        """The cells of a file, (rows, columns), as texts. Raises Broken."""
+        """The cells of a file, (rows, columns), as strings. Raises Broken."""
         raise NotImplementedError
 
     def file(self, frame: pandas.DataFrame) -> bytes:
-        """The content of a file for a table of texts, (rows, columns), in which NaN is a missing value."""
+        """The content of a file for a table of strings, (rows, columns), in which NaN is a missing value."""
         raise NotImplementedError
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
@@ -95,7 +95,7 @@ class Tabular:
         header = [str(name).strip() for name in frame.columns]
         named = [name in mapped or not _NAMELESS.fullmatch(name) for name in header]
         if places := ", ".join(str(place) for place, one in enumerate(named, 1) if not one):
-            report.note(f"columns without a name are left out (number {places})", source.name)
+            report.note(f"columns without a name are left out (column {places})", source.name)
         frame = frame.loc[:, named].set_axis(list(itertools.compress(header, named)), axis=1)
         if not header:
             return
@@ -116,8 +116,8 @@ class Tabular:
         columns = (mapped.get(name, Column(name)) for name in header)
         if "arch" not in self._constants() and not any(one.name.startswith("arch.") for one in columns):
             raise RbError(
-                f"No column of {source} describes the architecture. Columns: {listed}. Name one: --map"
-                f" '{next(iter(header), 'NAME')}=arch.name'."
+                f"No column of {source} describes the architecture. Columns: {listed}. Name one, for example"
+                f" with --map '{next(iter(header), 'NAME')}=arch.name'."
             )
 
     def record(self, unit: Mapping[str, str], report: ConversionReport, where: str) -> Record:
@@ -141,13 +141,13 @@ class Tabular:
             elif header not in metrics:
                 texts[header] = cell
                 if numbers.COMMA.fullmatch(cell.strip()):
-                    note = "kept as a text; if its comma is a decimal sign, give --decimal ,"
+                    note = "kept as text; if the comma is a decimal separator, give --decimal ,"
                     report.note(note, f"{where}: {header}")
             elif cell.strip() and (column.given or not _beside(header, metrics)):
                 self._read(row, column, unit, header)
         arch, dataset = record.pop("arch", None), record.pop("dataset", None)
         if not isinstance(arch, dict):
-            raise RbError("The row's architecture is empty. Expected a text or number in a column arch.NAME.")
+            raise RbError("The row has no architecture. Expected a name or a number in a column arch.NAME.")
         known = isinstance(dataset, str) and dataset_name(dataset) in SIZES
         ours = dataset_name(dataset) if known else dataset
         return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
@@ -164,7 +164,7 @@ class Tabular:
             beside["ci95"] = ends
         row.add(metric, unit[header], percent, limits=limits, **beside)
         if any(sign in unit[header] for sign in ("±", "+-", "+/-", "\\pm")):
-            row.report.note("what follows ± is left out", row.where)
+            row.report.note("the spread after ± is ignored", row.where)
 
     def unit(self, record: Record) -> Any:
         mapped, constants, cells = self._mapped(), self._constants(), {}
@@ -192,7 +192,7 @@ class Tabular:
         yield Document("", self.file(_frame([unit.content for unit in units])))
 
     def table(self, records: Iterable[Record]) -> pandas.DataFrame:
-        """One row for each record; a column whose cells are all numbers contains numbers, otherwise texts."""
+        """One row for each record. A column contains numbers if all its cells are numbers, else strings."""
         import pandas
 
         frame = _frame([self.unit(record) for record in records])
@@ -207,7 +207,7 @@ class Tabular:
             bare, _, unit = name.rpartition(":")
             if bare and unit in numbers.SCALES:
                 right = f"--map '{header}={bare}'" + f" --percent '{header}'" * (unit == "percent")
-                raise RbError(f"--map {header}={name}: a unit is not part of a name. Write {right}.")
+                raise RbError(f"--map {header}={name}: the name contains a unit. Write {right}.")
             columns[header] = Column(name, given=True)
         for header in filter(None, map(str.strip, next(csv.reader([self.percents]), []))):
             columns[header] = columns.get(header, Column(header))._replace(percent=True, given=True)
@@ -238,12 +238,12 @@ def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
         if not part.strip():
             continue
         if not equals or not name.strip() or not value.strip():
-            raise RbError(f"{option} has '{part}'. Expected NAME=VALUE, such as {example}.")
+            raise RbError(f"{option} contains '{part}'. Expected NAME=VALUE, such as {example}.")
         yield name.strip(), value.strip()
 
 
 def numbers_in(header: str, headers: Collection[str]) -> type[int] | type[float] | None:
-    """The type of a column's numbers. Returns None for a field, which is a text."""
+    """The type of a column's numbers. Returns None for a field, which is a string."""
     if Column(header).field is not None:
         return None
     return int if header.endswith(".n") and _beside(header, headers) else float
@@ -296,7 +296,7 @@ def _limits(metric: str, changes: int) -> tuple[float, float] | None:
 
 
 def _typed(cell: str, name: str) -> Any:
-    """The value of a cell: JSON if it can be parsed, otherwise a text."""
+    """The value of a cell: JSON if it can be parsed, otherwise a string."""
     if name in TEXTS or not cell.startswith(_JSON):
         return cell
     with contextlib.suppress(ValueError, RecursionError):
@@ -327,7 +327,7 @@ def _put(record: Record, path: str, value: object) -> None:
     for key in above:
         inner = record.setdefault(key, {})
         if not isinstance(inner, dict):
-            raise RbError(f"The column '{path}' lies inside '{key}', which is another column with a value.")
+            raise RbError(f"The column '{path}' is part of '{key}', but that column has its own value.")
         record = inner
     record[last] = value
 

@@ -1,4 +1,4 @@
-"""The common part of formats that are written but not read."""
+"""The common parts of formats that are written but not read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WrittenOnly:
     name: ClassVar[str]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit]:
-        raise RbError(f"{self.name} is only written, not read: rb-convert {self.name} --write PATH.")
+        raise RbError(f"{self.name} can be written, but not read. Use rb-convert {self.name} --write PATH.")
 
     def record(self, unit: Record, report: ConversionReport, where: str) -> Record:
         return unit
@@ -27,7 +27,7 @@ class WrittenOnly:
 
 @runtime_checkable
 class Sender(Protocol):
-    """A format whose units another program stores, in a folder or on a server."""
+    """A format whose units are stored by another program, in a folder or on a server."""
 
     def send(self, units: Iterable[Unit], target: str) -> None:
         """Store the units. Raises RbError if the units cannot be stored."""

@@ -15,7 +15,7 @@ from rbtools.registry import param
 
 @dataclass(frozen=True, kw_only=True)
 class Leaderboard:
-    """A self-contained web page, which a browser can show offline. The page contains a table to sort and to
+    """A self-contained web page that a browser can show offline. The page contains a table to sort and to
     filter, sliders for the weights of the composite score, curves of the selected rows, and the command line
     that reproduces each row.
 

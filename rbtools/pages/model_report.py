@@ -1,4 +1,4 @@
-"""The report on one model as one HTML file: results, curves, checks, command lines and references."""
+"""The report on one model as a single HTML file: results, curves, checks, command lines and references."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CURVES = (
 
 def page(record: Record, latex: str, title: str | None = None) -> str:
     """The report as HTML that loads no other files and runs no script. Every text from the record is escaped.
-    `latex` is the row of a LaTeX table. Of a path, only the name of the file is shown."""
+    `latex` is the row of a LaTeX table. Paths are shown as file names only."""
     classes, record = _classes(record), _without_folders(record)
     data = short_dataset(str(record.get("dataset") or ""))
     name = title or ", ".join(str(part) for part in (at(record, ("arch", "name")), data) if part)
@@ -76,7 +76,7 @@ def _facts(record: Record) -> list[tuple[str, object]]:
 
 
 def _normalisation(arch: Record, train: Record) -> str | None:
-    """From the architecture of a weights file, or from the training; None if it is unknown."""
+    """The normalisation of a weights file's architecture, or of the training; None if it is unknown."""
     config = train.get("config")
     known = arch if "normalize" in arch else config if isinstance(config, Mapping) else {}
     if "normalize" not in known:
@@ -104,7 +104,7 @@ def in_a_mean(record: Record) -> set[str]:
 
 
 def _results(record: Record) -> list[list[tuple[object, ...]]]:
-    """The rows of the table of results, and those of a table that is folded."""
+    """The rows of the table of results, and the rows of a second, collapsed table."""
     entries = {str(entry.get("metric")): entry for entry in record.get("evals") or ()}
     rows: tuple[list[tuple[object, ...]], ...] = ([], [])
     folded = in_a_mean(record)
@@ -119,7 +119,7 @@ def _results(record: Record) -> list[list[tuple[object, ...]]]:
 
 
 def _share(value: object) -> str:
-    """With four digits after the point, so that the numbers of a table can be compared."""
+    """Format with four decimals, so that the numbers of a table can be compared."""
     return f"{value:.4f}" if isinstance(value, float) and abs(value) <= 1 else _figure(value)
 
 
@@ -141,7 +141,7 @@ def _classes(record: Record) -> tuple[list[str], list[list[object]]]:
 
 
 def _class_names(record: Record) -> list[str]:
-    """The names of the data set's classes, unless the model has them in another order."""
+    """The names of the data set's classes, unless the model has a different order of classes."""
     mapped = any("class_map" in entry for entry in record.get("evals") or ())
     with contextlib.suppress(RbError):
         return [] if mapped else datasets.describe(str(record.get("dataset"))).class_names
@@ -173,13 +173,13 @@ def _curves(record: Record) -> list[tuple[str, str, str]]:
             if its == over and fnmatchcase(name, metric)
         )
         if points and max(points.values()) == 1:
-            reason = "each curve has one point, which the table has."
+            reason = "each curve has only one point, which is in the table."
         elif points:
             try:
                 drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)])
                 image = base64.b64encode(encode(drawn, "svg")).decode()
             except RbError:
-                reason = f"these results do not fit one figure; rb-plot curves --over {over} says why."
+                reason = f"these results do not fit in one figure; rb-plot curves --over {over} says why."
         curves.append((title, image, reason))
     return curves
 
@@ -202,7 +202,7 @@ def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Reco
         transfer = [entry for entry in attacked if "transfer" in str(entry.get("metric")).split(".")]
         adaptive = [entry for entry in attacked if "defend" in entry and entry not in transfer]
         ran = ", ".join(["adaptive"] * bool(adaptive) + ["transfer"] * bool(transfer)) or "none"
-        says = f"of {', '.join(stages)}; examples that were run: {ran}"
+        says = f"with {', '.join(stages)}; attacks that were run: {ran}"
         yield "adaptive attack", says, bool(adaptive)
         for entry in adaptive:
             ways = zip(str(entry["defend"]).split(","), entry.get("backward") or (), strict=False)
@@ -212,12 +212,12 @@ def _adaptive(record: Record, entries: Sequence[Record], attacked: Sequence[Reco
         means = [entry for entry in attacked if isinstance(entry.get("eot"), int) and entry["eot"] > 1]
         for entry in means:
             name = metric_name.heading(str(entry["metric"]))
-            says = f"{name}: means of the {entry.get('eot_mean')} over {entry['eot']} draws"
+            says = f"{name}: means of the {entry.get('eot_mean')} over {entry['eot']} random samples"
             yield "EOT", says, True
         if not means:
-            yield "EOT", "the model is randomised, and no attack took means over its draws", False
+            yield "EOT", "the model is randomised, but no attack averaged over its random samples", False
     elif attacked and not stages:
-        says = "nothing is in front of the network and nothing in it is random: attacks go through all of it"
+        says = "the network has no stage before it and no random part, so attacks cover the complete model"
         yield "adaptive attack", says, True
 
 
@@ -243,9 +243,9 @@ def _flags(attacked: Sequence[Record]) -> Iterator[Check]:
         if warnings or not _is_autoattack(entry):
             continue
         if entry.get("tool") == "rb-attack" and isinstance(parts, Mapping) and "square" in parts:
-            yield name, "no vanishing gradient, nothing that Square alone broke, no replaced loss", True
+            yield name, "no vanishing gradients, no images that only Square broke, and no replaced loss", True
         else:
-            words = "its entry does not say that rb-attack ran it with Square, which finds them"
+            words = "the entry does not show that rb-attack ran Square, which detects these problems"
             yield name, words, None
     if not any(map(_is_autoattack, attacked)):
         yield "flags of AutoAttack", "rb-attack aa was not run on this model", None
@@ -299,7 +299,7 @@ def publications() -> dict[str, str]:
 
 
 def _bibtex(record: Mapping[str, Any]) -> str:
-    """BibTeX entries of the methods in a record, without duplicates: first for results, then for training."""
+    """BibTeX entries for the methods in a record, without duplicates: for results, then for training."""
     keys: dict[str, None] = {}
     for entry in record.get("evals") or ():
         keys |= dict.fromkeys(_publications_of(entry))

@@ -49,7 +49,7 @@ class PageColumn(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Metrics that differ in one number of their names, which form one line of the chart."""
+    """Metrics whose names differ in one number, which form one line of the chart."""
 
     title: str
     x: str

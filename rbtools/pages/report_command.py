@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 def _latex(record: Mapping[str, Any]) -> str:
-    """A row with clean accuracy first, in which the mean over corruptions replaces the single ones."""
+    """A row with clean accuracy first, in which the mean over corruptions replaces single corruptions."""
     single = model_report.in_a_mean(record)
     shown = [name for name in record.get("metrics") or () if name not in single]
     metrics = sorted(shown, key=lambda name: name != "acc")
@@ -34,9 +34,9 @@ def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Termi
 
     The report contains all results with intervals and settings, the accuracies of classes, curves over eps,
     radius and severity, a checklist (whether attacks were adaptive, which gradients were replaced, whether
-    the means over random samples were sufficient, the five tests of rb-attack check, AutoAttack's flags), and
-    folded the command lines that make the results, a row for a LaTeX table, and BibTeX entries of the
-    methods.
+    the means over random samples were sufficient, the five tests of rb-attack check, AutoAttack's flags),
+    and, in collapsed sections, the command lines that produce the results, a row for a LaTeX table, and
+    BibTeX entries.
 
     Needs one record with at least one metric.
 
@@ -54,17 +54,17 @@ def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Termi
         if not sink.came:
             return shared.DONE  # --allow-empty
         if not records:
-            screen.error(f"there is no record to report on: {typed.output} was not written.")
+            screen.error(f"there is no record to report on, so {typed.output} was not written.")
             return shared.FAILED
         if len(records) != 1:
             screen.error(
-                f"A report is of one model, and {len(records)} came: {typed.output} was not written. Choose"
-                " one: --where 'arch.index == 13714'."
+                f"A report describes one model, but there are {len(records)} records: {typed.output} was not"
+                " written. Choose one with --where 'arch.index == 13714'."
             )
             return shared.FAILED
         (record,) = records
         text = model_report.page(record, _latex(record), typed.title)
         save(text, Path(typed.output), "html")
         screen.clear()
-        screen.say(f"{typed.output} reports on {name_of(record)}.")
+        screen.say(f"{typed.output} contains the report on {name_of(record)}.")
         return shared.FAILED if sink.bad else shared.DONE

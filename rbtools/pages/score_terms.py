@@ -1,4 +1,4 @@
-"""The initial terms of the page's score, which are those of rb-score if it has scored the records."""
+"""The initial terms of the page's score, which are the terms of rb-score if it has scored the records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pair = tuple[float, float]
 @dataclass
 class PageTerm:
     """One term of the score. `names` contains the term's name (or an expression) in each record if these
-    names differ, because a preset uses other metrics on some data sets."""
+    names differ, because a preset uses different metrics for some data sets."""
 
     metric: str
     weight: float

@@ -1,4 +1,4 @@
-"""Pages from templates, as single HTML files that load no other files. Every value is escaped."""
+"""Creates pages from templates, as single HTML files that load no other files. Every value is escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def page(template: str, sources: Mapping[str, str], values: Mapping[str, Any], *allowed: str) -> str:
-    """The page that a template and these values produce. `sources` maps the directives of the content
+    """Fill a template with these values. `sources` maps the directives of the content
     security policy, `style-src` and `script-src`, to the page's own styles and scripts. Everything else is
     blocked, except for sources that the further directives in `allowed` permit."""
     from markupsafe import Markup

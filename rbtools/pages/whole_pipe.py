@@ -1,4 +1,4 @@
-"""The pipe of command lines that makes a record again, from the architecture or the file of weights on."""
+"""The pipe of command lines that reproduces a record, starting from the architecture or the weights file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME_WITH_HASH = re.compile(r"(?<![^=:,])([^/=:,]+)@([0-9a-f]{8})(?![^=:,])")
 
 
 class _Stage(NamedTuple):
-    """A command line: the words that every run of it needs, and those that name a file of weights."""
+    """A command line: the words that every run needs, and the words that name a weights file."""
 
     words: tuple[str, ...]
     of_file: tuple[str, ...] = ()
@@ -33,8 +33,8 @@ class _Stage(NamedTuple):
 
 
 def steps_of(record: Record) -> list[str]:
-    """The command lines that make the record, each of which reads the records of the one before it; empty if
-    the record has none. The first begins with comments that tell the hashes of files."""
+    """The command lines that reproduce the record, each of which reads the output of the previous one; empty
+    if the record has none. The first begins with comments on the hashes of files."""
     sources = [record.get("train"), *(record.get("evals") or ())]
     lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
     stages = [_stage(_words(line)) for line in dict.fromkeys(lines) if isinstance(line, str)]
@@ -51,7 +51,7 @@ def steps_of(record: Record) -> list[str]:
 
 
 def _without_hashes(word: str, notes: dict[str, None]) -> str:
-    """The word with names of files instead of their labels, whose hashes become comments."""
+    """Replace labels of files in a word by their names; the hashes in the labels become comments."""
     for name, digest in _NAME_WITH_HASH.findall(word):
         notes[f"# The SHA-256 of {name} begins with {digest}."] = None
     return _NAME_WITH_HASH.sub(r"\1", word)
@@ -102,7 +102,7 @@ def _groups(name: str, words: list[str]) -> Iterator[tuple[str | None, list[str]
 
 @cache
 def _options(name: str) -> tuple[dict[str, Option], set[str]]:
-    """The options of a tool and of all its methods by their flags, and the names of the tool's own."""
+    """The options of a tool and of all its methods by flag, and the names of the tool's own options."""
     tool = TOOLS.load(name)
     tools = [tool, *tool.commands.values()]
     classes = [cls for one in tools if one.registry is not None for _, cls in one.registry.loaded()]
@@ -114,7 +114,7 @@ def _options(name: str) -> tuple[dict[str, Option], set[str]]:
 
 
 def _source(record: Record, later: list[str]) -> list[str]:
-    """The options of the rb-arch that writes the record's network; empty if it cannot write it."""
+    """The options with which rb-arch writes the record's network; empty if it cannot write it."""
     arch = record.get("arch")
     name = arch.get("space") if isinstance(arch, Mapping) else None
     if not isinstance(arch, Mapping) or name in (None, "answers"):

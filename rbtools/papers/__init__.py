@@ -1,1 +1,1 @@
-"""Everything that belongs to single papers: formats, presets, recipes, figures and tables."""
+"""Everything that is specific to one paper: formats, presets, recipes, figures and tables."""

@@ -38,8 +38,8 @@ NAMES = (
     "show",
 )
 _SCALE = (
-    "The scale of the experiments. small: wci on your images; text: PRBench at full scale with the settings"
-    " of its text, not those of its code."
+    "The scale of the experiments. small runs wci on your own images, and text runs PRBench at full scale"
+    " with the settings in its text instead of its code."
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -57,11 +57,11 @@ def run(
     out = subprocess.DEVNULL if into is None else into.fileno()
     failed = pipes.run(stages, subprocess.DEVNULL, out, {**usual, **os.environ, **own})
     if failed and dry is None:
-        raise RbError(f"The recipe {name} failed: {failed}. Run it again: it goes on there.")
+        raise RbError(f"The recipe {name} failed: {failed}. Run it again to continue from there.")
 
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
-    """Run a recipe, which resumes from the store, and print the values of the paper beside ours. Each shard
+    """Run a recipe, which resumes from the store, and print our values next to those of the paper. Each shard
     writes its own file, and the last shard joins the files of all shards and prints the values."""
     needed_files.check(name, setting)
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
     if part is not None:
         parts = pipes.files_of(whole, part, recipe)
         if lacking := ", ".join(one.name for one in parts if not one.exists()):
-            click.echo(f"{records} is written. The last shard joins all; not there yet: {lacking}.")
+            click.echo(f"{records} was written. The last shard joins all files; still missing: {lacking}.")
             return
         # Two shards that end at the same time both join all files.
         with sidebyside.replacing(whole, records.with_suffix(".whole")) as stream:
@@ -85,8 +85,8 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
 
 
 def plan(name: str, sources: Sequence[str], setting: Setting, folder: Path) -> None:
-    """Print what recipes would compute. At full scale this does not need the data; what is missing is listed.
-    Each stage says what the store lacks, if there are all data."""
+    """Print what recipes would compute. At full scale, this does not need the data, and missing data are
+    listed. If all data exist, each stage prints what the store lacks."""
     lacking = [text for source in sources if (text := needed_files.missing(source, setting))]
     if setting.scale in FULL:
         from rbtools.papers import recipe_hours
@@ -104,7 +104,7 @@ def plan(name: str, sources: Sequence[str], setting: Setting, folder: Path) -> N
 
 
 def report(name: str, scale: str, records: Path) -> None:
-    """Print the values of the paper beside ours, and whether each claim of the paper holds."""
+    """Print our values next to those of the paper, and whether each claim of the paper holds."""
     module = sidebyside.comparison(name)
     with records.open("rb") as stream:
         rows = sidebyside.read(stream)
@@ -119,7 +119,7 @@ def report(name: str, scale: str, records: Path) -> None:
 def _checked_jobs(context: click.Context, option: click.Parameter, text: str) -> str:
     if not re.fullmatch(r"[1-9]\d*|auto|ray(:.+)?", text):
         raise click.BadParameter(
-            f"'{text}' is not a number of workers. Expected 1 or more, auto, ray, ray:HOST:PORT."
+            f"'{text}' is not a number of workers. Expected 1 or more, auto, ray or ray:HOST:PORT."
         )
     return text
 
@@ -132,7 +132,7 @@ def _checked_jobs(context: click.Context, option: click.Parameter, text: str) ->
     "--reproduced",
     "folder",
     default=str(item_listing.DEFAULT),
-    help="The folder where records, figures and tables are written.",
+    help="The folder for records, figures and tables.",
 )
 @click.option("--data", default="data", help="The folder with the data sets.")
 @click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
@@ -146,7 +146,7 @@ def _checked_jobs(context: click.Context, option: click.Parameter, text: str) ->
 @click.option("--dataset", default="", help="Your own images for reproduce-wci, as imagefolder:PATH.")
 @click.option("--pairs", default=None, help="Space-separated pairs SET/NETWORK of PRBench's tables 9 to 11.")
 @click.option("--vits", default=None, help="Comma-separated networks of timm for PRBench's tables 8 and 9.")
-@click.option("--vit-s", default=None, help="The file with the weights of PRBench's ViT-S.")
+@click.option("--vit-s", default=None, help="The file that contains the weights of PRBench's ViT-S.")
 @click.option(
     "--table", default=None, help="The file of records from rb-convert for reproduce-search, or - for stdin."
 )
@@ -157,8 +157,8 @@ def _checked_jobs(context: click.Context, option: click.Parameter, text: str) ->
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only print what each stage would compute, and how long this would take; at full scale also without"
-    " the data, which are then listed.",
+    help="Only print what each stage would compute and how long it would take. At full scale, this needs no"
+    " data and lists what is missing.",
 )
 @click.option(
     "--records", default=None, type=click.Path(exists=True), help="Compare this record file with the paper."
@@ -173,7 +173,7 @@ def main(
         click.echo("\n".join(NAMES))
         return
     if (item is None) == (name == "show"):
-        raise click.UsageError("show takes the name of an item, such as prbench.figure-2, and others none.")
+        raise click.UsageError("Only show takes the name of an item, such as prbench.figure-2.")
     fields = {key: options[key] for key in ("scale", "data", "jobs", "dataset", "pairs", "vits", "vit_s")}
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")
@@ -182,7 +182,7 @@ def main(
     try:
         if part is not None:
             if kind != "reproduce" or of == "search":
-                raise click.UsageError("--shard divides the records of a recipe: reproduce-NAME.")
+                raise click.UsageError("--shard is only for reproduce-NAME, whose records it divides.")
             number, count = shard(part)
             setting = dataclasses.replace(setting, shard=f"{number}/{count}")
         if name == "list":
@@ -194,13 +194,13 @@ def main(
 
             if options["table"] is None:
                 raise click.UsageError(
-                    "no table is named. Make one with rb-convert nasrobbench201 or jung2023, and add"
+                    "no table is given. Create one with rb-convert nasrobbench201 or jung2023, and add"
                     " --table FILE."
                 )
             click.echo(reproduce_search.report(options["table"], str(options["runs"]), options["where"]))
         elif options["records"] is not None:
             if kind != "reproduce":
-                raise click.UsageError("--records are compared by reproduce-NAME. --only-draw draws.")
+                raise click.UsageError("--records is only for reproduce-NAME. To draw, use --only-draw.")
             report(of, setting.scale, Path(options["records"]))
         elif dry_run:
             plan(name, sources, setting, Path(folder))

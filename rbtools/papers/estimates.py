@@ -1,4 +1,4 @@
-"""Values of samples of networks with 95 % intervals, for the claims of papers."""
+"""Values with 95 % intervals, computed from samples of networks, for the claims of papers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESAMPLES = 200
 
 
 class WithInterval(float):
-    """A value with its 95 % interval. A comparison that the interval leaves open decides nothing."""
+    """A value with its 95 % interval. If the interval does not decide a comparison, it stays undecided."""
 
     low: float
     high: float
@@ -25,12 +25,12 @@ class WithInterval(float):
 
 
 def ends(value: float) -> tuple[float, float]:
-    """The ends of the interval; a value without an interval is both."""
+    """The ends of the interval; both are the value itself if there is no interval."""
     return (value.low, value.high) if isinstance(value, WithInterval) else (value, value)
 
 
 def of_difference(first: float, second: float) -> tuple[float, float]:
-    """The interval of `first - second`, as of independent numbers."""
+    """The interval of `first - second`, if the two are independent."""
     if not (isinstance(first, WithInterval) or isinstance(second, WithInterval)):
         return first - second, first - second
     from rbtools.probabilistic import intervals
@@ -50,8 +50,8 @@ def correlations(
     kind: Literal["kendall", "spearman"] = "kendall",
     resamples: int = RESAMPLES,
 ) -> dict[str, WithInterval]:
-    """Rank correlations of a column with other columns, with bootstrap intervals over the rows; without those
-    for which the rows are too few or too much alike."""
+    """Rank correlations of a column with other columns, with bootstrap intervals over the rows. Columns with
+    too few or too similar rows are left out."""
     import numpy as np
 
     from rbtools.scoring import correlate
@@ -82,7 +82,7 @@ def mean(values: Sequence[float] | np.ndarray) -> WithInterval | None:
 
 
 def median(values: Sequence[float]) -> WithInterval | None:
-    """The median with its exact binomial interval; None for fewer than six values, which have none."""
+    """The median with its exact binomial interval; None for fewer than six values."""
     from scipy import stats
 
     if len(values) < 6:

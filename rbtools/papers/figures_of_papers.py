@@ -45,7 +45,7 @@ GAP = 0.15  # inches above a row of panels, for their letters
 
 
 class Made(NamedTuple):
-    """The result of an item: whether its files exist, the reason for each missing panel, and its table."""
+    """The result of an item: whether its files exist, why panels are missing, and its table."""
 
     done: bool
     missing: dict[str, str]
@@ -53,7 +53,7 @@ class Made(NamedTuple):
 
     @property
     def ours(self) -> bool:
-        """Whether the item contains results of ours; a table may contain only the paper's values."""
+        """Whether the item contains our results; a table may contain only the paper's values."""
         return self.done and (self.table is None or self.table.found)
 
 
@@ -89,13 +89,13 @@ def reason(error: RbError) -> str:
     if rest and " Measure it" in rest[0]:
         return f"{head} Measure it{rest[0].partition(' Measure it')[2]}"
     makers = [made for start, made in MAKERS.items() if start in head]
-    lacking = f" {makers[0]} makes it." if makers and (rest or "no record has" in head) else ""
+    lacking = f" {makers[0]} computes it." if makers and (rest or "no record has" in head) else ""
     return head + lacking
 
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Without the garbage collector, which would visit the objects of all records again and again."""
+    """Disable the garbage collector, which would visit the objects of all records again and again."""
     gc.disable()
     try:
         yield
@@ -122,7 +122,7 @@ def figure_of(calls: Sequence[PanelCall], records: Path | None, width: float) ->
     kind = " ".join([*last.words, last.options.get("view", "")]).strip()
     if kind in FEWEST and (count := int(str(drawn.get_label()))) < FEWEST[kind]:
         found = words.counted(count, "network")
-        raise RbError(f"It would show {found}, and needs {FEWEST[kind]} to say anything.")
+        raise RbError(f"It would show {found}, but at least {FEWEST[kind]} are needed.")
     return drawn
 
 
@@ -224,8 +224,8 @@ _DETAIL = re.compile(
 
 
 def without_details(line: bytes, names: tuple[str, ...]) -> bytes:
-    """The line of a record without the details of metrics that match none of the names: parsing them would
-    take most of the time."""
+    """The line of a record without the details of metrics that match none of the names, because parsing these
+    details would take most of the time."""
     return _DETAIL.sub(lambda found: found[0] if _matches(found[2].decode(), names) else found[1], line)
 
 
@@ -299,7 +299,7 @@ class PaperRun:
                 file.unlink(missing_ok=True)
 
     def make(self, jobs: int = 1) -> dict[str, Made]:
-        """Maps the numbers of all items but tables to their results. At most `jobs` figures are drawn at
+        """Map the numbers of all items except tables to their results. At most `jobs` figures are drawn at
         once."""
         shown = {number: item for number, item in self.paper.items.items() if item.panels or item.reason}
         made = {number: self.ready(item) for number, item in shown.items()}
@@ -313,7 +313,7 @@ class PaperRun:
         return {number: one for number, one in made.items() if one is not None}
 
     def compare(self) -> dict[str, Made]:
-        """Make the claims and the tables. The searches in a table may take hours, so figures come first."""
+        """Create the claims and the tables. The searches in a table may take hours, so figures come first."""
         self.theory = side.theory(self.records)
         self.tables: dict[str, side.PaperTable | side.Excerpt] = {}
         self.claims: list[side.Claim] = []
@@ -332,7 +332,7 @@ class PaperRun:
             return Made(False, {"": item.reason})
         records = self.folder / item.records
         if item.from_records and not records.exists():
-            return Made(False, {"": f"There is no {self.whole(item.of)}. {self._maker(item)}"})
+            return Made(False, {"": f"{self.whole(item.of)} does not exist. {self._maker(item)}"})
         date = records.stat().st_mtime if item.from_records else 0.0
         made = all(file.exists() and file.stat().st_mtime >= date for file in self._files(item))
         if made and self.known.get(item.stem) == self._key(item):
@@ -362,7 +362,7 @@ class PaperRun:
         made = self.tables.get(item.number)
         records = self.folder / item.records
         read = records if records.exists() else self.whole(item.of)
-        nothing = {"": f"{read} has nothing of it. {item.maker or self._maker(item)}"}
+        nothing = {"": f"{read} has no results for it. {item.maker or self._maker(item)}"}
         if made is None or not made.rows():
             return Made(False, nothing)
         for ending, text in made.files().items():
@@ -370,7 +370,7 @@ class PaperRun:
         return Made(True, {} if made.found else nothing, made)
 
     def _maker(self, item: Item) -> str:
-        return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale} makes it."
+        return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale} creates it."
 
 
 def page(run: PaperRun, made: Mapping[str, Made]) -> str:

@@ -25,12 +25,12 @@ def described(name: str, setting: recipes.Setting, folder: Path = DEFAULT, width
     item or claim has this name."""
     found = _all(setting.scale, folder, width)
     if name not in found:
-        raise RbError(f"There is no item '{name}'.{near(name, found)} python -m rbtools.papers list has all.")
+        raise RbError(f"There is no item '{name}'.{near(name, found)} See python -m rbtools.papers list.")
     recipe, text, fields = found[name]
     lines = [f"  {key}: {one}".replace(": \n", ":\n") for key, one in fields.items() if one]
     if recipe:
         made = pipes.lines(recipes.pipe(recipe, setting), "    ")
-        lines += [f"  records, made by make reproduce-{recipe} SCALE={setting.scale}:", *made]
+        lines += [f"  records, created by make reproduce-{recipe} SCALE={setting.scale}:", *made]
     return "\n".join([f"{name}: {text}", *lines])
 
 

@@ -6,9 +6,9 @@ that cannot be reproduced has a `reason`. An item with neither panels nor a reas
 reproduction. A panel is a call of a tool, such as `{plot: curves, metric: pr.uniform.*}`, or a list of calls,
 each of which reads the output of the previous one.
 
-`columns` maps the columns of the paper's tables to metrics of our records. In any text, {NAME} is replaced by
-the entry NAME in the file's `words`, and an entry may contain earlier entries. An entry of `words` or a
-metric may depend on the scale (`packaged`). Lists become texts separated by commas. An option or a column
+`columns` maps the columns of the paper's tables to metrics of our records. In any string, {NAME} is replaced
+by the entry NAME in the file's `words`, and an entry may contain earlier entries. An entry of `words` or a
+metric may depend on the scale (`packaged`). Lists become strings separated by commas. An option or a column
 without a value is left out.
 """
 
@@ -34,7 +34,7 @@ def records_file(of: str) -> str:
 
 class PanelCall(NamedTuple):
     """A call of a tool: the tool's name without rb-, its subcommand (`curves` in `rb-plot curves`), and its
-    options. An option that is a switch has the value True, and one of pairs (NAME=VALUE) is a mapping."""
+    options. A switch has the value True, and an option with pairs (NAME=VALUE) has a mapping."""
 
     tool: str
     words: list[str]
@@ -56,8 +56,8 @@ class Item(NamedTuple):
     the paper", or explains the difference. `lacks` lists the parts that a run below full scale leaves out.
     `note` is a remark for every scale. The page adds a full stop to these texts. `of` names another paper's
     reproduction if its records are drawn. `from_records` is true if records are drawn. `columns` is the
-    number of panels in a row. `maker` explains how to compute the records of a table if the reproduction does
-    not compute all of them. `bound` is the bound of `rb-measure bound` that a theorem states, such as wci4.
+    number of panels in a row. `maker` explains how to compute those records of a table that the reproduction
+    does not compute. `bound` is the bound of `rb-measure bound` that belongs to a theorem, such as wci4.
     """
 
     number: str
@@ -125,7 +125,7 @@ class Paper(NamedTuple):
 
 @cache
 def paper(name: str, scale: str) -> Paper:
-    """The title, items and claims of a paper, with the placeholder texts for a scale."""
+    """The title, items and claims of a paper, with the placeholders filled for a scale."""
     content = packaged.read(f"items/{name}.yaml")
     words: dict[str, str] = {}
     for word, value in packaged.at_scale(content.get("words", {}), scale).items():

@@ -33,7 +33,7 @@ def missing(name: str, setting: Setting) -> str:
         return ""
     lacking = [one for one in _needed(name, setting) if not Path(one.path).exists()]
     lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
-    return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""
+    return "\n".join([f"reproduce-{name} at full scale needs these missing files:", *lines]) if lines else ""
 
 
 def _needed(name: str, setting: Setting) -> Iterator[NeededFile]:
@@ -77,13 +77,13 @@ def _transformers(setting: Setting) -> Iterator[NeededFile]:
             str(Path(cache, f"models--timm--{name}")),
             f"timm's authors: hf download timm/{name} model.safetensors; or leave the transformers out:"
             " PR_VITS=",
-            "snapshots/COMMIT/model.safetensors, as the Hub's library keeps it",
+            "snapshots/COMMIT/model.safetensors, as the Hub's library stores it",
         )
     vit_s = recipes.word("prbench", "vit_s", setting)
     if vit_s:
         from rbtools.zoo import timm_2020
 
         source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
-        yield NeededFile(vit_s[0], source, "the file as it is")
+        yield NeededFile(vit_s[0], source, "the unchanged file")
     if (networks or vit_s) and importlib.util.find_spec("timm") is None:
-        yield NeededFile("timm", "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S=", "a package of Python")
+        yield NeededFile("timm", "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S=", "a Python package")

@@ -1,6 +1,6 @@
 """The YAML files of papers in this package. A value that depends on the scale is a mapping {mini: ..., full:
-..., tiny: ...}; a missing scale has the value for mini, or for text that for full. The scale text has the
-settings of a paper's text where they differ from those of its public code, which full has."""
+..., tiny: ...}; a missing scale has the value for mini, except that text has the value for full. The scale
+full has the settings of a paper's public code, and text those of the paper's text."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Pipes of commands that run as processes without a shell, possibly with workers in every stage or as one
 shard.
 
-The records of a recipe are divided into shards once, at the stage that trains networks or, without such a
-stage, at the stage that lists architectures. A placeholder line replaces each record of another shard, so the
-files of all shards have one line for each record, in the order of a single process.
+The records of a recipe are divided into shards once, at the stage that trains networks or, if there is no
+such stage, at the stage that lists architectures. A placeholder line replaces each record of another shard,
+so the files of all shards have one line for each record, in the order of a single process.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def lines(pipe: Pipe, indent: str = "") -> list[str]:
 @dataclass(frozen=True)
 class Workers:
     """How the stages of a pipe run. With `jobs` "auto" or "ray[:ADDRESS]", every stage has such workers; a
-    number has no effect here, because the recipe contains it. `part` is the shard, I/N. If `dry` is a log
-    file, every stage writes to this file what the stage would compute, and searches are skipped."""
+    number has no effect here, because the recipe already contains it. `part` is the shard, I/N. If `dry` is a
+    log file, every stage writes to this file what the stage would compute, and searches are skipped."""
 
     jobs: str = "1"
     part: str | None = None
@@ -175,7 +175,7 @@ def planned(log: Path) -> str:
     failed = sum(event["event"] == "end" and event["status"] != 0 for event in events)
     plans = [event for event in events if event["event"] == "plan"]
     found, missing = (sum(plan[name] for plan in plans) for name in ("found", "missing"))
-    left_out = f" Stages that failed, whose work is not in it: {failed}." if failed else ""
+    left_out = f" {failed} stages failed, and their work is not included." if failed else ""
     return f"in all: {found:,} results in the store, {missing:,} to compute.{left_out}"
 
 
@@ -200,9 +200,9 @@ def join(parts: Sequence[Path], out: IO[bytes]) -> None:
             mine = [line for line in lines if line is not None and not _of_another(line)]
             if len(mine) != 1 or None in lines:
                 raise RbError(
-                    f"Line {number} of {parts[0]} and the other {len(parts) - 1} shards is in"
-                    f" {len(mine)} of them, so that they are not of one run. Expected one. Remove these"
-                    " files and run all shards again: what the store has is found."
+                    f"{len(mine)} of the files {parts[0]} and {len(parts) - 1} other shards have a record on"
+                    f" line {number}, so they are not from the same run. Expected one. Remove these files and"
+                    " run all shards again, which reuses the store."
                 )
             out.write(mine[0])
 

@@ -52,10 +52,9 @@ def with_intervals(
     row: Mapping[str, float | None], images: tuple[int, int, int], columns: Container[str]
 ) -> dict[str, WithInterval]:
     """The values of `columns`, which are shares of images and generalisation errors, with Clopper and
-    Pearson's intervals. `images` are the numbers of test images: all, those under AutoAttack, and those of
-    the generalisation error of PR. For PR, whose shares of copies vary less, the interval is too long.
-    Methods are tested on the same images, so that differences vary less, too. How much other seeds vary is
-    not known."""
+    Pearson's intervals. `images` are the numbers of test images: in total, under AutoAttack, and for the
+    generalisation error of PR. For PR, whose shares of copies vary less, the interval is too long. Methods
+    are tested on the same images, so differences also vary less. The variation between seeds is not known."""
     test, under_aa, of_gap = images
     correct = row.get("Acc") or 1.0
 
@@ -83,7 +82,7 @@ def with_intervals(
 
 def medians(pairs: Sequence[side.Rows]) -> tuple[side.Values, side.Values]:
     """The medians of each method's composite scores over the pairs of a data set and a network, and half of
-    their 95 % intervals, as of normal scores; none for one pair."""
+    their 95 % intervals for normally distributed scores; no intervals for one pair."""
     every: dict[str, dict[str, list[float]]] = {}
     for rows in pairs:
         for name, one in composite(rows).items():

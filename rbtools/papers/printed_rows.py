@@ -1,4 +1,4 @@
-"""The rows of a paper's printed tables beside the results of one network, for rb-attack and rb-measure."""
+"""The rows of a paper's printed tables next to the results of one network, for rb-attack and rb-measure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rbtools.papers import packaged, printed
 
 
 def beside(preset: str, record: Mapping[str, Any]) -> list[str]:
-    """The lines of the tables whose columns the record has, with this network as their first row. A sentence
-    if there are none; [] for a preset that is not a paper's."""
+    """The lines of the tables whose columns the record has, with this network as the first row. Returns a
+    sentence if there are none, and [] for a preset that does not belong to a paper."""
     tables = packaged.read("printed_rows.yaml").get(preset)
     if tables is None:
         return []
     lines = [line for fields in tables for line in _table(record, **fields)]
-    more = f" rb-attack --preset {preset} measures what it prints." if tables else ""
+    more = f" rb-attack --preset {preset} measures the results that it prints." if tables else ""
     return lines or [f"the paper prints none of these results for a single network.{more}"]
 
 
@@ -39,12 +39,12 @@ def _table(
 
 
 def _rows(table: str, row: str) -> Mapping[str, Mapping[str, float | None]]:
-    """The rows of a printed table, or its row of this name if it has one."""
+    """The rows of a printed table, or only the row of this name if `row` is not empty."""
     return {name: values for name, values in printed.read(table).items() if row in ("", name)}
 
 
 class _Fields(dict[str, Any]):
-    """The fields of an architecture, for a text that no row has if a field is missing."""
+    """The fields of an architecture; a missing field becomes "-", which no row contains."""
 
     def __missing__(self, name: str) -> str:
         return "-"

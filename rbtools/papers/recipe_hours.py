@@ -1,4 +1,4 @@
-"""The plan of a recipe at full scale, made without its data: commands, counts, passes and hours."""
+"""Plans a recipe at full scale without its data: commands, counts, passes and hours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _LARGE = 1e9  # multiply-adds of a network that is not measured, but estimated f
 
 
 def plan(pipe: Pipe) -> str:
-    """What a recipe does, and how long this takes on a device that was measured before and on this one."""
+    """Describe what a recipe does, and how long this takes on devices that were measured before and on this
+    one."""
     found, left_out = work(pipe)
     table = packaged.read("device_speeds.yaml")
     devices: list[Any] = [*(MeasuredBefore(name, fields) for name, fields in table.items()), MeasuredHere()]
@@ -43,9 +44,9 @@ def plan(pipe: Pipe) -> str:
             "",
             f"{_records(trainings):,} trainings with {epochs:,} epochs, and {_records(evaluations):,}"
             " evaluations of a network by a command.",
-            "A pass is a forward pass of an image, or as many multiply-adds. Of the passes of an attack, the"
-            f" first number of hours counts {dry_run.USUAL_SHARE:g}, because attacks leave out images that"
-            " they have broken, and the second all. One process runs at a time.",
+            "A pass is a forward pass of one image, or as many multiply-adds. The first number of hours"
+            f" counts {dry_run.USUAL_SHARE:g} of the passes of attacks, which leave out images that they have"
+            " broken; the second counts all. One process runs at a time.",
             *(f"{one.name[0].upper()}{one.name[1:]}: {one.basis}" for one in devices),
             *(f"Not counted: {text}" for text in left_out),
         ]
@@ -78,16 +79,16 @@ def _short(number: float) -> str:
 
 
 class MeasuredBefore:
-    """A device of device_speeds.yaml, with `basis`, which says from what its hours follow, and `hours` of
-    work with so many passes for each network. The multiply-adds decide how long a batch takes or, for a small
-    network, the number of kernels, which the GPU starts one after another."""
+    """A device in device_speeds.yaml. `basis` explains the estimate, and `hours` estimates work with so many
+    passes for each network. The time of a batch depends on the multiply-adds or, for a small network, on the
+    number of kernels, which the GPU starts one after another."""
 
     def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
         self.name, self.fields = name, fields
         self.launch = fields["launches"]["seconds"] / fields["launches"]["calls"]
 
     def _speed(self, kind: str) -> float:
-        """Multiply-adds in a second."""
+        """Multiply-adds per second."""
         done = self.fields[kind]
         return float(done["images"] * done["passes"] * self.fields["multiply_adds"] / done["seconds"])
 
@@ -95,9 +96,9 @@ class MeasuredBefore:
     def basis(self) -> str:
         speeds = [f"{self._speed(kind) / 1e12:.0f}" for kind in ("training", "evaluation")]
         return (
-            f"{' and '.join(speeds)} trillion multiply-adds in a second in trainings and evaluations, as"
-            f" measured with a {self.fields['network']} (bench/results.jsonl); a pass of a batch takes"
-            f" {1000 * self.launch:.1f} ms or more, as measured without CUDA graphs."
+            f"{' and '.join(speeds)} trillion multiply-adds per second in training and evaluation, as"
+            f" measured with a {self.fields['network']} (bench/results.jsonl); a pass of a batch takes at"
+            f" least {1000 * self.launch:.1f} ms, as measured without CUDA graphs."
         )
 
     def hours(self, work: Work, passes: float) -> float:
@@ -107,7 +108,7 @@ class MeasuredBefore:
 
 
 class MeasuredHere:
-    """The device of this process, on which a batch of one network of each space is measured."""
+    """The device of this process, on which one batch is measured for a network of each space."""
 
     name = "this device"
 
@@ -123,7 +124,7 @@ class MeasuredHere:
     def basis(self) -> str:
         cores = f"; processor time, divided by {self.cores} cores" if self.device.type == "cpu" else ""
         batches = "; ".join(dict.fromkeys(text for text, _ in self.measured.values()))
-        return f"{environment(self.device)}{cores}. Measured now: {batches}. Others by their multiply-adds."
+        return f"{environment(self.device)}{cores}. Measured now: {batches}. Others are estimated."
 
     def hours(self, work: Work, passes: float) -> float:
         if not passes:
@@ -137,7 +138,7 @@ class MeasuredHere:
         return work.networks.multiply_adds * passes * self.measured[key][1] / self.cores / 3600
 
     def _measure(self, networks: Networks, batch: int, training: bool) -> tuple[str, float]:
-        """A text, and the seconds of a multiply-add, from the fastest of four passes of a batch."""
+        """A description, and the seconds for a multiply-add, from the fastest of four passes of a batch."""
         arch, about = networks.typical, networks.about
         images = torch.rand(max(1, min(batch, int(_MOST / arch["macs"]))), *about.shape)
         model = models.build(arch, classes=about.classes, shape=about.shape).eval()

@@ -1,7 +1,7 @@
-"""The work of a recipe: its networks, trainings, images and passes, counted without data and without a store.
+"""Counts the work of a recipe (networks, training runs, images and passes) without data and without a store.
 
-The commands of a recipe are read as the tools read them, and their jobs are counted instead of run. A pass is
-one forward pass of an image, or as many multiply-adds as that.
+The commands of a recipe are parsed as by the tools, and their jobs are counted instead of run. A pass is one
+forward pass of an image, or work with as many multiply-adds.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Networks:
 
     @property
     def multiply_adds(self) -> float:
-        """Of one pass through each record's network."""
+        """The multiply-adds of one pass through the network of each record."""
         return self.each * math.fsum(arch["macs"] for arch in self.archs)
 
 
 class Work(NamedTuple):
-    """What a command does with the networks of one data set. `images` and `passes` are of one record: passes
-    at most, and `usual` those of attacks that leave out images that they have broken. `batch` is the number
-    of images that pass at once (None: the device decides), and `epochs` is 0 if nothing is trained."""
+    """The work of a command for the networks of one data set. `images` and `passes` are for one record;
+    `passes` is the maximum, and `usual` counts only images that attacks have not yet broken. `batch` is the
+    number of images in one pass (None: the device decides), and `epochs` is 0 if nothing is trained."""
 
     title: str
     networks: Networks
@@ -89,8 +89,8 @@ class Work(NamedTuple):
 
 @cache
 def described(name: str) -> Description:
-    """A data set whose files may be missing. Of NAME:classes=A/B only the size is known without the files,
-    because the classes of published data sets have equally many images."""
+    """Describe a data set whose files may be missing. For NAME:classes=A/B, only the size is known without
+    the files, because all classes of published data sets have the same number of images."""
     whole, _, chosen = name.partition(":classes=")
     about = datasets.source(whole).describe()
     count = len(chosen.split("/")) if chosen else about.classes
@@ -106,7 +106,7 @@ def work(pipe: Pipe) -> tuple[list[Work], list[str]]:
 
 
 class _Jobs(MemoryStreams):
-    """Streams that keep the jobs of a command, and do no work."""
+    """Streams that record the jobs of a command, but do no work."""
 
     jobs: Sequence[Any] = ()
     run: Run
@@ -266,7 +266,7 @@ def _count(size: int, n: int | None, run: Run) -> int:
 
 
 def _passes(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
-    """The passes of an image, at most and usually."""
+    """The largest and the usual number of passes for an image."""
     columns = {}
     for one in evaluations:
         for spec, *_ in by_column(one.specs):
@@ -294,7 +294,7 @@ def _measured(job: MeasureJob, networks: Networks) -> Work:
 
 @cache
 def _measure_passes(job: MeasureJob, arch: str, data: str) -> float:
-    """The passes for an image of one measure, counted on fresh weights and few digits."""
+    """The passes of one measure for an image, counted with fresh weights and few digits."""
     job = replace(job, batches=1, batch_size=_PROBE, on="init", splits=("train",))
     record = {"schema": SCHEMA, "arch": orjson.loads(arch), "dataset": data}
     with _Counted(record["arch"], described(data), _PROBE) as counted:

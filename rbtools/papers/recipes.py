@@ -1,6 +1,6 @@
 """The recipes of papers as pipes of commands, read from the files in `recipes/`. The scales are tiny
 (a test of a few seconds), mini (the built-in digits) and full (as in the paper). `scales` of a recipe may
-list two more: small (a small network learns images of the user, in hours) and text (`packaged`).
+list two more: small (a small network learns the user's images within hours) and text (see `packaged`).
 
 A file has two further entries. `words` contains the texts for placeholders {name}, which may depend on the
 scale (`packaged`), and `pipe` is a list of stages. A stage is a command, or a list of members that run one
@@ -9,8 +9,8 @@ after another and write to the next stage.
 A member is a command or a mapping. A mapping has the key `pipe`, which contains the stages of the member, or
 the key `group`, which contains other members. `at` lists the scales at which the member is used. If the text
 of `if` is empty, the member is not used. `for` and `in` repeat the member for each word of a text, and a name
-with a / splits each word. `words` contains further texts for placeholders. `words_of` contains further texts
-for placeholders if the word of a loop matches a pattern.
+that contains / splits each word. `words` contains further texts for placeholders. `words_of` contains further
+texts for placeholders if the word of a loop matches a pattern.
 
 `pipes` gives names to lists of stages or members, which can then be used in several places as "{name}".
 """
@@ -39,13 +39,12 @@ _VIT_L = "vit_large_patch16_224"  # not in PRBench's table 9
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of a recipe. `scale` is one of the recipe's. `data` and `weights` are the folders of
-    data sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs,
-    or auto or ray. `shard` is I/N. `dataset` is another data set for the curves of wci. `pairs` contains
-    further pairs SET/NETWORK of PRBench.
-    `vits` names networks of timm for PRBench's tables 8 and 9, separated by
-    commas. `vit_s` is the file of ViT-S's weights. If `pairs`, `vits` or `vit_s` is None, the value of the
-    scale is used; if it is "", the recipe omits these networks."""
+    """The parameters of a recipe. `scale` is one of the recipe's scales. `data` and `weights` are the folders
+    of data sets and of NAS-Bench-201's published weights. `jobs` is the number of simultaneous training runs,
+    or auto or ray. `shard` is I/N. `dataset` replaces the data set for the curves of wci. `pairs` contains
+    further pairs SET/NETWORK of PRBench. `vits` names networks of timm for PRBench's tables 8 and 9,
+    separated by commas. `vit_s` is the file of ViT-S's weights. If `pairs`, `vits` or `vit_s` is None, the
+    value of the scale is used; if it is "", the recipe omits these networks."""
 
     scale: str
     data: str = "data"
@@ -74,7 +73,7 @@ class Setting:
 
 
 def check_scale(name: str, setting: Setting) -> None:
-    """Raise RbError if the recipe lacks the scale, or the scale needs images of the user."""
+    """Raise RbError if the recipe lacks the scale, or if the scale needs the user's images."""
     recipe = packaged.read(f"recipes/{name}.yaml")
     scales = recipe.get("scales", _SCALES)
     if setting.scale not in scales:

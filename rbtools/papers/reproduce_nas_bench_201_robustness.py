@@ -1,4 +1,4 @@
-"""The robustness dataset of NAS-Bench-201 (Jung et al. 2023), with our results beside the paper's: table 1,
+"""The robustness dataset of NAS-Bench-201 (Jung et al. 2023), with our results next to the paper's: table 1,
 and the paper's claims.
 
 At full scale, the published weights of all 6,466 architectures are evaluated on CIFAR-10, CIFAR-100 and
@@ -62,7 +62,8 @@ def under_corruptions(record: dict[str, Any]) -> float | None:
 
 def spreads(records: side.Records) -> side.Values:
     """The worst and the best mean accuracy under attack of two groups: all networks with 18 kernel
-    parameters, and the networks with that number of parameters for which worst and best differ most."""
+    parameters, and the networks with the number of parameters for which the worst and the best differ
+    most."""
     known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
     groups: dict[int, list[float]] = {}
     for record, value in known:
@@ -94,8 +95,8 @@ def best_twenty(
     ending: str = "",
 ) -> side.Values:
     """Figures 7 and 29: the operations of the twenty best networks (by default under attack) with 18 kernel
-    parameters, and how many of them stack convolutions; {} for twenty networks or fewer. The names of rows
-    end with `ending`."""
+    parameters, and how many of these networks stack convolutions; {} for twenty networks or fewer. The names
+    of rows end with `ending`."""
     some = [one for one in side.of_first_set(records) if one["arch"].get("live_kernel_params") == 18]
     known = [(value, one["arch"]) for one in some if (value := by(one)) is not None]
     if len(known) <= 20:
@@ -218,9 +219,9 @@ def between_corruptions(records: side.Records) -> side.Row:
 
 
 def of_confidence(records: side.Records) -> side.Values:
-    """Figures 14 and 15, means over networks: how confidences under FGSM follow its distance (Kendall's tau,
-    for class 0 from clean images on), and how much the confidence in wrong predictions rises to the distance
-    where it is highest and falls from there. Half of the networks choose this distance for the others."""
+    """Figures 14 and 15, means over networks: how confidences under FGSM depend on its distance (Kendall's
+    tau, for class 0 including clean images), and how much the confidence in wrong predictions rises up to its
+    highest value and falls beyond. Half of the networks determine this distance for the others."""
     import numpy as np
 
     shown = [one["confidences"] for one in side.of_first_set(records) if "confidences" in one]
@@ -335,7 +336,7 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable | sid
 
 def excerpts(records: side.Records) -> dict[str, side.PaperTable | side.Excerpt]:
     """The excerpts in figures 10 to 12. Ours are from files that rb-convert writes for architecture #0, or
-    for the first record if #0 is missing."""
+    else for the first record."""
     if not records:
         return {name: side.PaperTable(name, {}, {}, ()) for name in ("figure 10", "figure 11", "figure 12")}
     written = FORMATS.build("jung2023")

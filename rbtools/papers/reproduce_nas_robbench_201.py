@@ -1,4 +1,4 @@
-"""NAS-RobBench-201, with our results beside the paper's: tables 1 and 4 to 7, and the paper's claims.
+"""NAS-RobBench-201, with our results next to the paper's: tables 1 and 4 to 7, and the paper's claims.
 
 At full scale, all 6,466 architectures are trained three times on CIFAR-10. At the scales mini and tiny, a few
 architectures for each number of none edges are trained on the built-in digits, with four times the distances
@@ -147,8 +147,8 @@ def of_kernels(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> side.V
 
 def of_rank(rows: Sequence[dict[str, Any]]) -> side.Row:
     """Figure 3b: how far the ranks by clean accuracy and by PGD 8 are apart, as a share of all networks, in
-    the tenth that is best and in the tenth that is worst on clean images. (Correlations within a tenth would
-    be low in any tenth, whose range is small.)"""
+    the tenth that is best and in the tenth that is worst on clean images. (Correlations within any tenth
+    would be low, because its range is small.)"""
     import numpy as np
     from scipy import stats
 
@@ -280,7 +280,7 @@ def tables(
         for one, other in itertools.combinations(COLUMNS_1, 2)
     }
     paper[7] = {name: values for name, values in paper[7].items() if name not in paper[2]}
-    signs = "signs that gradients are not obstructed: 1 where a sign is there"
+    signs = "signs that gradients are not obstructed: 1 if a sign is present"
     return {
         "table 1": table(1, "rank correlations", table_1, ("Spearman",), show=correlation),
         "table 2": searches(records, scale),
@@ -342,7 +342,7 @@ def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
 
 def without_training(records: side.Records, scale: str) -> side.Values:
     """Table 7: the network with the best training-free score, the cells that differentiable searches derived,
-    and the cell of NAS-Bench-201's DARTS-V1."""
+    and the cell of DARTS-V1 in NAS-Bench-201."""
     metric_of = metrics(scale)
     columns = {name: metric_of[name] for name in COLUMNS_7}
     found: side.Values = {}

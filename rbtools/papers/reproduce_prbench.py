@@ -1,5 +1,5 @@
-"""PRBench, with our results beside the paper's: tables 4, 5 and 8 to 12, the composite score of figure 6, and
-the paper's claims.
+"""PRBench, with our results next to the paper's: tables 4, 5 and 8 to 12, the composite score of figure 6,
+and the paper's claims.
 
 At full scale, tables 4, 5 and 12 are about ResNet-18 on CIFAR-10, trained and evaluated as in the paper's
 public code, which produced the paper's numbers. The other tables contain 14 further pairs of a data set and a
@@ -59,7 +59,7 @@ IMAGES |= dict.fromkeys(packaged.FULL, (10_000, 10_000, 1_000))
 
 
 def of_group(rows: side.Rows, prefix: str) -> side.Values:
-    """The rows whose names begin with `prefix`, by the rest of their names."""
+    """The rows whose names begin with `prefix`, keyed by the rest of their names."""
     return {name.removeprefix(prefix): dict(one) for name, one in rows.items() if name.startswith(prefix)}
 
 
@@ -126,7 +126,7 @@ def pair(record: dict[str, Any]) -> str:
 
 
 def first_pair(records: side.Records) -> str:
-    """The data set and the network of tables 4, 5 and 12, which are those of the first record."""
+    """The data set and the network of tables 4, 5 and 12, which are taken from the first record."""
     return pair(records[0]) if records else ""
 
 
@@ -186,7 +186,7 @@ def claims_of(
 ) -> list[side.Claim]:
     """The claims, tested on printed values or on our values, with methods in rows. `pairs` contains the rows
     of each pair of a data set and a network, by default of a single pair. With `images`, differences within
-    the sampling error decide nothing."""
+    the sampling error leave a claim undecided."""
     pairs = pairs or [rows]
     # As in figure 6, AT-PR is omitted.
     shown = {*PAPER.values()} - {"AT-PR"}
@@ -211,7 +211,7 @@ def claims_of(
 
 
 def printed_claims(images: tuple[int, int, int] | None = None) -> list[side.Claim]:
-    """The claims, tested on the printed tables, and those over all pairs on the rows of the site."""
+    """The claims, tested on the printed tables; claims over all pairs are tested on the rows of the site."""
     board = fractions("site-prbench-leaderboard")
     pairs = dict.fromkeys(f"{name.rpartition(', ')[0]}, " for name in board)
     return claims_of(printed_rows(), [of_group(board, one) for one in pairs], images)
@@ -337,15 +337,15 @@ def report(records: side.Records, scale: str) -> str:
     without = [name for name in further if not made[name].ours]
     if without:
         texts.append(
-            f"Nothing of {' and '.join(without)} is here. SCALE=full trains the transformers of table 8 from"
-            " timm's weights (PR_VITS, PR_VIT_S) and the pairs of tables 9 to 11 (PR_PAIRS).\n"
+            f"The records have no results for {' and '.join(without)}. SCALE=full trains the transformers of"
+            " table 8 from timm's weights (PR_VITS, PR_VIT_S) and the pairs of tables 9 to 11 (PR_PAIRS).\n"
         )
     texts += [side.theory_text(records), side.told(claims(records, scale, made))]
     judged = printed_claims()
     failed = [f"{claim.words} ({claim.found})" for claim in judged if not claim.holds]
     sure = sum(claim.holds is not None for claim in printed_claims(IMAGES["full"]))
     said = (
-        f"Of the printed tables {len(judged) - len(failed)} of {len(judged)} hold; beyond the sampling error,"
-        f" {sure} of them are decided."
+        f"{len(judged) - len(failed)} of {len(judged)} claims hold for the printed tables; {sure} of them are"
+        " decided beyond the sampling error."
     )
     return "\n".join([*texts, said, *(f"- not: {one}" for one in failed)])

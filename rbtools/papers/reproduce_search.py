@@ -1,10 +1,10 @@
 """Runs searches on a published table and compares the results with the papers (NAS-RobBench-201's table 2,
 Jung et al.'s table 1).
 
-The table of accuracies is converted by rb-convert, and the metrics in the table determine the paper. Any
-other table of NAS-Bench-201 is searched by the table's own metrics, and no published values are shown.
-Repeated queries count towards the budget, and the other settings are those of NASLib, as far as the papers
-report theirs. Our random numbers differ from those of the papers, so a value may differ by about the standard
+The table of accuracies is converted by rb-convert, and the metrics in the table determine the paper. For any
+other table of NAS-Bench-201, the searches use the table's own metrics, and no published values are shown.
+Repeated queries count towards the budget, and the other settings follow NASLib, as far as the papers report
+them. Our random numbers differ from those of the papers, so a value may differ by about the standard
 deviation of single runs divided by the square root of the number of runs.
 """
 
@@ -27,7 +27,7 @@ SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "banana
 
 class SearchTable(NamedTuple):
     """The search table of a paper: its columns with their metrics, the metrics that searches optimise, the
-    number of queries, and the file of printed values, which are fractions or percentages."""
+    number of queries, and the file with the printed values, which are fractions or percentages."""
 
     name: str
     columns: Mapping[str, str]
@@ -109,7 +109,7 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
         column = next(name for name, one in paper.columns.items() if one == metric)
         for better, worse in (("LS", "RE"), ("RE", "RS")):
             tests = {column: [f"{better} on {label} > {worse} on {label}"]}
-            made.append(side.tested(f"{better} finds more than {worse}, searching on {label}", tests, ours))
+            made.append(side.tested(f"{better} on {label} finds more than {worse} on {label}", tests, ours))
     return made
 
 

@@ -3,7 +3,7 @@
 Residual networks fcnn (theorems 1 and 2) and rescnn (corollary 1) are trained with algorithm 1 on two classes
 of images, which are scaled to norm 1. The function f of the theory is the difference of the network's two
 logits. The adversary of definition 1 moves an image on the sphere by an L2 distance of at most rho. The
-tables show the errors of training beside the bounds, in which the constants of the theorem are omitted. The
+tables show the errors of training next to the bounds, in which the constants of the theorem are omitted. The
 paper prints no values. `make reproduce-prbench` and `make reproduce-wci` also print the bounds of the two
 other papers.
 """
@@ -51,8 +51,8 @@ _ERRORS = "bounds of the expected errors, and errors of algorithm 1"
 TITLES = {
     "theorem 1": ("fcnn", _ERRORS),
     "corollary 1": ("rescnn", _ERRORS),
-    "theorem 2": ("fcnn", "lower bounds of the smallest eigenvalue, and those of the kernels"),
-    "lemma 1": ("fcnn rescnn", "singular values of fresh weights, as the zeta that they need"),
+    "theorem 2": ("fcnn", "lower bounds of the smallest eigenvalues, and these eigenvalues"),
+    "lemma 1": ("fcnn rescnn", "singular values of fresh weights, as the smallest zeta that holds"),
     "lemma 2": ("fcnn", "spectral norms of fresh weights"),
     "lemma 9": ("rescnn", "spectral norms of fresh weights, and the Frobenius norm of the last layer"),
 }

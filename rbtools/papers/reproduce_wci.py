@@ -51,7 +51,7 @@ def cells(found: Any) -> list[str]:
 
 
 def follows(words: str, found: Any, gap: int) -> side.Claim:
-    """The claim that the index is positively correlated with a gap."""
+    """Test the claim that the index is positively correlated with a gap."""
     value, low, high = (float(one[0, gap]) for one in (found.value, found.low, found.high))
     if np.isnan(value) or np.isnan(low):
         return side.Claim(words, None, "too few epochs")

@@ -70,9 +70,9 @@ def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str, Any]:
-    """The fields of a record that figures and tables show; of a record with 90 entries, this is about a
-    tenth. The history of a training run is kept if metrics were measured during training or if the output is
-    an iterate, as in algorithm 1. If `confidences` is true, the confidences on clean images are kept."""
+    """The fields of a record that figures and tables show, which are about a tenth of a record with 90
+    entries. The history of a training run is kept if metrics were measured during training or if the output
+    is an iterate, as in algorithm 1. If `confidences` is true, the confidences on clean images are kept."""
     kept = {name: record[name] for name in _SHOWN if name in record}
     if under_fgsm := dict(filter(None, map(_confidence, record.get("evals") or ()))):
         kept["confidences"] = under_fgsm
@@ -90,8 +90,8 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
 
 
 def _confidence(entry: Mapping[str, Any]) -> tuple[str, list[float | None]] | None:
-    """The metric of clean accuracy or FGSM with its mean confidences, if it has any: of correct and of wrong
-    predictions, and of class 0 on images of class 0."""
+    """The metric of clean accuracy or FGSM with its mean confidences, if it has any: in correct and in wrong
+    predictions, and in class 0 on images of class 0."""
     means = (entry.get("detail") or {}).get("confidence")
     if not means or entry["metric"].partition(".")[0] not in ("acc", "fgsm"):
         return None
@@ -185,7 +185,7 @@ class PaperTable(NamedTuple):
         return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
     def cell(self, row: str, column: str) -> tuple[str, ...]:
-        """The text of the value in each source, and of the difference between our value and the value in the
+        """The text of the value in each source, and the difference between our value and the value in the
         first other source. A missing value is a dash."""
         *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
         texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
@@ -194,7 +194,7 @@ class PaperTable(NamedTuple):
         return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """The table in Markdown; each cell contains all values and, if there are others than ours, the
+        """The table in Markdown; each cell contains all values and, if there are values besides ours, the
         difference."""
         sides = [*self.sides(), "difference"] if len(self.sides()) > 1 else ["ours"]
         lines = [f"{self.title}: {' / '.join(sides)}", ""]
@@ -229,8 +229,8 @@ class PaperTable(NamedTuple):
         return Table([Heading("", False), *names], rows)
 
     def files(self) -> dict[str, str]:
-        """Maps each file extension to the contents of the table's file. In LaTeX, a wide table is in parts,
-        which are not wider than a line."""
+        """Maps each file extension to the contents of the table's file. In LaTeX, a wide table is split into
+        parts, which are not wider than a line."""
         table = self.beside()
         parts = map(render.to_latex, table.parts(MOST_COLUMNS))
         return {
@@ -266,11 +266,11 @@ def tested(words: str, tests: Mapping[str, Sequence[str]], rows: Rows) -> Claim:
     """The claim that all comparisons of values in a table are true.
 
     `{"AA": ["PGD,MART > ERM"]}` compares rows in the column AA, and `{"CVaR": ["PGD20 > CW20 by 0.1"]}`
-    compares columns in the row CVaR. `by -0.1` tolerates that the first is lower by .1. `>=` is also true for
-    equal values. `<= 0.02` is true for a value of at most 0.02. Several names are separated by commas, and a
-    name may be a pattern with wildcards that matches rows. A number on the left or on the right stands for
-    itself. A difference of values with intervals (`WithInterval`) whose own interval contains the limit
-    decides nothing.
+    compares columns in the row CVaR. `by -0.1` allows the first value to be lower by .1. `>=` is also true
+    for equal values. `<= 0.02` is true for a value of at most 0.02. Several names are separated by commas,
+    and a name may be a pattern with wildcards that matches rows. A number on the left or on the right stands
+    for itself. A comparison is undecided if the interval of the difference (`WithInterval`) contains the
+    limit.
     """
     found: dict[str, list[str]] = {"right": [], "wrong": [], "equal": [], "near": []}
     most, lacking = (-math.inf, ""), 0
@@ -323,8 +323,8 @@ def _listed(names: Sequence[str], most: int = 12) -> str:
 
 
 def beside(claim: Claim, printed: Claim) -> Claim:
-    """The claim on our values; `found` also says whether it agrees with the values that the paper prints, as
-    far as these have its rows and columns."""
+    """The claim, tested on our values; `found` also says whether it agrees with the printed values, if they
+    have its rows and columns."""
     if printed.holds is None:
         return claim
     told = printed.verdict if printed.holds else f"{printed.verdict}, {printed.found}"
@@ -376,8 +376,8 @@ def bound_table(records: Iterable[Mapping[str, Any]], number: str, bound: str) -
 
 
 def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The bounds of `rb-measure bound`: a row for each bound (columns `THEORY`), with the inputs of its least
-    value. A bound without a value counts as vacuous."""
+    """The bounds of `rb-measure bound`, with a row for each bound (columns `THEORY`) and the inputs of its
+    smallest value. A bound without a value counts as vacuous."""
     rows = []
     for name, entries in _bounds(records).items():
         known = sorted((one for one in entries if one["value"] is not None), key=lambda one: one["value"])
@@ -392,7 +392,7 @@ def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return rows
 
 
-THEORY = ("bound", "formula", "least", "largest", "inputs of the least", "vacuous")
+THEORY = ("bound", "formula", "least", "largest", "inputs of the smallest", "vacuous")
 
 
 def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
@@ -401,7 +401,7 @@ def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     cells = [[one.replace("|", "\\|") for one in row] for row in rows]
-    lines = ["Theory: bounds on these records", "", f"| {' | '.join(THEORY)} |", "|---" * len(THEORY) + "|"]
+    lines = ["Theory: bounds for these records", "", f"| {' | '.join(THEORY)} |", "|---" * len(THEORY) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells), ""])
 
 

@@ -1,4 +1,4 @@
-"""The training settings of papers. If the sources of a paper contradict each other, we chose the setting."""
+"""The training settings of papers. If the sources of a paper contradict each other, we chose one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of figures. A kind is a frozen dataclass of options, in its own file and with one line here."""
+"""The registered plots. Each plot is a frozen dataclass of options in its own file, with one line here."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class Plot(Protocol):
     endings: ClassVar[tuple[str, ...]]
 
     def draw(self, records: Iterable[dict[str, Any]]) -> Figure | str:
-        """Returns a matplotlib Figure or, for text formats, the text of the file. Raises RbError if there are
-        no records, or if the records lack the data to draw."""
+        """Draw the records and return a matplotlib Figure or, for text formats, the text of the file. Raises
+        RbError if there are no records, or if the records lack the data to draw."""
         ...

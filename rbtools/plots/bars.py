@@ -25,8 +25,8 @@ _NAMED = 4  # the most metrics that the axis lists
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
     """Bars for the metrics in --metric, with 95 % intervals, for the records that are best in the first of
-    these metrics. More than seven metrics, such as fifteen corruptions, are the rows, and then each of up to
-    seven records has a colour. Without --metric, or with --weighting, --preset, --within, --lower or
+    these metrics. More than seven metrics, such as fifteen corruptions, are the rows, and each of up to seven
+    records has its own colour. Without --metric, or with --weighting, --preset, --within, --lower or
     --higher, the bars are composite scores (see rb-score), with one bar for each weighting of the metrics.
 
     With --group, bars are the means of the groups, and error bars are the standard deviations over the
@@ -48,7 +48,7 @@ class Bars(weightings.Composed):
         usual = {term.metric: term.weight for term in score.terms}
         weights = weightings.weightings(self.weightings, usual)
         if len(weights) > MOST_WEIGHTINGS:
-            raise RbError(f"There are {len(weights)} weightings, and {MOST_WEIGHTINGS} can be told apart.")
+            raise RbError(f"There are {len(weights)} weightings. Expected at most {MOST_WEIGHTINGS}.")
         columns = [score.weighed(weighting) for weighting in weights.values()]
         rows = weightings.best(weightings.grouped(records, columns, self.group), self.top)
         listed = ", ".join(map(words.label, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
@@ -89,9 +89,9 @@ class Bars(weightings.Composed):
             return _drawn(rows, ends, titles, words.axis(names), share, note)
         if len(rows.names) > MOST_WEIGHTINGS:
             raise RbError(
-                f"--metric names {len(names)} metrics, and there are {len(rows.names)} bars for each:"
-                f" {MOST_WEIGHTINGS} of one or of the other can be told apart. Name fewer metrics, or choose"
-                f" models with --top {MOST_WEIGHTINGS}."
+                f"--metric names {len(names)} metrics, but there are {len(rows.names)} bars for each. One of"
+                f" these numbers must be at most {MOST_WEIGHTINGS}. Name fewer metrics, or choose models with"
+                f" --top {MOST_WEIGHTINGS}."
             )
         turned = weightings.Rows(names, rows.means.T, rows.deviations.T)
         labels = [words.label(name) for name in rows.names]

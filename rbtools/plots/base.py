@@ -1,4 +1,4 @@
-"""The base class of all figures, and the bytes of a figure's file."""
+"""The base class of all figures, and the conversion of a figure to the bytes of a file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Drawing:
         6.5, "Width of the figure in inches; a column of a paper is about 3.3 inches wide.", check="positive"
     )
     title: str = param("", "Title of the figure.")
-    xlim: str = param("", "Ends of the horizontal axis, such as 0:16.", metavar="LOW:HIGH")
-    ylim: str = param("", "Ends of the (left) vertical axis, such as 0:1.", metavar="LOW:HIGH")
+    xlim: str = param("", "Limits of the horizontal axis, such as 0:16.", metavar="LOW:HIGH")
+    ylim: str = param("", "Limits of the (left) vertical axis, such as 0:1.", metavar="LOW:HIGH")
     font_size: float = param(
         style.SIZE,
         "Font size of labels in points; numbers and legends are 1 point smaller.",
@@ -47,8 +47,8 @@ class Drawing:
     )
     label: tuple[str, ...] = param(
         (),
-        "Show WORDS instead of the name of a metric, a family of metrics, a method, a data set or a model: of"
-        " its checkpoint, or as the figure names it. pgd20.8=PGD. The option can be repeated.",
+        "Show WORDS instead of the name of a metric, a family of metrics, a method, a data set or a model"
+        " (its checkpoint, or its name in the figure). Example: pgd20.8=PGD. The option can be repeated.",
         metavar="NAME=WORDS",
     )
 
@@ -59,7 +59,7 @@ class Drawing:
             )
 
     def draw(self, records: Iterable[Record]) -> Figure:
-        """A matplotlib Figure of these records, on the Agg canvas. Its label, which is not drawn, is the
+        """Draw the records as a matplotlib Figure on the Agg canvas. Its label, which is not drawn, is the
         number of records. Raises RbError if there are no records, or if they lack the data to draw."""
         held = list(records)
         if not held:
@@ -91,7 +91,7 @@ def _limits(option: str, text: str) -> tuple[float, float] | None:
 
 
 def encode(drawn: Figure | str, ending: str) -> bytes:
-    """The bytes of a file, which is a Figure as "png", "svg" or "pdf", or a text in UTF-8."""
+    """Encode a Figure as "png", "svg" or "pdf", or a string in UTF-8."""
     if isinstance(drawn, str):
         return drawn.encode()
     stream = io.BytesIO()

@@ -32,22 +32,22 @@ class SearchPlot(Drawing):
 
     name: ClassVar[str] = "search"
 
-    log_x: bool = param(False, "Use a logarithmic horizontal axis, which shows the first queries better.")
+    log_x: bool = param(False, "Use a logarithmic horizontal axis, which stretches the first queries.")
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         written = ("search", "trajectory", "mean")
         searches = [record["search"] for record in records if results.at(record, written)]
         if not searches:
             raise RbError(
-                "No record has the trajectory of a search. rb-search writes it: rb-search local --objective"
-                " pgd20.8 --table FILE."
+                "No record has the trajectory of a search. Run rb-search, for example rb-search local"
+                " --objective pgd20.8 --table FILE."
             )
         if len(searches) > MOST_LINES:
-            raise RbError(f"There are {len(searches)} searches, and {MOST_LINES} lines fit.")
+            raise RbError(f"There are {len(searches)} searches, but only {MOST_LINES} lines fit.")
         wanted = list(dict.fromkeys(_objective(search) for search in searches))
         if len(wanted) > 1:
             raise RbError(
-                f"The searches are for {' and '.join(wanted)}, which share no axis. Choose some with --where."
+                f"The searches optimise {' and '.join(wanted)}. Choose searches for one of them with --where."
             )
         names = _names(searches)
         looks = style.look(names)
@@ -70,7 +70,7 @@ class SearchPlot(Drawing):
 
         label = wanted[0] if wanted[0] == "hypervolume" else words.axis([wanted[0]])
         banded = any(search["trajectory"].get("low") for search in searches)
-        note = "Lines: means over the runs. Bands: their 95 % intervals." if banded else ""
+        note = "Lines are means over the runs, and bands are their 95 % intervals." if banded else ""
         return FigureSpec([Panel(draw, x="queries", y=f"best {label}")], note=note)
 
 

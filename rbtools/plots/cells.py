@@ -59,8 +59,8 @@ class CellsPlot(Drawing):
 
     by: str | None = param(
         None,
-        "With --top, the metric or expression that ranks the cells; several expressions are separated"
-        " by commas.  [default: score, else the metric that was evaluated last]",
+        "With --top, the metric or expression that ranks the cells; several expressions are separated by"
+        " commas. [default: score, or else the metric that was evaluated last]",
         metavar="EXPR",
     )
     top: int | None = param(None, "Number of best cells to draw.  [default: all]", check="positive")
@@ -78,8 +78,8 @@ class CellsPlot(Drawing):
         if len(several) > 1:
             if self.top is not None or self.view not in (None, "graph"):
                 raise RbError(
-                    "--by has several expressions, and the best of each is drawn as a graph. Leave --top and"
-                    " --view out, or name one."
+                    "--by has several expressions, and the best cell of each is drawn as a graph. Leave out"
+                    " --top and --view, or name one expression."
                 )
             return _best_of_each([self._best(cells, by, 1)[0] for by in several], several)
         chosen = self._best(cells, self.by, self.top)
@@ -94,7 +94,7 @@ class CellsPlot(Drawing):
     def _best(self, cells: list[Record], by: str | None, top: int | None) -> list[Record]:
         if not cells:
             raise RbError(
-                "No record is of NAS-Bench-201. The cells of other spaces cannot be drawn: expected"
+                "None of the records is from NAS-Bench-201, and only its cells can be drawn. Expected"
                 " arch.space nasbench201."
             )
         if top is None and by is None:
@@ -125,8 +125,8 @@ def _operations(cells: Sequence[Record]) -> FigureSpec:
 def _grid(cells: Sequence[Record]) -> FigureSpec:
     if len(cells) > MOST_ROWS:
         raise RbError(
-            f"There are {len(cells):,} cells, and {MOST_ROWS} rows fit. Choose with --top {MOST_ROWS} or"
-            " --where."
+            f"There are {len(cells):,} cells, but only {MOST_ROWS} rows fit. Choose some with --top"
+            f" {MOST_ROWS} or --where."
         )
     ops = np.array([nasbench201.ops_of(record["arch"]) for record in cells])
 
@@ -162,8 +162,8 @@ def _best_of_each(cells: Sequence[Record], by: Sequence[str]) -> FigureSpec:
 def _graphs(cells: Sequence[Record], titles: Sequence[str], below: Sequence[str] | None = None) -> FigureSpec:
     if len(cells) > MOST_GRAPHS:
         raise RbError(
-            f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
-            f" {MOST_GRAPHS} or --where."
+            f"There are {len(cells)} cells to draw as graphs, but only {MOST_GRAPHS} fit. Choose some with"
+            f" --top {MOST_GRAPHS} or --where."
         )
     panels = [
         Panel(partial(_graph, ops=nasbench201.ops_of(record["arch"])), title, under)

@@ -49,7 +49,7 @@ class Confidence(Drawing):
     )
     view: str = param(
         "distance",
-        "What to draw: confidence on correct and wrong images over the distance; correct against wrong; by"
+        "What to draw: confidence on correct and wrong images over the distance; wrong against correct; by"
         " class; or on the images of one class (label) over the distance.",
         choices=("distance", "prediction", "class", "label"),
     )
@@ -65,7 +65,7 @@ class Confidence(Drawing):
         families = words.families(by_metric)
         if not families:
             raise RbError(
-                f"None of {', '.join(by_metric)} has a distance or a severity. Draw them with --view class."
+                f"None of {', '.join(by_metric)} depends on a distance or severity. Use --view class."
             )
         places = _places({0.0, *(value for names in families.values() for value, _ in names)})
         panels = []
@@ -77,8 +77,8 @@ class Confidence(Drawing):
             of = over
             y = "mean probability" if self.view == "label" else "mean largest probability"
             if self.view == "prediction":
-                y = "mean largest probability where wrong"
-                of = f"mean largest probability where correct; beside each point {of}"
+                y = "mean largest probability if wrong"
+                of = f"mean largest probability if correct; next to each point: {of}"
             panels.append(Panel(draw, title, of, y))
         note = _note(most, "Bars" if self.view == "prediction" else "Bands")
         return FigureSpec(panels, least=1.25 if self.width < 4 else 1.9, note=note)
@@ -135,7 +135,7 @@ def _matrices(rows: Sequence[dict[str, Any]], scheme: str) -> np.ndarray:
     found = [row["confidence"].get(scheme) or [] for row in rows]
     if len({len(matrix) for matrix in found}) > 1 or not found[0]:
         raise RbError(
-            "The confidences by class are not there, or are of different numbers of classes. Choose records"
+            "The records have no confidences by class, or have different numbers of classes. Choose records"
             " with --where."
         )
     return np.array(found)

@@ -75,7 +75,7 @@ class Confusion(Drawing):
             return [str(number) for number in range(classes)]
         names = [words.shortened(words.tidy(name), 16) for name in self.labels.split(",")]
         if len(names) != classes:
-            raise RbError(f"--labels has {len(names)} names. The matrix has {classes} classes.")
+            raise RbError(f"--labels has {len(names)} names, but there are {classes} classes.")
         return names
 
 

@@ -78,9 +78,8 @@ class CurvesPlot(Drawing):
     )
     metric: str | None = param(
         None,
-        "Metrics and globs, separated by commas, such as 'ge.pr.*'; with --over epoch, fields of the"
-        " history such as loss,val_acc.  [default: pr.*, probacc.* ... depending on --over; curve.* if there"
-        " are any]",
+        "Metrics and globs, separated by commas, such as 'ge.pr.*'; with --over epoch, fields of the history"
+        " such as loss,val_acc.  [default: depends on --over, such as pr.*; curve.* if there are any]",
         metavar="LIST",
     )
     facet: str | None = param(
@@ -199,7 +198,7 @@ class CurvesPlot(Drawing):
             hint = near(self.over, (*_MAKERS, "epoch", *filter(None, there)))
             of = "" if metric is None else f" of --metric {metric}"
             raise RbError(
-                f"No metric{of} runs over {self.over}.{hint} Measure some, for example with {self._maker}."
+                f"No metric{of} depends on {self.over}.{hint} Measure some, for example with {self._maker}."
             )
         return found
 
@@ -215,7 +214,7 @@ class CurvesPlot(Drawing):
                 histories[place] = history
         known = list(dict.fromkeys(name for history in histories.values() for name in history))
         if not known:
-            raise RbError("No record has a train.history. rb-train writes it.")
+            raise RbError("No record has the field train.history, which rb-train writes.")
         return {
             (_history_words(name), "epoch"): {
                 place: [Point(epoch, y) for epoch, y in enumerate(history[name], start=1) if _is_drawn(y)]

@@ -53,7 +53,7 @@ _WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "con
 
 
 def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record:
-    """A copy of the record in which the details of these metrics (by default of all) contain the part `key`.
+    """A copy of the record in which the details of these metrics (by default all) contain the part `key`.
     Large details are read from the store. Raises RbError if the store does not contain the details."""
     entries = list(record.get("evals") or ())
     names = [str(entry.get("metric")) for entry in entries]
@@ -85,10 +85,10 @@ def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
                 by_metric.setdefault(str(entry.get("metric")), []).append(detail)
     if not by_metric:
         raise RbError(
-            f"No record has the {key} of an evaluation. It is kept by --detail: rb-attack fgsm --eps 1-8"
-            " --detail."
+            f"No record has the {key} of an evaluation. Evaluate with --detail, for example rb-attack fgsm"
+            " --eps 1-8 --detail."
         )
     if asked is None:
         return by_metric
-    chosen = record_values.named(asked, by_metric, f"no record has the {key} of", "There is that of")
+    chosen = record_values.named(asked, by_metric, f"no record has the {key} of", "It exists for")
     return {name: by_metric[name] for name in chosen}

@@ -45,10 +45,10 @@ class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr; or, with --view values,
     accuracies with a row for each corruption (or attack) and a column for each severity (or distance).
 
-    A cell is grey if one of the metrics has the same value in all records, so there is no correlation. What
-    the names along an axis have in common is written below all of them. Colours run from 0 if no correlation
-    is negative. n is the number of records that have both metrics. With --view values, each model has a
-    panel, and of more than six models the mean is drawn.
+    A cell is grey if one of the metrics has the same value in all records, so there is no correlation. The
+    part that all names along an axis have in common is written once, below them. Colours run from 0 if no
+    correlation is negative. n is the number of records that have both metrics. With --view values, each model
+    has a panel; if there are more than six models, their mean is drawn.
 
     Needs at least two metrics in at least three records, or the output of rb-corr; with --view values, a
     metric at several severities or distances.
@@ -70,7 +70,7 @@ class Heatmap(Drawing):
 
     view: str = param(
         "correlations",
-        "Rank correlations, or the values of metrics over severity or distance.",
+        "What to draw: rank correlations, or the values of metrics over severity or distance.",
         choices=("correlations", "values"),
     )
 
@@ -83,13 +83,13 @@ class Heatmap(Drawing):
         pairs = [line for line in records if self.adopt(line)]
         if self.view == "values":
             if unused := [f"--{name}" for name in ("rows", "cols", "kind") if getattr(self, name)]:
-                raise RbError(f"{unused[0]} is for correlations. Leave it or --view values out.")
+                raise RbError(f"{unused[0]} applies only to correlations. Leave it or --view values out.")
             if pairs:
-                raise RbError("--view values draws records, and there are correlations of rb-corr.")
+                raise RbError("--view values draws records, but the input has correlations.")
             return value_map.spec(records, self.metric or "corrupt.*", self.width)
         kind = self.kind or (str(pairs[0]["kind"]) if pairs else "spearman")
         if pairs and len(pairs) < len(records):
-            raise RbError("There are records and lines of rb-corr. Draw one or the other.")
+            raise RbError("The input contains both records and output of rb-corr. Give only one of them.")
         rows, cols, table, counts = self._of_pairs(pairs, kind) if pairs else self._of_records(records, kind)
         if np.isnan(table).all():
             raise RbError(
@@ -114,7 +114,7 @@ class Heatmap(Drawing):
         pairs = [line for line in pairs if line["kind"] == kind]
         if not pairs:
             raise RbError(
-                f"--kind is {kind}, but the lines of rb-corr have another. Ask rb-corr for --kind {kind}."
+                f"--kind is {kind}, but rb-corr computed a different kind. Run rb-corr with --kind {kind}."
             )
         rows = list(dict.fromkeys(str(line["row"]) for line in pairs))
         cols = list(dict.fromkeys(str(line["col"]) for line in pairs))
@@ -128,8 +128,8 @@ class Heatmap(Drawing):
     def _of_records(self, records: Sequence[Record], kind: str) -> Correlations:
         if len(records) < correlate.FEWEST:
             raise RbError(
-                f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}. A correlation"
-                f" needs {correlate.FEWEST} or more."
+                f"There {'is' if len(records) == 1 else 'are'} {words.counted(len(records))}, but a"
+                f" correlation needs at least {correlate.FEWEST}."
             )
         rows = record_values.chosen(
             records, self.rows or self.metric or "*", "--rows" if self.rows else "--metric"
@@ -147,7 +147,7 @@ def _draw(axes: Axes, table: np.ndarray, **look: Any) -> None:
     marks.matrix(axes, table, **look)
     if np.isnan(table).any():
         how: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 7, "color": marks.NOTHING}
-        axes.plot([], [], label="no correlation: all values are equal, or too few known", **how)
+        axes.plot([], [], label="no correlation: all values are equal, or too few values are known", **how)
 
 
 def _without_end(names: list[str]) -> tuple[list[str], str]:

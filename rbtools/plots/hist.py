@@ -33,7 +33,7 @@ class Histogram(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics, globs and expressions, separated by commas.  [default: score, else the metric that was"
+        "Metrics, globs and expressions, separated by commas.  [default: score, or else the metric that was"
         " evaluated last]",
         metavar="EXPR",
     )
@@ -41,7 +41,7 @@ class Histogram(Drawing):
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
         if self.bins is not None and self.bins > MOST_BINS:
-            raise RbError(f"--bins is {self.bins}. Expected {MOST_BINS} at most: more cannot be seen.")
+            raise RbError(f"--bins is {self.bins}. Expected at most {MOST_BINS}.")
         names = record_values.chosen(records, self.metric, "--metric")
         if len(names) > MOST:
             raise RbError(

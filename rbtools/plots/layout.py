@@ -1,4 +1,4 @@
-"""Fits text into its space, and writes the numbers and names along axes."""
+"""Fits text into the available space, and writes the numbers and names along axes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def line_height(size: float) -> float:  # in inches
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """Breaks the text into lines that fit a width in inches; lines are broken between words if possible."""
+    """Break the text into lines that fit a width in inches; lines are broken between words if possible."""
     text = _WHOLE.sub(lambda found: found[0].replace(" ", _BOUND), words.tidy(text))
     letters = int(1.3 * width * len(text) / (text_width(text, size) or 1)) + 1
     while True:
@@ -52,7 +52,7 @@ def wrapped(text: str, width: float, size: float) -> str:
 
 
 def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
-    """Shortens the text in the middle (or at the end) to a width in inches."""
+    """Shorten the text in the middle (or at the end) to a width in inches."""
     most = len(text)
     while most > 3 and text_width(text, size) > width:
         most -= 1
@@ -61,7 +61,7 @@ def fitted(text: str, width: float, size: float, *, end: bool = False) -> str:
 
 
 def apart(names: Sequence[str], width: float, size: float) -> list[str]:
-    """Shortens names to a width in inches. Names that would become equal lose their common prefix instead."""
+    """Shorten names to a width in inches. Names that would become equal lose their common prefix instead."""
     texts = [fitted(name, width, size) for name in names]
     for text in {text for text in texts if texts.count(text) > 1}:
         alike = {name for name, other in zip(names, texts, strict=True) if other == text}

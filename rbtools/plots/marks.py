@@ -24,7 +24,7 @@ def line(
     label: str = "",
     intervals: Sequence[tuple[float, float] | None] = (),
 ) -> None:
-    """A line through points, with markers at equal distances if there are many points, and a band if
+    """Draw a line through points, with markers at equal distances if there are many points, and a band if
     points have intervals."""
     x, y = zip(*points, strict=True)
     every = 0.12 if len(points) > MARKED else None
@@ -43,8 +43,8 @@ def matrix(
     is_dark: Callable[[float], bool] = bool,
     **colours: Any,
 ) -> None:
-    """A matrix (rows, columns) as coloured cells; cells with NaN are grey. The cells contain numbers if there
-    is space for them when all columns together are `room` inches wide."""
+    """Draw a matrix (rows, columns) as coloured cells; cells with NaN are grey. The cells contain numbers if
+    there is space for them when all columns together are `room` inches wide."""
     axes.set(facecolor=NOTHING, frame_on=bool(np.isnan(table).any()))
     axes.imshow(table, aspect="auto", interpolation="nearest", **colours)
     axes.grid(visible=False)

@@ -1,4 +1,4 @@
-"""The file that a command of rb-plot writes."""
+"""The output file of a command of rb-plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def save(drawn: Figure | str, file: Path, ending: str) -> None:
 
 
 def ending_of(file: str, endings: tuple[str, ...]) -> str:
-    """The file extension. Raises UsageError if the plot does not have this format, or for a folder."""
+    """The file extension. Raises UsageError if the plot does not support it, or if the file is a folder."""
     from rbtools.store.files import check_folder_of
 
     ending = Path(file).suffix.lower().removeprefix(".")
@@ -54,4 +54,4 @@ def ending_of(file: str, endings: tuple[str, ...]) -> str:
 def refuse_to_overwrite(source: shared.RecordSource, file: str) -> None:
     for name in source.files:
         if os.path.exists(file) and os.path.exists(name) and os.path.samefile(name, file):
-            raise UsageError(f"{name} is both read and written. Write elsewhere.")
+            raise UsageError(f"{name} is both read and written. Choose another output file.")

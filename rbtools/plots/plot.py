@@ -17,7 +17,7 @@ from rbtools.registry import Registry
 from rbtools.store import Store
 
 
-@shared.command(choose=PLOTS, lists="Print a line for each plot (what it shows and what it needs), and exit.")
+@shared.command(choose=PLOTS, lists="Print a line for each plot (what it shows and requires), and exit.")
 @shared.takes("typed", PlotOptions, "output", "where")
 @options.store_option
 @options.merging_sink_options
@@ -62,8 +62,8 @@ def main(
         sink.tell()
         nothing = bool(sink.came) and not records
         if nothing:  # an error, because the caller expects the file
-            why = f"there is nothing to draw: {output} was not written."
-            screen.error(why if output else f"--where '{typed.where}' holds for no record.")
+            why = f"there are no records to draw, so {output} was not written."
+            screen.error(why if output else f"no record meets the condition --where '{typed.where}'.")
         return shared.FAILED if sink.bad or nothing else shared.DONE
 
 
@@ -113,10 +113,10 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
 def adv(typed: AdversarialSheet, work: shared.CommandContext) -> int:
     """Draw images of rb-attack --save-adv, with the clean images in the first row and a row for each file.
 
-    Of the images that all files have, the first ones that most attacks changed are shown. No records are
+    Only images in all files are shown, beginning with those that most attacks changed. No records are
     read.
 
-    Needs files of rb-attack --save-adv (or their folder) and their data set; no records or metrics.
+    Needs files of rb-attack --save-adv (or their folder) and their data set, but no records or metrics.
 
     \b
     Examples:
@@ -125,7 +125,7 @@ def adv(typed: AdversarialSheet, work: shared.CommandContext) -> int:
     from rbtools.jobs.adversarial_images import adversarial_images
 
     if not typed.saved:
-        raise UsageError("No FILE is given. Expected a folder of rb-attack --save-adv, or files in it.")
+        raise UsageError("No FILE is given. Expected a folder from rb-attack --save-adv, or files in it.")
     ending = _ending(typed.output, typed.endings)
     ids, rows = adversarial_images(typed.saved, typed.images, work.run)
     work.screen.clear()

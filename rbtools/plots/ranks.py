@@ -44,8 +44,8 @@ class Ranks(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics, globs and expressions, separated by commas.  [default: acc, and the last evaluated of the"
-        " accuracies that most records have]",
+        "Metrics, globs and expressions, separated by commas.  [default: acc, and the accuracy that most"
+        " records have]",
         metavar="EXPR",
     )
     by: str | None = param(
@@ -73,10 +73,7 @@ class Ranks(Drawing):
         if self.view == "changes":
             return self._changes(records, names)
         if len(names) > MOST_CURVES:
-            raise RbError(
-                f"--metric names {len(names)} metrics. More than {MOST_CURVES} curves cannot be told apart:"
-                " name fewer."
-            )
+            raise RbError(f"--metric names {len(names)} metrics. Expected at most {MOST_CURVES}.")
         by = self.by or names[0]
         order = record_values.ordered(records, by) if self.view == "shared" else []
         lines: dict[str, list[float | None]] = {}
@@ -110,7 +107,7 @@ class Ranks(Drawing):
         """Draws the rank in the other sets over the rank in the first set, for records in all sets."""
         name = names[0] if self.metric is None else names[-1]
         if self.metric is not None and len(names) > 1:
-            raise RbError(f"--join compares sets in one metric, and --metric names {len(names)}. Name one.")
+            raise RbError(f"--join compares sets in one metric, but --metric names {len(names)}. Name one.")
         import pandas
 
         found = pandas.DataFrame(
@@ -123,17 +120,15 @@ class Ranks(Drawing):
         sets = list(dict.fromkeys(found["set"]))
         if len(sets) < 2:
             raise RbError(
-                f"--join compares sets, and {self.sets} is {sets[0] if sets else 'nothing'} for all records."
-                " Name what they differ in with --sets."
+                f"--join compares sets of records, but {self.sets} is {sets[0] if sets else 'nothing'} for"
+                " all of them. Name a field whose value differs between the sets with --sets."
             )
         if len(sets) > MOST_CURVES:
-            raise RbError(
-                f"{self.sets} has {len(sets)} values, and {MOST_CURVES} sets can be told apart (--where)."
-            )
+            raise RbError(f"{self.sets} has {len(sets)} values, but at most {MOST_CURVES} fit (--where).")
         table = found.pivot_table(index="key", columns="set", values="value", aggfunc="last", sort=False)
         shared = table[sets].dropna()
         if shared.empty:
-            raise RbError(f"No {self.join} is in all of {', '.join(sets)}: there is nothing to compare.")
+            raise RbError(f"No {self.join} is in all of the sets {', '.join(sets)}. Choose other sets.")
         first = sets[0]
         ranks = _ranks(shared, name).sort_values(first, kind="stable")
         lines = {label: ranks[label].tolist() for label in sets}
@@ -149,11 +144,11 @@ class Ranks(Drawing):
     def _changes(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
         if len(records) > MOST_LINES:
             raise RbError(
-                f"There are {len(records):,} records, and {MOST_LINES} lines of ranks fit. Choose some, for"
-                f" example with rb-rank --top {MOST_LINES}."
+                f"There are {len(records):,} records, but only {MOST_LINES} lines of ranks fit. Choose some,"
+                f" for example with rb-rank --top {MOST_LINES}."
             )
         if len(names) < 2:
-            raise RbError("Ranks change between metrics. Name two or more with --metric.")
+            raise RbError("--view changes compares metrics. Name two or more with --metric.")
         ranks = [_ranks(record_values.column(records, name, "--metric"), name).tolist() for name in names]
         parts, tags = zip(*words.told_apart(records), strict=True)
         looks = style.looks(parts)

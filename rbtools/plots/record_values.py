@@ -1,4 +1,4 @@
-"""Numbers from records: the metrics in an option, one value for each record, and groups of records."""
+"""Reads numbers from records: the metrics in an option, one value for each record, and groups of records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _each(
         if all(value is None for value in values):
             if wrong is None:  # this raises an error for a wrong name
                 compiled({**records[0], "metrics": dict.fromkeys(metric_name.names(records))})
-            raise wrong or RbError(f"No record has a value of '{text}'.")
+            raise wrong or RbError(f"No record has a value for '{text}'.")
     except RbError as error:
         raise RbError(f"{option}: {error}") from None
     return values
@@ -64,14 +64,14 @@ def present(column: Sequence[float | None]) -> list[float]:
 
 def chosen(records: Sequence[Record], text: str | None, option: str) -> list[str]:
     """The metrics and expressions in a list, in which each glob is replaced by the metrics that match it.
-    Without a text, the result is `score` if the records have a score, or else the last evaluated metric.
+    If `text` is None, the result is `score` if the records have a score, or else the last evaluated metric.
     Raises RbError, which names the option, if no metric matches a glob or the list is empty."""
     if text is None:
         return [metric_name.default_rank_key(records)]
     known = metric_name.names(records)
     items = [text] if text in known else expr.items(text)
     if not items:
-        raise RbError(f"{option} is empty. Expected metrics with commas, such as acc,pgd20.*")
+        raise RbError(f"{option} is empty. Expected metrics separated by commas, such as acc,pgd20.*")
     names: dict[str, None] = {}
     for item in items:
         bare = expr.is_bare(item) and expr.is_glob(item)
@@ -93,7 +93,7 @@ def named(text: str, known: Collection[str], lacking: str, there: str) -> list[s
             raise RbError(f"--metric: {lacking} '{item}'.{near(item, known)} {there}: {', '.join(known)}.")
         names.update(dict.fromkeys(matching))
     if not names:
-        raise RbError("--metric is empty. Expected metrics with commas, such as fgsm.8,pgd20.*")
+        raise RbError("--metric is empty. Expected metrics separated by commas, such as fgsm.8,pgd20.*")
     return list(names)
 
 
@@ -102,7 +102,7 @@ def keys(records: Sequence[Record], text: str, option: str) -> list[str]:
     names the option, if an expression cannot be parsed, if no record has a value, or if the list is empty."""
     items = expr.items(text)
     if not items:
-        raise RbError(f"{option} is empty. Expected fields with commas, such as dataset,arch.name")
+        raise RbError(f"{option} is empty. Expected fields separated by commas, such as dataset,arch.name")
     columns = [_each(records, item, option, _text) for item in items]
     return [", ".join(text or "without" for text in row) for row in zip(*columns, strict=True)]
 
@@ -115,7 +115,7 @@ def _text(compiled: expr.Expression, record: Record) -> str:
 
 
 def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[int]]:
-    """Maps each value of a list of expressions to the indices of the records with this value (see `keys`).
+    """Map each value of a list of expressions to the indices of the records with this value (see `keys`).
     Training methods are in the order of `style.METHODS`, and other values in order of first occurrence."""
     at: dict[str, list[int]] = {}
     for place, key in enumerate(keys(records, text, option)):
@@ -141,6 +141,6 @@ def intervals(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:  # b
 
 
 def deviations(record: Record) -> dict[str, float]:
-    """Maps each metric to its standard deviation over the averaged records (rb-rank --aggregate)."""
+    """Map each metric to its standard deviation over the averaged records (rb-rank --aggregate)."""
     entries = results.by_metric(record).items()
     return {name: float(entry["std"]) for name, entry in entries if results.is_number(entry.get("std"))}

@@ -39,7 +39,7 @@ class Panel(NamedTuple):
 
 
 def shaped(share: float, most: float) -> Callable[[float], float]:
-    """Maps the width of axes to their height: `share` of the width, and at most `most` inches."""
+    """A map from the width of axes to their height: `share` of the width, but at most `most` inches."""
     return lambda width: min(max(1.15, share * width), most)
 
 
@@ -49,7 +49,7 @@ class FigureSpec(NamedTuple):
     `height` maps the width of a panel's axes to their height, in inches. `least` is the smallest width of a
     panel. `alike` is true if all vertical axes have the same scale, unless this would squeeze a panel. `bar`
     is the label of a colour bar for the image or the points in the last panel, and `bar_at` is its side.
-    `note` says above the legend what bands and error bars are.
+    `note` is a text above the legend, which explains bands and error bars.
     """
 
     panels: Sequence[Panel]
@@ -75,11 +75,11 @@ Limits = Mapping[str, tuple[float, float]]  # the ends of the axes x and y, if t
 
 
 def render(spec: FigureSpec, width: float, title: str = "", limits: Limits = MappingProxyType({})) -> Figure:
-    """Draws the Figure of a specification, `width` inches wide. Call this only inside `style.applied`. Raises
+    """Draw the Figure of a specification, `width` inches wide. Call this only inside `style.applied`. Raises
     RbError if axes with `limits` have no numbers."""
     count = len(spec.panels)
     if count > MOST_PANELS:
-        raise RbError(f"There would be {count} panels, and {MOST_PANELS} fit. Name fewer with --metric.")
+        raise RbError(f"There would be {count} panels, but only {MOST_PANELS} fit. Name fewer with --metric.")
     figure = blank(width)
     rows = math.ceil(count / max(1, int((width - _SIDE) / spec.least)))
     columns = math.ceil(count / rows)
@@ -124,7 +124,7 @@ def _limit(axes: Axes, panel: Panel, limits: Limits) -> None:
         if named or isinstance(axis.get_major_locator(), FixedLocator | NullLocator):
             raise RbError(f"--{which}lim: this axis of the figure has no numbers. Leave --{which}lim out.")
         if axis.get_scale() == "log" and ends[0] <= 0:
-            raise RbError(f"--{which}lim begins at {ends[0]:g}. A logarithmic axis needs numbers above 0.")
+            raise RbError(f"--{which}lim begins at {ends[0]:g}. A logarithmic axis needs limits above 0.")
         axes.set(**{f"{which}lim": ends[::-1] if axis.get_inverted() else ends})
 
 
@@ -181,7 +181,7 @@ def _add_legend(
 
 
 def note(text: str, width: float) -> Figure:
-    """A figure that contains only a text. Call this only inside `style.applied`."""
+    """A figure that contains only text. Call this only inside `style.applied`."""
     figure = blank(width)
     lines = wrapped(text, width - 0.5, style.small())
     figure.set_figheight(0.4 + line_height(style.small()) * len(lines.splitlines()))

@@ -34,8 +34,8 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Drawing):
-    """Two metrics against each other, coloured by a third metric, with the Pareto front. Up to 60 points have
-    their 95 % intervals.
+    """Two metrics against each other, coloured by a third metric, with the Pareto front. 95 % intervals are
+    drawn if there are at most 60 points.
 
     `neighbours=13714` marks one architecture of NAS-Bench-201 and all architectures that differ from this
     architecture in one edge. Colour and shape show the operation that is different, and the number beside a
@@ -49,7 +49,7 @@ class Scatter(Drawing):
     x: str = param("acc", "Metric or expression on the horizontal axis.", metavar="EXPR")
     y: str | None = param(
         None,
-        "Metric or expression on the vertical axis.  [default: score, else the last evaluated metric]",
+        "Metric or expression on the vertical axis.  [default: score, or else the last evaluated metric]",
         metavar="EXPR",
     )
     colour: str | None = param(
@@ -72,7 +72,7 @@ class Scatter(Drawing):
         colouring = ("colour", "neighbours", "highlight")
         options = [f"--{name}" for name in colouring if getattr(self, name) is not None]
         if len(options) > 1:
-            raise RbError(f"{' and '.join(options)} both give points a colour. Leave one out.")
+            raise RbError(f"{' and '.join(options)} both colour the points. Leave one of them out.")
         y = self.y or metric_name.default_rank_key(records)
         points = _points(records, self.x, y)
         shades = groups = bar = None
@@ -116,9 +116,7 @@ class Scatter(Drawing):
         from matplotlib.ticker import FuncFormatter, NullFormatter
 
         if min(points.x) <= 0:
-            raise RbError(
-                f"--log-x: '{self.x}' is {min(points.x):g} for a record. Ratios need numbers above 0."
-            )
+            raise RbError(f"--log-x needs values above 0, but '{self.x}' is {min(points.x):g} for a record.")
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(layout.short_number))
         short = max(points.x) / min(points.x) < 30  # the range is too short for ticks at powers of ten only
@@ -197,8 +195,8 @@ def _highlighted(axes: Axes, points: Points, condition: str) -> None:
 def _grouped(axes: Axes, points: Points, groups: Mapping[str, Sequence[int]], option: str) -> None:
     if len(groups) > MOST_GROUPS:
         raise RbError(
-            f"--colour {option} has {len(groups)} different values, and {MOST_GROUPS} can be told apart."
-            " Use a number, or fewer records (--where)."
+            f"--colour {option} has {len(groups)} different values, but at most {MOST_GROUPS} can be told"
+            " apart. Choose fewer records with --where."
         )
     names = [*groups] if groups.keys() <= style.METHODS.keys() else sorted(groups)
     count = len(points.x)
@@ -225,7 +223,7 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
             at.setdefault(classes[indices[cell]], []).append(place)
     ops = nasbench201.ops_of({"index": centre})
     if classes[centre] not in at:
-        raise RbError(f"--neighbours: no record is of the architecture {centre}, or lacks the metrics.")
+        raise RbError(f"--neighbours: no record with both metrics has the architecture {centre}.")
     changed: dict[int, list[tuple[int, int]]] = {}  # operation -> (position, edge)
     for index in nasbench201.neighbours(centre):
         other = nasbench201.ops_of({"index": index})

@@ -33,7 +33,7 @@ class ContactSheet(base.Drawing):
     severity: str = severity_param()
 
     def of(self, clean: np.ndarray, rows: Mapping[str, Images], severities: Sequence[int]) -> Figure:
-        """The Figure of an image, uint8 (H, W, C), with one corrupted version for each severity."""
+        """Draw an image, uint8 (H, W, C), and one corrupted version of it for each severity."""
         with words.own(self.label):
             rows = {words.label(name).replace("_", " "): tiles for name, tiles in rows.items()}
         blocks = max(1, min(math.ceil(len(rows) / 3), int(self.width / _BLOCK)))
@@ -63,7 +63,7 @@ class AdversarialSheet(base.Drawing):
     images: int = param(6, "Number of images.", bounds="[1, 256]", metavar="N")
 
     def of(self, ids: Sequence[int], rows: Mapping[str, Images]) -> Figure:
-        """The Figure of one row of images, uint8 (H, W, C), for each name, with their numbers on top."""
+        """Draw one row of images, uint8 (H, W, C), for each name, with the numbers of the images on top."""
         with words.own(self.label):
             names = [words.label(name) for name in rows]
         tile = next(iter(rows.values()))[0]

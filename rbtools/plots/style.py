@@ -96,8 +96,7 @@ _SETTINGS: dict[str, Any] = {
 
 @contextlib.contextmanager
 def applied(points: float = SIZE) -> Iterator[None]:
-    """Use matplotlib with only this style, without the user's settings, to draw and to write figures. Labels
-    have a font of this size."""
+    """Draw and write figures in this style, and not with the user's settings. Labels have this font size."""
     from matplotlib import style
 
     token = _SIZE.set(points)

@@ -19,13 +19,11 @@ _LEAST = 1.9  # inches of a panel
 
 def spec(records: Sequence[Record], metric: str, width: float) -> FigureSpec:
     """A row for each corruption or attack and a column for each severity or distance. Each model has a panel;
-    of more than six models, the cells are means."""
+    if there are more than six models, the cells show their mean."""
     families = words.families(record_values.chosen(records, metric, "--metric"))
     axes = list(dict.fromkeys(over for _, over in families))
     if len(axes) != 1:
-        found = (
-            f"run over {' and '.join(axes)}, which share no axis" if axes else "have no severity or distance"
-        )
+        found = f"depend on both {' and '.join(axes)}" if axes else "have no severity or distance"
         raise RbError(f"--metric: the metrics {found}. Choose some, such as --metric 'corrupt.*'.")
     numbers = sorted({number for members in families.values() for number, _ in members})
     names = [name for members in families.values() for _, name in members]

@@ -41,8 +41,8 @@ class Rows(NamedTuple):
 
 # Remarks for one or two records, whose minimum and maximum are unreliable.
 _OF_FEW = {
-    1: ": with nothing to compare it with, each metric is .5",
-    2: ": in each metric 1 is the better, 0 the other, however near they are",
+    1: ": a single record has .5 in each metric",
+    2: ": in each metric, the better is 1 and the other 0, however close they are",
 }
 
 
@@ -135,9 +135,8 @@ def weightings(texts: Sequence[str], usual: dict[str, float]) -> dict[str, list[
             some = PRESETS[title]
             if wrong := [count for count in map(len, some.values()) if count != len(names)]:
                 raise RbError(
-                    f"--weighting {title} weighs {wrong[0]} metrics, and the score has {len(names)}"
-                    f" ({', '.join(names)}). Use --preset {title}, or name as many in its order with"
-                    " --metric."
+                    f"--weighting {title} has weights for {wrong[0]} metrics, but the score has {len(names)}"
+                    f" ({', '.join(names)}). Use --preset {title}, or name as many metrics in the same order."
                 )
             named |= {title: [*map(float, weights)] for title, weights in some.items()}
             continue
@@ -154,7 +153,7 @@ def weightings(texts: Sequence[str], usual: dict[str, float]) -> dict[str, list[
                 )
             weights.update(dict.fromkeys(matching, _weight(number, item)))
         if not any(weights.values()):
-            raise RbError(f"--weighting: all weights of '{title.strip()}' are 0. One must be above 0.")
+            raise RbError(f"--weighting: all weights of '{title.strip()}' are 0. Expected one above 0.")
         named[words.tidy(title)] = list(weights.values())
     return named
 
@@ -166,13 +165,13 @@ def _weight(text: str, item: str) -> float:
         weight = -1.0
     if not 0 <= weight < float("inf"):
         raise RbError(
-            f"--weighting: the weight in '{item}' is '{text.strip()}'. Expected a number, 0 or more."
+            f"--weighting: the weight in '{item}' is '{text.strip()}'. Expected a number of at least 0."
         )
     return weight
 
 
 def together(records: Sequence[Record], within: str | None, score: Composite | Own) -> str:
-    """A remark for the axis label if several data sets or too few records were scaled together; else ""."""
+    """A remark for the axis label if several data sets or too few records were scaled together, else ""."""
     if within is not None:
         return ""
     sets = {str(record.get("dataset")) for record in records}
@@ -181,7 +180,7 @@ def together(records: Sequence[Record], within: str | None, score: Composite | O
 
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:
-    """Averages the columns over records with the same value of `group`, or over single records."""
+    """Average the columns over records with the same value of `group`; without it, each record is a row."""
     import pandas
 
     names = words.tags(records)
@@ -194,7 +193,7 @@ def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]]
 
 
 def best(rows: Rows, top: int, *, higher: bool = True) -> Rows:
-    """The `top` rows whose first column is highest (or lowest). Rows that lack a number are last, because a
+    """The `top` rows whose first column is highest (or lowest). Rows with missing numbers are last, because a
     score over some of the metrics is not comparable with a score over all metrics."""
     first = -rows.means[:, 0] if higher else rows.means[:, 0]
     order = np.lexsort((first, np.isnan(rows.means).sum(1)))[:top]

@@ -56,7 +56,7 @@ _SIGN = re.compile(r"(?<![=!<>])=(?!=)")  # between a name, which may be a condi
 
 
 class _Labels(dict[str, str]):
-    """The labels of the user by name. `asked` contains all names that the figure has."""
+    """The user's labels by name. `asked` contains all names in the figure."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         super().__init__(labels)
@@ -73,8 +73,8 @@ _OWN: ContextVar[_Labels] = ContextVar("_OWN", default=_Labels({}))  # noqa: B03
 
 @contextlib.contextmanager
 def own(labels: Sequence[str]) -> Iterator[None]:
-    """Use the labels of the user, NAME=WORDS each, instead of the labels in this module. Raises RbError if a
-    text has another form, or if the figure has no such name."""
+    """Use the user's labels, NAME=WORDS, instead of the labels in this module. Raises RbError if a label has
+    a different form, or if the figure does not contain the name."""
     if several := next((text for text in labels if re.search(";[^;=]+=", text)), None):
         forms = " ".join(f"--label '{one.strip()}'" for one in several.split(";") if one.strip())
         raise RbError(f"--label is '{several}'. Give the option once for each name: {forms}.")
@@ -93,7 +93,7 @@ def own(labels: Sequence[str]) -> Iterator[None]:
         if name not in mine.asked:
             hint = near(name, mine.asked)
             raise RbError(
-                f"--label: the figure has no '{name}'.{hint} It has: {expr.nearest(name, mine.asked)}."
+                f"--label: the figure has no label '{name}'.{hint} It has: {expr.nearest(name, mine.asked)}."
             )
 
 
@@ -143,7 +143,7 @@ def with_number(name: str) -> metric_name.MetricName | None:
 
 
 def families(names: Iterable[str], over: str = "") -> dict[tuple[str, str], list[tuple[float, str]]]:
-    """Groups metrics that differ only in a number, or only in the quantity `over`. Maps each group, which is
+    """Group metrics that differ only in a number, or only in the quantity `over`. The result maps each group,
     a label and the label of its axis, to the sorted numbers and names of its metrics."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name in names:
@@ -174,7 +174,7 @@ def axis(names: Sequence[str]) -> str:
 
 
 def quantity(names: Sequence[str]) -> str:
-    """The common quantity of metrics, such as accuracy or PR, for the label of an axis; else "value"."""
+    """The common quantity of metrics, such as accuracy or PR, for the label of an axis, or else "value"."""
     kinds = {_quantity(name) for name in names}
     return kinds.pop() if len(kinds) == 1 else "value"
 
@@ -200,7 +200,7 @@ def are_accuracies(names: Sequence[str]) -> bool:
 
 
 def tidy(text: object) -> str:
-    """Untrusted text on one line, in which unprintable characters are replaced by spaces."""
+    """Put untrusted text on one line and replace unprintable characters by spaces."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text)).strip()
 
 

@@ -60,24 +60,24 @@ class Assertion:
             return None
         return (
             f"{self.text} does not hold: {what} {value:.6g} [{ends[0]:.6g}, {ends[1]:.6g}], and the"
-            f" {side} end of the interval counts.{self._images_needed(comparison) if self.relative else ''}"
+            f" {side} end of the interval decides.{self._images_needed(comparison) if self.relative else ''}"
         )
 
     def _images_needed(self, comparison: Mapping[str, Any]) -> str:
-        """How many images would decide, if the difference itself meets the condition."""
+        """How many images would decide the assertion, if the difference itself meets the condition."""
         found = comparison["metrics"][self.value.text]
         if "changed" not in found:  # means over seeds
             return ""
         changed, sign = found["changed"], 1 if self.sign in (">=", ">") else -1
         gained, lost = changed[::sign]
         count = paired.images_needed(gained, lost, found["images"], sign * self.limit)
-        answers = "no answer differs" if not any(changed) else "answers differ as often"
+        answers = "the models never disagree" if not any(changed) else "the models disagree as often as here"
         return "" if count is None else f" If {answers}, about {count:,} images are enough."
 
     def _check_comparable(self, record: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
         for name in self.value.names:
             if why := comparable.difference(record, reference, name):
-                raise RbError(f"{self.text} cannot be told: {why}. Measure both alike.")
+                raise RbError(f"{self.text} cannot be decided: {why}. Measure both in the same way.")
 
     def _problem_of_value(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str | None:
         value, limit = self._value(record), self.limit
@@ -85,7 +85,7 @@ class Assertion:
         if self.relative:
             other = self._value(reference or {})
             limit += other
-            said += f", the reference's {other:.6g}"
+            said += f", and the reference has {other:.6g}"
         return None if _HOLDS[self.sign](value, limit) else f"{self.text} does not hold: {said}."
 
     def _value(self, record: Mapping[str, Any]) -> float:
@@ -111,14 +111,14 @@ class Assertion:
             value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9
         ):
             raise RbError(
-                f"{self.text} cannot be told: {name} is {value:.6g} in metrics, but"
-                f" {entry.get('value')} in its entry in evals."
+                f"{self.text} cannot be decided: {name} is {value:.6g} in metrics, but {entry.get('value')}"
+                " in its entry in evals. Evaluate the model again."
             )
         ends = ends or means.interval(record, self.value)
         if ends is None:
             raise RbError(
-                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval."
-                f" --assert-point '{self.text}' compares the value itself."
+                f"{self.text} cannot be decided: {name} is {value:.6g}, but has no interval. Use"
+                f" --assert-point '{self.text}' to compare the value itself."
             )
         return f"{name} is", value, ends
 
@@ -127,14 +127,14 @@ class Assertion:
         found = comparison.get("metrics", {}).get(name)
         if found is None:
             raise RbError(
-                f"{self.text} cannot be told: the record has no {name} with answers of single images."
-                f" --assert-point '{self.text}' compares the values themselves."
+                f"{self.text} cannot be decided: the record has no {name} with an answer for each image. Use"
+                f" --assert-point '{self.text}' to compare the values themselves."
             )
         return f"{name} minus the reference's is", found["difference"], found["ci95"]
 
 
 def assertion(text: str, *, point: bool = False) -> Assertion:
-    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if it has another form."""
+    """Parse an assertion such as `aa.8 >= .4`. Raises UsageError if the string has a different form."""
     if text.startswith("point:"):
         raise UsageError(f"--assert is '{text}'. Write --assert-point '{text.removeprefix('point:')}'.")
     try:
@@ -173,7 +173,7 @@ class Verdict(NamedTuple):
 
 
 def to_junit(verdicts: Sequence[Verdict]) -> str:
-    """The verdicts in JUnit's XML: one test case for each record (`classname`) and assertion (`name`)."""
+    """The verdicts as JUnit XML, with a test case for each record (`classname`) and assertion (`name`)."""
     from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
     cases = TestSuite("rb-rank")

@@ -1,4 +1,4 @@
-"""Uncertainty of a ranking, from samples of the values as if other test images had been used.
+"""Estimates the uncertainty of a ranking by sampling the values as if other test images had been used.
 
 If the outcome of each image is stored, a record's accuracy is resampled from the record's own images. Records
 of the same data set use the same image weights, so networks that fail on the same images have correlated

@@ -1,5 +1,4 @@
-"""Whether two values of a metric answer the same question: the same images, the same settings, and versions
-of rbtools with the same results."""
+"""Checks if two values of a metric are comparable: their images, settings and versions."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ NO_QUESTION = frozenset({"precision", "threads", "note", "vacuous", "inputs", "e
 
 
 def difference(record: Record, reference: Record, name: str) -> str:
-    """The first difference between the images or the settings of a metric (or of the metrics that a glob
-    matches) in two records, in words; "" if there is none, or if an entry is missing."""
+    """Describe the first difference between the images or the settings of a metric (or of the metrics that a
+    glob matches) in two records. Returns "" if there is none, or if an entry is missing."""
     known = results.by_metric(record)
     for metric in expr.expand(name, known) if expr.is_glob(name) else [name]:
         ours, theirs = known.get(metric, {}), results.last_entry(reference, metric)
@@ -37,16 +36,16 @@ def _difference(*sides: tuple[Record, Record]) -> str:
         if (counts := [part.get("images") for part in one]) != (
             others := [part.get("images") for part in other]
         ):
-            return f"n is {_counted(counts)}, and the reference's is {_counted(others)}"
+            return f"n is {_counted(counts)}, but {_counted(others)} in the reference"
         if [part.get("digest") for part in one] != [part.get("digest") for part in other]:
             names = dict.fromkeys(str(entry.get("dataset", record.get("dataset"))) for record, entry in sides)
-            return f"the images are others than the reference's ({shown(' and '.join(names), 200)})"
+            return f"the images differ from those of the reference ({shown(' and '.join(names), 200)})"
     published = any(consistency.is_published(entry) for _, entry in sides)
     for key in {**ours, **theirs}:
         if published and not (key in ours and key in theirs):
             continue  # a publication names only some of its settings
         if ours.get(key) != theirs.get(key):
-            return f"{key} is {_said(ours.get(key))}, and the reference's is {_said(theirs.get(key))}"
+            return f"{key} is {_said(ours.get(key))}, but {_said(theirs.get(key))} in the reference"
     return ""
 
 
@@ -77,8 +76,8 @@ def _said(value: object) -> str:
 
 
 def mixed_versions(records: Sequence[Record], names: Iterable[str]) -> str:
-    """The first metric, in words, whose values come from versions of rbtools with different results; "" if
-    there is none. A result without `versions` is older than this field."""
+    """Describe the first metric whose values come from versions of rbtools with different results. Returns ""
+    if there is none. A result without `versions` is older than this field."""
     names = list(names)
     first: dict[str, Record] = {}
     mixed: dict[str, str] = {}

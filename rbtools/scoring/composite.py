@@ -34,8 +34,8 @@ def scores(
     If lower is better, n is replaced by 1 - n. If all values are equal, n is .5 for all records. `columns`
     contains one column for each term, in which values may be negative, and None or NaN means missing.
     `ranges` contains the minimum and the maximum of each term, by default of the term's column. `missing`
-    decides about records that lack a metric: "refuse" raises RbError, "renormalise" computes the score from
-    the other metrics, and "worst" sets n = 0.
+    determines what to do with records that lack a metric: "refuse" raises RbError, "renormalise" computes the
+    score from the other metrics, and "worst" sets n = 0.
     """
     check(terms)
     if missing not in MISSING:
@@ -73,7 +73,7 @@ def _refuse_missing(columns: Sequence[Sequence[float | None]], terms: Sequence[T
             raise RbError(
                 f"{len(places)} of {len(column)} records have no '{term.metric}' (the first is record"
                 f" {places[0]}). Evaluate them, or give --missing renormalise (score them by the metrics they"
-                " have) or --missing worst (count it as the lowest)."
+                " have) or --missing worst (count a missing value as the lowest)."
             )
 
 
@@ -84,7 +84,7 @@ def _weighted(
     least, most = ends or (0.0, 0.0)
     span, worst = most - least, least if term.higher else most
     if not isfinite(span):
-        raise RbError(f"'{term.metric}' ranges from {least:g} to {most:g}, too far to scale. Is it a metric?")
+        raise RbError(f"'{term.metric}' ranges from {least:g} to {most:g}, too large a range to scale.")
     return [
         filler
         if value is None or value != value
@@ -188,7 +188,7 @@ class Composite:
             return
         if self.missing == "refuse":
             raise unknown(item, metrics)
-        self._warn(f"no record has '{item}', a metric of the preset.")
+        self._warn(f"no record has '{item}', which is a metric of the preset.")
 
     def _common(self) -> list[Term]:
         columns = self._columns
@@ -207,12 +207,12 @@ class Composite:
         datasets = dict.fromkeys(str(record["dataset"]) for record in self.records if "dataset" in record)
         if len(datasets) > 1 and "dataset" not in within:
             warn(
-                f"the records come from {len(datasets)} data sets ({', '.join(datasets)}), scaled"
-                " together. --within dataset scales each data set by itself."
+                f"the records come from {len(datasets)} data sets ({', '.join(datasets)}), which are scaled"
+                " together. Use --within dataset to scale each data set separately."
             )
         if within:
             if alone := sum(len(places) == 1 for places in self._groups.places.values()):
-                warn(f"{alone} records have nothing to be compared with --within their group: they score .5.")
+                warn(f"{alone} records are the only ones in their group (--within), so they score .5.")
             return
         if count == 1:
             warn(
@@ -221,7 +221,7 @@ class Composite:
             )
             return
         if count == 2 and any(column[0] != column[1] for column in self._numbers):
-            warn("with two records, min-max gives 1 to the better and 0 to the other, however near they are.")
+            warn("with two records, each metric is 1 for the better and 0 for the other, however close.")
         for term, column in zip(self.terms, self._numbers, strict=True):
             ends = range_of(column)
             if ends is not None and ends[0] == ends[1]:

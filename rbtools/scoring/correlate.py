@@ -3,7 +3,7 @@
 With n0 pairs of records, of which n1 are tied in the first column and n2 in the second, tau-b = (C - D) /
 sqrt((n0 - n1) (n0 - n2)) (Kendall, "The treatment of ties in ranking problems", Biometrika 1945). Spearman's
 rho is Pearson's correlation of average ranks. Only records that have numbers in both columns of a pair are
-used. The columns may be of one set of records, or of several sets that are joined by fields.
+used. The columns may come from one set of records, or from several sets that are joined by fields.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def matrix(
 
 
 def floats(column: Sequence[float | None]) -> list[float]:
-    """A column for `matrix`, with NaN for None. If floats cannot represent its integers, the numbers are
-    replaced by their ranks, which have the same correlations."""
+    """Convert a column for `matrix`, with NaN for None. If floats cannot represent its integers, the numbers
+    are replaced by their ranks, which have the same correlations."""
     known = [value for value in column if value is not None and value == value]
     if any(isinstance(value, int) and abs(value) > EXACT for value in known):
         ranks = {value: float(place) for place, value in enumerate(sorted(set(known)))}
@@ -101,7 +101,7 @@ def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[st
             value, n = float(matrix.value[i, j]), int(matrix.n[i, j])
             line |= {"value": None if value != value else value, "n": n}
             if n < FEWEST:
-                line["reason"] = f"{n} records have both; {FEWEST} are needed"
+                line["reason"] = f"{n} records have both columns, but {FEWEST} are needed"
             elif value != value:
                 flat = [row] if matrix.flat_rows[i, j] else []
                 flat += [col] if matrix.flat_cols[i, j] and col not in flat else []

@@ -46,12 +46,12 @@ def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
     if lacking:
         raise RbError(
             f"The reference record lacks results of {', '.join(lacking)}. Expected corrupt.NAME.1 to"
-            " corrupt.NAME.5, or corrupt.NAME.mean, for every corruption: rb-corrupt all --severity 1-5."
+            " corrupt.NAME.5, or corrupt.NAME.mean, for every corruption. Run rb-corrupt all --severity 1-5."
         )
     perfect = [name for name, error in errors.items() if error <= 0]
     if perfect:
         raise RbError(
-            f"The reference makes no error under {', '.join(perfect)}, so there is nothing to divide by."
+            f"The reference makes no errors under {', '.join(perfect)}, so its error cannot be a divisor."
             " Choose another."
         )
     arch = record.get("arch")
@@ -67,9 +67,9 @@ def summary(
     base: Reference | None = None,
     joint: Joint = lambda parts: None,
 ) -> list[Entry]:
-    """The means and the mCE for which all accuracies are given. `corrupt.NAME.mean` needs all five severities
-    of a corruption; `corrupt.mean` and mCE need all corruptions of the benchmark. `joint` computes the
-    intervals of the means."""
+    """Compute the means and the mCE for which all accuracies are given. `corrupt.NAME.mean` needs all five
+    severities of a corruption; `corrupt.mean` and mCE need all corruptions of the benchmark. `joint` computes
+    the intervals of the means."""
     of: dict[str, dict[int, Entry]] = {}
     for entry in entries:
         of.setdefault(entry["corruption"], {})[entry["severity"]] = entry
@@ -129,7 +129,7 @@ def _mce(
         return [plain, {**relative, "value": None, "reason": f"the clean accuracy of {side} is not known"}]
     harmless = [name for name in full if theirs[name] <= base.clean]
     if harmless:
-        reason = f"the reference loses nothing under {', '.join(harmless)}"
+        reason = f"the reference loses no accuracy under {', '.join(harmless)}"
         return [plain, {**relative, "value": None, "reason": reason}]
     lost = {name: wrong[name] - (1 - clean["value"]) for name in full}
     value = fmean(lost[name] / (theirs[name] - base.clean) for name in full)

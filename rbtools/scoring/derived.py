@@ -21,7 +21,7 @@ class Derived(NamedTuple):
         return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
-        """The record with the derived metric, whose entry contains the reason if the metric cannot be
+        """Add the derived metric to the record. Its entry contains the reason if the metric cannot be
         computed. Raises RbError if the record has a metric of this name that is not derived from this
         expression."""
         entry: dict[str, Any] = {
@@ -43,7 +43,7 @@ class Derived(NamedTuple):
             entry["reason"] = str(reason)
         old = results.last_entry(record, self.name).get("expression")
         if not replace and self.name in record.get("metrics", {}) and old != self.compiled.text:
-            other = f"calculated as '{old}'" if old else "which was measured"
+            other = f"which was computed as '{old}'" if old else "which was measured"
             raise RbError(
                 f"The record already has '{self.name}', {other}. Choose another name, or overwrite it with"
                 " --force."
@@ -52,8 +52,8 @@ class Derived(NamedTuple):
 
 
 def explained(text: str) -> Derived:
-    """A metric that is named like a union, such as union(aa.8,pgd20.8). Its entry lists which images each
-    part breaks. Raises UsageError if the expression is not a union."""
+    """Return a metric that is named like a union, such as union(aa.8,pgd20.8). Its entry lists which images
+    each part breaks. Raises UsageError if the expression is not a union."""
     try:
         compiled = expr.compile(text.strip())
     except RbError as wrong:
@@ -64,7 +64,7 @@ def explained(text: str) -> Derived:
 
 
 def derived(text: str) -> Derived:
-    """Parse `NAME=EXPR`. Raises UsageError if the text has another form."""
+    """Parse `NAME=EXPR`. Raises UsageError if the string has a different form."""
     name, sign, right = text.partition("=")
     name = name.strip()
     if not sign or not right.strip() or not expr.is_bare(name) or expr.is_glob(name):

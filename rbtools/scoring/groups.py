@@ -28,7 +28,7 @@ def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
 class Groups:
     """Groups of records that have the same values of the fields `names`. `keys` contains the values of each
     record, None if missing. `places` contains the indices of each group's records, with groups in order of
-    first occurrence. `lacking` counts the records that lack each field."""
+    first occurrence. `lacking` contains the number of records that lack each field."""
 
     names: list[str]
     keys: list[Key]
@@ -44,7 +44,7 @@ class Groups:
 
 
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
-    """The groups of records with the same values of the fields `names`; without fields, a single group.
+    """Group the records with the same values of the fields `names`; without fields, a single group.
     Records that lack a field count as equal in this field. Raises UsageError, which names the option, if a
     field is missing in all records."""
     columns: list[list[Any]] = []
@@ -69,7 +69,7 @@ def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: 
 
 
 def in_order(keys: Sequence[Key]) -> list[Key]:
-    """Sort keys by their values: None first, then numbers, then texts."""
+    """Sort keys by their values: None first, then numbers, then strings."""
 
     def order(value: object) -> tuple[int, Any]:
         if value is None:

@@ -1,4 +1,4 @@
-"""Means over metrics of the same record, such as `mean(pgd20.*)`: their intervals and numbers of images."""
+"""The intervals and the numbers of images of means over metrics of a record, such as `mean(pgd20.*)`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def interval(record: Mapping[str, Any], compiled: expr.Expression) -> tuple[floa
 
 
 def images(record: Mapping[str, Any], compiled: expr.Expression) -> int | None:
-    """The number of images behind a mean; None if the metrics have different numbers of images."""
+    """The number of images of a mean; None if the metrics have different numbers of images."""
     counts = {entry.get("n") if type(entry.get("n")) is int else None for entry in parts(record, compiled)}
     return counts.pop() if len(counts) == 1 else None

@@ -62,9 +62,9 @@ def _refuse(name: str, old: Record, new: Record) -> None:
     first, second = ({key: v for key, v in one.items() if key not in _NO_SETTINGS} for one in (old, new))
     if differs := results.difference(first, second, ("in the first", "in the second")):
         raise UsageError(
-            f"Two records of one model have {name}, measured differently: {differs}. Leave one of them out,"
-            " keep both as separate records (--no-merge), or measure one of them under another name (--as"
-            " NAME)."
+            f"Two records of the same model contain {name}, but it was measured differently: {differs}. Leave"
+            " one of them out, keep both as separate records (--no-merge), or measure one of them under"
+            " another name (--as NAME)."
         )
 
 
@@ -138,7 +138,7 @@ def _entry(name: str, records: Sequence[Record]) -> dict[str, Any]:
     protocols = map(results.protocol, entries)
     protocol = shared([{key: v for key, v in fields.items() if key not in spread} for fields in protocols])
     if not values:
-        return {"tool": "rb-rank", "metric": name, "value": None, "reason": "no record has it", **spread}
+        return {"tool": "rb-rank", "metric": name, "value": None, "reason": "it is in no record", **spread}
     return {"tool": "rb-rank", "metric": name, **protocol, "value": fmean(values), **spread}
 
 

@@ -30,14 +30,14 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
     if name not in curves:
         raise RbError(
             "optimality() takes an attack with accuracies at several distances, such as 'pgd20';"
-            f" '{name}' has none.{near(name, curves)} There are: {', '.join(curves) or 'none'}."
+            f" '{name}' is not one.{near(name, curves)} There are: {', '.join(curves) or 'none'}."
         )
     attacked = curves[name]
     compared = [curve.over for curve in curves.values() if curve.images == attacked.images]
     if len(compared) < 2:
         raise RbError(
-            f"optimality('{name}') compares attacks, but the record has no other at two distances or more in"
-            " this norm on these images."
+            f"optimality('{name}') compares attacks, but the record has no other attack with two distances or"
+            " more in this norm on the same images."
         )
     clean = (record.get("metrics") or {}).get(metric_name.split_name("acc", attacked.images[1]))
     if not isinstance(clean, int | float) or clean <= 0:

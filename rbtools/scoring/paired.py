@@ -27,7 +27,7 @@ class Comparison(NamedTuple):
 
 
 def changed(first: np.ndarray, second: np.ndarray) -> tuple[int, int]:
-    """The numbers of images that count only for the first and only for the second model, from bool (N,)."""
+    """How many images count only for the first and only for the second model, from bool (N,)."""
     return int((first & ~second).sum()), int((second & ~first).sum())
 
 
@@ -57,12 +57,12 @@ def _joined(one: np.ndarray, other: np.ndarray, correlation: np.ndarray) -> np.n
 
 
 def images_needed(gained: int, lost: int, images: int, limit: float) -> int | None:
-    """About how many images are enough for an interval above `limit`, if the same shares of the answers
-    change as on these images; None if the difference is not above the limit, or at 10 million.
+    """Estimate how many images suffice for an interval above `limit`, if the same shares of the answers
+    change as on these images; None if the difference is not above the limit, or for over 10 million.
 
-    For many changes, the number is near that of Wald's interval, z^2 (a + b - (a - b)^2) / (a - b - limit)^2
-    for shares a and b (Connor, Biometrics 43, 1987, without its term for the power). Without changes it is
-    near the rule of three, -3 / limit.
+    For many changes, the number is close to the one for Wald's interval, z^2 (a + b - (a - b)^2) / (a - b -
+    limit)^2 for shares a and b (Connor, Biometrics 43, 1987, without its term for the power). Without changes
+    it is near the rule of three, -3 / limit.
     """
     if (gained - lost) / images <= limit:
         return None
@@ -198,7 +198,7 @@ def compare(
         row = {metric: one for metric in known if (one := measure(members, metric)) is not None}
         differ = {metric: why for metric, one in row.items() if (why := _difference(one, known[metric]))}
         if wrong := next((metric for metric in differ if metric in needed), None):
-            warn(f"{wrong} of {name} and of the reference are for different images: {differ[wrong]}.")
+            warn(f"{wrong} of {name} and of the reference are on different images: {differ[wrong]}.")
             row = {}
         row = {metric: one for metric, one in row.items() if metric not in differ}
         lacking += not wrong and not (row and all(metric in row for metric in needed))
@@ -284,7 +284,7 @@ def _why_not_comparable(name: str, entry: Mapping[str, Any]) -> str:
     except answers.NoAnswers as why:
         return str(why)
     return (
-        f"{name} has no paired comparison: each model's value is over the images that it classifies correctly"
+        f"{name} has no paired comparison: each model is measured on the images that it classifies correctly"
         " without noise, or the members of the reference have different images."
     )
 

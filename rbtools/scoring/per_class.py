@@ -12,7 +12,7 @@ from rbtools.records import answers, expr, results
 
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
-    """Maps each class to the number of its images that count in the metric, and of all its images. Raises
+    """Map each class to two numbers: its images that count in the metric, and all its images. Raises
     MissingName if the metric is missing, NoAnswers if there are no answers for each image, and RbError if the
     answers are damaged."""
     if metric not in (record.get("metrics") or {}):
@@ -21,7 +21,7 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
     answered = answers.needed(entry, metric)
     if len(answered.right) != entry["n"]:
         raise RbError(
-            f"{metric} is over the images that the model classifies correctly, which have no classes."
+            f"{metric} only counts images that the model classifies correctly, so it has no classes."
         )
     labels = answers.labels_of(record, answered)
     images, right = np.bincount(labels), np.bincount(labels, answered.right)

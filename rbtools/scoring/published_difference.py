@@ -12,7 +12,7 @@ Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
 LEVEL = 0.05
-"""A difference with a smaller p-value is beyond the sampling error: 1.96 standard errors."""
+"""A difference with a smaller p-value is larger than the sampling error (1.96 standard errors)."""
 _EPS = 0.02  # relative; RobustBench lists models attacked at 0.031 together with those at 8/255
 # Fields of a published entry that are not settings of its measurement.
 _APART = ("n", "source", "definition", "norm")
@@ -21,7 +21,7 @@ _NOT_COMPARED = frozenset(_APART) | {field.name for field in schema.EVALS if fie
 
 
 def compared(record: Record, published: Record, images: int | None) -> dict[str, dict[str, Any]]:
-    """Maps each metric that both records have to the published value, the difference (ours minus published),
+    """Map each metric that both records have to the published value, the difference (ours minus published),
     and whether the difference is within the sampling error.
 
     `images` is the number of test images of the published numbers, or None if unknown. If our protocol
@@ -48,8 +48,8 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
 
 
 def difference(ours: Entry | None, theirs: Entry) -> str:
-    """The fields in which our protocol differs from the published one; "" if no field is known to differ. A
-    switch (true) that our entry lacks counts as off; other fields that our entry lacks are not compared."""
+    """Describe the fields in which our protocol differs from the published one. Returns "" if there are none.
+    A switch (true) that our entry lacks counts as off; other fields that our entry lacks are not compared."""
     if ours is None:
         return ""
     words = []

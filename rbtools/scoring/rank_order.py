@@ -30,8 +30,8 @@ class Directions:
 
     lower: str | None = param(
         None,
-        "Low values of these metrics or expressions are better.  [default: as the metric's name says, such as"
-        " low for ge.* and seconds_per_epoch]",
+        "Low values of these metrics or expressions are better.  [default: follows from the metric's name;"
+        " low for ge.* and seconds_per_epoch, for example]",
         metavar="LIST",
         last=True,
     )
@@ -41,7 +41,7 @@ class Directions:
 
     def named(self, items: Collection[str], option: str) -> dict[str, bool]:
         """Whether higher is better, for the items that the user named. Raises UsageError, which names the
-        `option` of the items, if another item is named, or if an item contains a direction."""
+        `option` of the items, if an unknown item is named, or if an item contains a direction."""
         for item in items:
             name, _, word = item.rpartition(":")
             if name and word in ("lower", "higher"):
@@ -96,7 +96,7 @@ def rank(
 
 
 def costs(values: Sequence[Any], higher: Sequence[bool]) -> Cost:
-    """Values in a form that sorts the best value first. Raises RbError if a value is not a number."""
+    """Convert values so that the best value sorts first. Raises RbError if a value is not a number."""
 
     def cost(value: object, higher: bool) -> tuple[bool, float]:
         if value is None or value != value:

@@ -19,8 +19,8 @@ Record = Mapping[str, Any]
 class Contender:
     """An entry of the ranking.
 
-    `members` contains the single records behind the entry, and `parts` the records that are averaged,
-    possibly means over seeds. `values` contains the values by which the entry is ranked, None if missing.
+    `members` contains the single records behind the entry, and `parts` the records that are averaged, which
+    may be means over seeds. `values` contains the values by which the entry is ranked, None if missing.
     `points` contains the coordinates for the Pareto front. `paired` is the comparison with a reference, and
     `marks` contains fields that are written next to the rank.
     """
@@ -88,7 +88,7 @@ def values(
     records: Sequence[Record], keys: Sequence[rank_order.SortKey], option: str
 ) -> list[tuple[Any, ...]]:
     """The values by which each record is ranked; None if a value is missing. Raises UsageError if no record
-    has a value, because the name is then wrong."""
+    has a value, because the name is then probably misspelt."""
     columns = []
     for key in keys:
         value, column = expr.Expression(key.text, any_name=True), []
@@ -112,7 +112,7 @@ def values(
 def marked_bands(
     ranked: Sequence[rank_order.Ranked], ends: Sequence[tuple[float, float] | None], higher: bool
 ) -> list[int | None]:
-    """The band of each ranked entry, None without a value. An entry without an interval counts as exact."""
+    """The band of each ranked entry, None without a value. A value without an interval counts as exact."""
     known = {
         place: ends[place] or (entry.value, entry.value)
         for place, entry in enumerate(ranked)

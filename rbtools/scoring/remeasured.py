@@ -12,7 +12,7 @@ from rbtools.records.consistency import MeasuredEntry
 Entry = Mapping[str, Any]
 
 LEVEL = 1e-3
-"""A smaller p-value means a difference."""
+"""If the p-value is smaller, the values differ."""
 _NORMAL_AT_LEVEL = 3.29  # standard errors from the mean, two-sided
 MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
 # Shares of images whose outcome may differ between two processors, with and without a search. The iterates of
@@ -25,8 +25,8 @@ _ALIKE_RELATIVE = 1e-4
 
 
 def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """Returns the verdict on a claimed entry. If `measured` is on a random part of the claim's images,
-    `images` is the number of images of the claim; otherwise, `images` is None.
+    """Returns the verdict on a claimed entry. If a random part of the claim's images was measured, `images`
+    is the number of images of the claim; otherwise, `images` is None.
 
     An accuracy on all images must be equal, except for a small share of images whose outcome rounding may
     change. This share is ten times smaller if device, precision and environment are the same as in the claim.
@@ -37,7 +37,7 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
     if claim.get("value") is None or measured.get("value") is None:
         if claim.get("value") == measured.get("value"):
             return {"verdict": MATCH, **base}
-        return {"verdict": DIFFERS, **base, "reason": "only one of claim and measurement has a value"}
+        return {"verdict": DIFFERS, **base, "reason": "only one of the claim and the measurement has a value"}
     base["difference"] = measured["value"] - claim["value"]
     if images is None and (short := _too_few(claim, measured)):
         return {"verdict": DIFFERS, **base, "reason": short}
@@ -66,12 +66,12 @@ def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[
     standard_errors = [error for error in errors if error is not None]
     if len(standard_errors) == 2:
         p = _p_value(base, allowed, *standard_errors)
-        words = f"normal, standard errors {standard_errors[0]:.3g} and {standard_errors[1]:.3g}"
+        words = f"z-test, standard errors {standard_errors[0]:.3g} and {standard_errors[1]:.3g}"
     elif images is not None:
         return {"verdict": UNKNOWN, **base, "reason": _PART}
     else:
         p, words = float(abs(base["difference"]) - allowed <= 1e-9), "on the same images"
-    words += f"; rounding explains {rounding:.3g}, arithmetic {allowed - rounding:.3g}"
+    words += f"; the rounding of the claim explains {rounding:.3g}, rounding errors {allowed - rounding:.3g}"
     return _tested(base, words, p)
 
 
@@ -98,7 +98,7 @@ def is_duration(metric: str) -> bool:
 
 
 def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Maps each reason why results cannot be tested to the metrics of these results."""
+    """Map each reason why results cannot be tested to the metrics of these results."""
     reasons: dict[str, list[str]] = {}
     for metric, verdict in verdicts.items():
         if verdict["verdict"] == UNKNOWN:
@@ -117,7 +117,7 @@ def _too_few(claim: Entry, measured: Entry) -> str | None:
     """Whether rounding cannot explain the difference between the numbers of images; returns the reason."""
     for said, found in zip(results.counts(claim), results.counts(measured), strict=False):
         if abs(said - found) > _allowed(_JUDGED, said):
-            return f"n is {said} in the claim, but there are {found} such images"
+            return f"n is {said} in the claim, but {found} in the measurement"
     return None
 
 
@@ -141,22 +141,22 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
     allowed = _allowed(_rate(claim), part)
     if part >= size:
         off = abs(seen - round(claim["value"] * part))
-        words = f"{off} of {part} differ, and arithmetic explains {allowed}"
+        words = f"{off} of {part} images differ, and rounding errors explain {allowed}"
         if _same_arithmetic(claim, measured):
             allowed = _allowed(_ALIKE * _rate(claim), part) if part >= 100 else 0
-            words = f"{off} of {part} differ; device, precision and environment are the same: {allowed} may"
+            words = f"{off} of {part} images differ; {allowed} may if device and environment are the same"
         return _tested(base, words, float(off <= allowed))
     p = hypergeometric(seen, part, right, size, allowed)
     error = math.sqrt(right / size * (1 - right / size) / part * (size - part) / max(size - 1, 1))
     hidden = _NORMAL_AT_LEVEL * error + allowed / part
-    words = f"hypergeometric, {part} of {size} images, {allowed} explained by arithmetic; does not show"
+    words = f"hypergeometric, {part} of {size} images, {allowed} explained by rounding errors; does not show"
     return _tested(base, f"{words} differences below about {hidden:.2g}", p)
 
 
 def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
     """The p-value of `seen` correct images in a random `part` of `size` images, of which `right` are correct.
-    It is the probability of a count at least as far from the expectation as `seen`, after `seen` was moved
-    towards it by up to `allowed` images."""
+    It is the probability of a count at least as far from the expectation as `seen`, after `seen` is moved
+    towards the expectation by up to `allowed` images."""
     expected = part * right / size
     off = max(abs(seen - expected) - allowed, 0.0)
     every = _log_choose(size, part)
@@ -195,7 +195,7 @@ def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str,
     ]
     counted = claim["value"] == sum(not holds for holds, _ in before.values())
     words = f"test {', '.join(turned)} turned" if turned else "each test holds or fails as before"
-    words = words if counted else "the claim is not the number of its failing tests"
+    words = words if counted else "the claimed value is not the number of tests that fail in the claim"
     return _tested(base, words, float(counted and not turned))
 
 
@@ -206,12 +206,12 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
     if (survivors, sampled) == again and sampled:
         weight = survivors / sampled  # number of images that one image of the sample represents
         allowed = weight * _allowed(_rate(claim), claim["n"]) / claim["n"]
-        words = f"on the same sample; arithmetic explains {allowed:.3g}"
+        words = f"on the same sample; rounding errors explain {allowed:.3g}"
         return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
     errors = [_sampling_error(entry) for entry in (claim, measured)]
     rate = _rate(claim)
-    words = f"normal, standard errors {errors[0]:.3g} and {errors[1]:.3g} of the samples, {rate:.3g}"
-    return _tested(base, f"{words} explained by arithmetic", _p_value(base, rate, *errors))
+    words = f"z-test, standard errors {errors[0]:.3g} and {errors[1]:.3g} of the samples, {rate:.3g}"
+    return _tested(base, f"{words} explained by rounding errors", _p_value(base, rate, *errors))
 
 
 def _sample(entry: Entry) -> tuple[int, int]:
@@ -225,7 +225,7 @@ def _sampling_error(entry: Entry) -> float:
     return (high - low) / 2 / 1.96
 
 
-_PART = "without an interval, a random part of the images does not tell; leave out --n"
+_PART = "a value without an interval cannot be tested on a random part of the images; leave out --n"
 
 
 def _explained(claim: Entry, alike: bool = False) -> float:
@@ -247,12 +247,12 @@ def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | 
     """Values on all images must be equal up to rounding; others are tested with standard errors."""
     allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:
-        words = f"on the same images; arithmetic explains {allowed:.3g}"
+        words = f"on the same images; rounding errors explain {allowed:.3g}"
         return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
     error = consistency.standard_error(measured["value"], measured)
     if error is None:
         return {"verdict": UNKNOWN, **base, "reason": _PART}
-    words = f"normal, standard error {error:.3g}, {allowed:.3g} explained by arithmetic"
+    words = f"z-test, standard error {error:.3g}, {allowed:.3g} explained by rounding errors"
     return _tested(base, words, _p_value(base, allowed, error))
 
 

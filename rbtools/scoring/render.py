@@ -1,4 +1,4 @@
-"""Tables as text for other programs: CSV, Markdown and LaTeX, with special characters escaped."""
+"""Writes tables for other programs as CSV, Markdown or LaTeX, with special characters escaped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LATEX = str.maketrans(
 def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> str:
     """Comma-separated values with full precision. The columns NAME_low and NAME_high contain intervals,
     NAME_std standard deviations, and NAME_n numbers of images (for a difference both, as in 100 + 200).
-    `as_cell` escapes texts that a spreadsheet would execute."""
+    `as_cell` escapes strings that a spreadsheet would execute."""
     lines: list[list[Any]] = [[] for _ in range(len(table.rows) + 1)]
     for place, heading in enumerate(table.headings):
         cells = [row[place] for row in table.rows]
@@ -69,8 +69,8 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A LaTeX `tabular` that is at most as wide as a line, with a note below it, and preceded by a comment
-    that names the required packages."""
+    r"""A LaTeX `tabular` that is at most as wide as a line, with a note below it and a comment above it that
+    names the required packages."""
 
     def cell_text(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
@@ -106,7 +106,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_raw_csv(table: Table) -> str:
-    """The same table as from `to_csv`, but texts are unchanged, except that zero bytes are replaced."""
+    """The same table as from `to_csv`, but strings are unchanged, except that zero bytes are replaced."""
     # Python's csv can write zero bytes only from 3.11 on
     return to_csv(table, lambda words: words.replace("\0", "\ufffd"))
 
@@ -127,7 +127,7 @@ def heading(words: str, form: str) -> str:
 
 def note(table: Table, *, always: bool = True) -> str:
     """The note below a table, which explains brackets and ±, and gives the numbers of images of the columns
-    (without `always`, only beside an interval or if the numbers differ)."""
+    (without `always`, only if there is an interval or the numbers differ)."""
     found = {spread(cell) for row in table.rows for cell in row}
     words = []
     if "half" in found:
@@ -166,7 +166,7 @@ def markdown(words: str) -> str:
 
 
 def latex(words: str) -> str:
-    """Escapes text for LaTeX: it has no commands, ligatures of hyphens or arguments of line breaks."""
+    """Escape a string for LaTeX: no commands, ligatures of hyphens or arguments of line breaks remain."""
     escaped = printable(words).translate(_LATEX)
     escaped = re.sub(r"-(?=-)", "-{}", escaped)
     # The \\ before a row would take a leading [ or * as its argument.

@@ -1,4 +1,4 @@
-"""Whether records describe the same model, or differ only in their seed."""
+"""Checks whether records describe the same model, or differ only in their seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def described(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(description: Mapping[str, Any]) -> int:
-    """A digest of 64 bits of a description, which does not depend on the order of the keys."""
+    """A 64-bit digest of a description, which does not depend on the order of the keys."""
     try:
         text = orjson.dumps(description, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits

@@ -1,4 +1,4 @@
-"""The table of ranked records, as cells; `rbtools.scoring.render` writes the cells as text."""
+"""The table of ranked records as cells, which `rbtools.scoring.render` writes as text."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class TableCell(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column for the metric or field `title`. `missing` is the text for cells without a value at a
-    terminal. `words` is the title in words. `share` is true if the numbers are shares, which may be in
-    percent. In LaTeX, neighbouring columns of a `group` are under its name, with the titles `short`."""
+    """A column for the metric or field `title`. `missing` is the text of cells without a value on a terminal.
+    `words` is the title in words. `share` is true if the numbers are shares, which may be in percent. In
+    LaTeX, neighbouring columns of a `group` are under its name, with the titles `short`."""
 
     title: str
     numeric: bool
@@ -74,8 +74,8 @@ class Table:
         return columns
 
     def parts(self, most: int) -> list[Table]:
-        """Tables of at most `most` columns, each with the first column of this table. Columns of a group are
-        in one part."""
+        """Split the table into tables of at most `most` columns, each of which begins with the first column.
+        Columns of a group are in one part."""
         columns = range(1, len(self.headings))
         kept: list[list[int]] = []
         for _, group in itertools.groupby(columns, lambda at: self.headings[at].group or at):
@@ -125,7 +125,7 @@ def build(
     also: Sequence[str] = (),
     paired: Sequence[str] = (),
 ) -> Table:
-    """Makes the table, with columns for rank, name, dataset, method, seed, and metrics.
+    """Build the table, with columns for rank, name, dataset, method, seed, and metrics.
 
     `key` is the metric or expression of the ranking. `metrics` contains the names of the metrics in their
     order, or None for all metrics of the records; the key comes first unless `metrics` contain it. The
@@ -163,8 +163,8 @@ def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
 
 
 def _with_digits(cells: Sequence[TableCell]) -> list[TableCell]:
-    """The cells of a column with equal decimals: four up to 1, and otherwise four significant digits of the
-    largest number. Columns of integers and of small numbers (such as p-values) are unchanged."""
+    """The cells of a column with the same number of decimals: four up to 1, and otherwise four significant
+    digits of the largest number. Columns of integers and small numbers (p-values) are unchanged."""
     numbers = [cell.value for cell in cells if is_number(cell.value)]
     if all(isinstance(one, int) for one in numbers) or any(0 < abs(one) < SMALL for one in numbers):
         return [*cells]
@@ -365,8 +365,8 @@ def figure(value: float, digits: int | None = None) -> str:
 
 
 def spread(cell: TableCell) -> str:
-    """What a cell has beside its value: "deviation", "half" (of the interval, after ±), "brackets" or "".
-    Half does not describe an interval with one end more than twice as far from the value as the other."""
+    """What a cell shows after its value: "deviation", "half" (of the interval, after ±), "brackets" or "".
+    "half" is not used for an interval with one end more than twice as far from the value as the other."""
     if cell.value is None or isinstance(cell.value, str):
         return ""
     if cell.deviation is not None or cell.interval is None:

@@ -1,4 +1,4 @@
-"""Tables for people: labels, percentages, decimals, and the best value of each column."""
+"""Styles tables for readers: labels, percentages, decimals, and the best value of each column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rbtools.scoring.table import Table, TableCell, figure
 
 
 class Style(NamedTuple):
-    """The style of a table for people. `digits` is the number of decimals, `plus_minus` is true if intervals
+    """The style of a table for readers. `digits` is the number of decimals, `plus_minus` is true if intervals
     are shown as ±, and `labels` replaces titles and texts."""
 
     percent: bool = False
@@ -27,8 +27,8 @@ PLAIN = Style()
 
 
 def styled(table: Table, style: Style) -> Table:
-    """The table in a style for people; paths of files are shortened to names. Intervals stay in brackets in a
-    table of standard deviations, which are shown as ±."""
+    """Return the table in this style; paths of files are shortened to names. In a table of standard
+    deviations, which are shown as ±, intervals stay in brackets."""
     rows = [list(row) for row in table.rows]
     if any(cell.deviation is not None for row in rows for cell in row):
         style = style._replace(plus_minus=False)
@@ -68,7 +68,7 @@ def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
     for name in labels:
         if name not in known:
             raise UsageError(
-                f"--label: no column or cell is '{name}'.{near(name, known)} There are:"
+                f"--label: no column or cell is called '{name}'.{near(name, known)} There are:"
                 f" {expr.nearest(name, known)}."
             )
 
@@ -87,7 +87,7 @@ def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
 
 
 def with_best(table: Table, higher: Mapping[str, bool]) -> Table:
-    """Marks the best number in each column of `higher`, which tells if higher is better. Numbers with the
+    """Mark the best number in each column of `higher`, which says whether higher is better. Numbers with the
     same text count as equal; if all are equal, none is marked."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):

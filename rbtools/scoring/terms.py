@@ -1,4 +1,4 @@
-"""The terms of a composite score, from the command line, from a file of weights, or from a preset."""
+"""The terms of a composite score, as given on the command line, in a file of weights, or by a preset."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def asked(
 ) -> list[Term]:
     """The terms of a score: those of the preset, `metrics` (lists of --metric) and `weights` (NAME=NUMBER of
     --weight); a later term replaces an earlier term of the same metric. Raises UsageError if an option is
-    invalid, or if an option has a metric twice."""
+    invalid, or if an option names a metric twice."""
     listed = [Term(item) for text in metrics for item in expr.items(text)]
     for term in listed:
         name, _, weight = term.metric.rpartition(":")

@@ -30,13 +30,13 @@ class Union(NamedTuple):
 
     @property
     def survived(self) -> np.ndarray:
-        """A mask (N,) of the images that count in every part."""
+        """The mask (N,) of the images that count in every part."""
         survived: np.ndarray = np.logical_and.reduce(self.right)
         return survived
 
 
 def union(record: Record, names: Sequence[str]) -> float:
-    """The share of images that count in all these metrics. A glob includes only metrics that are shares of
+    """The share of images that count in all these metrics. A glob selects only metrics that are shares of
     images. Raises MissingName if the record lacks a metric, and RbError if a metric has no answer for each
     image, or if the parts differ in weights, examples or the number of examples."""
     return float(union_of(record, names).survived.mean())
@@ -52,9 +52,7 @@ def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> U
     parts = [(entry, answers.needed(entry, entry["metric"])) for entry in entries]
     (first, given), *others = parts
     for entry, answer in others:
-        problem = (
-            f"union() takes parts of the same images and weights: {first['metric']} and {entry['metric']}"
-        )
+        problem = f"union() needs the same images and weights, but {first['metric']} and {entry['metric']}"
         if answer.examples != given.examples:
             split = first.get("split") != entry.get("split")
             fields = {"split"} if split else schema.of_images() - {"n"}
@@ -68,9 +66,9 @@ def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> U
             raise RbError(f"{problem} have different weights: {first.get('on')} and {entry.get('on')}.")
         if len(answer.right) != len(given.right) and not common:
             raise RbError(
-                f"{problem} have {len(given.right)} and {len(answer.right)} images. union.common(...) uses"
-                f" the {min(len(answer.right), len(given.right))} that both have; or evaluate both with the"
-                " same --n."
+                f"{problem} have {len(given.right)} and {len(answer.right)} images. Use union.common(...) for"
+                f" the {min(len(answer.right), len(given.right))} images that both have, or evaluate both"
+                " with the same --n."
             )
     count = min(len(answer.right) for _, answer in parts)
     rows = np.stack([answer.right[:count] for _, answer in parts])
@@ -87,7 +85,7 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
         if expr.is_glob(name):
             shares = [one for one in matching if _judges_images(record, one)]
             if not shares:
-                raise RbError(f"{name} matches no share of images: {', '.join(matching[:4])}.")
+                raise RbError(f"{name} does not match a share of images: {', '.join(matching[:4])}.")
             matching = shares
         chosen.update(dict.fromkeys(matching))
     return list(chosen)
@@ -122,7 +120,7 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
 
 
 def among(texts: Iterable[str]) -> list[expr.Expression]:
-    """The texts that are expressions of unions, since any other text may be the name of a metric."""
+    """Select the strings that are expressions of unions; any other string may be the name of a metric."""
     expressions = [expr.Expression(text, any_name=True) for text in dict.fromkeys(texts)]
     return [one for one in expressions if one.union is not None]
 

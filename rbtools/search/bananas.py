@@ -1,5 +1,5 @@
-"""BANANAS (White, Neiswanger and Savani, AAAI 2021), and its predictor: networks on paths of NAS-Bench-201's
-cells.
+"""BANANAS (White, Neiswanger and Savani, AAAI 2021), and its predictor: networks on the paths of a
+NAS-Bench-201 cell.
 
 The networks of an ensemble are trained together, because calls of numpy would otherwise take most of the
 time. numpy multiplies stacked matrices one by one, so networks do not influence each other.
@@ -46,14 +46,14 @@ class Bananas(Algorithm):
     name: ClassVar[str] = "bananas"
     heavy: ClassVar[bool] = True
 
-    initial: int = param(10, "Random architectures at the beginning.", check="positive")
-    per_round: int = param(10, "Architectures to query in each round.", check="positive")
+    initial: int = param(10, "Number of random architectures at the beginning.", check="positive")
+    per_round: int = param(10, "Number of architectures to query in each round.", check="positive")
     parents: int = param(2, "Number of best architectures to mutate.", check="positive")
     candidates: int = param(100, "Number of mutations to choose from.", check="positive")
-    networks: int = param(3, "Networks in the ensemble.", check="positive")
-    layers: int = param(10, "Hidden layers of each network.", check="positive")
-    width: int = param(20, "Units of each hidden layer.", check="positive")
-    epochs: int = param(150, "Training epochs of each network.", check="positive")
+    networks: int = param(3, "Number of networks in the ensemble.", check="positive")
+    layers: int = param(10, "Number of hidden layers of each network.", check="positive")
+    width: int = param(20, "Number of units in each hidden layer.", check="positive")
+    epochs: int = param(150, "Number of epochs for which each network is trained.", check="positive")
     lr: float = param(0.01, "Learning rate of Adam.", check="positive")
     loss: str = param("mape", "Loss: percentage error or absolute error.", choices=("mape", "mae"))
 
@@ -161,8 +161,8 @@ def predicted(
 class _Networks:
     """Feed-forward networks with ReLU and one output, trained by Adam.
 
-    Each network has its parameters in one row, so Adam needs only a few operations for all. Weights have
-    Glorot uniform initialisation, and biases begin at 0.
+    Each network has its parameters in one row, so that Adam needs only a few operations for all networks.
+    Weights have Glorot uniform initialisation, and biases begin at 0.
     """
 
     def __init__(self, settings: Bananas, chance: np.random.RandomState) -> None:
@@ -204,7 +204,7 @@ class _Networks:
         return layers
 
     def step(self, inputs: Array, costs: Array) -> None:
-        """A step of Adam on the mean of |predicted - cost|, or of |predicted - cost| / cost."""
+        """Take a step of Adam on the mean of |predicted - cost|, or of |predicted - cost| / cost."""
         layers = self._forward(inputs)
         slope = np.sign(layers[-1] - costs[:, :, None])
         slope /= costs.shape[1]

@@ -25,7 +25,7 @@ class DARTS(Algorithm):
     supernet: ClassVar[bool] = True
     loop: ClassVar[str] = "alternating"
 
-    epochs: int = param(50, "Epochs of the search.", check="positive")
+    epochs: int = param(50, "Number of epochs of the search.", check="positive")
     steps: int | None = param(None, "Largest number of steps per epoch.", check="positive")
     batch_size: int = param(64, "Images per step.", check="positive")
     lr: float = param(0.025, "First learning rate of the weights, before cosine decay.", check="positive")
@@ -53,7 +53,7 @@ class AdvRush(DARTS):
 
     name: ClassVar[str] = "advrush"
 
-    epochs: int = param(60, "Epochs of the search.", check="positive")
+    epochs: int = param(60, "Number of epochs of the search.", check="positive")
     warmup: int = param(50, "Epochs before the penalty is added.", check="non-negative")
     gamma: float = rare_param(0.01, "Weight of the penalty.", check="non-negative")
     factor: float = param(4.0, "Further factor of the penalty, as in the authors' code.", check="positive")

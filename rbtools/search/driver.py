@@ -1,4 +1,4 @@
-"""Counts the queries of each search run and their cost, and ends a run when its budget is spent.
+"""Counts the queries of each search run and their cost, and ends a run when its budget is used up.
 
 An algorithm's `propose(field, draws)` is an endless generator. It yields lists of architectures that may be
 evaluated in parallel, and receives their values (higher is better).
@@ -41,7 +41,7 @@ class Algorithm:
 
 
 class Rules(NamedTuple):
-    """The cost of queries. A repeat is a query whose result the run already knows."""
+    """The cost of queries. A repeat is a query whose result is already known in this run."""
 
     budget: int
     charge_repeats: bool = False
@@ -67,8 +67,8 @@ def patience(size: int) -> int:
     """The number of consecutive free proposals after which a run over `size` architectures ends.
 
     It is a hundred per architecture, because isomorphic cells are proposed in proportion to their number, and
-    a cell without isomorphic cells must still be found. `IDLE` would be many useless proposals for a small
-    table.
+    a cell without isomorphic cells must still be found. For a small table, `IDLE` proposals would be too
+    many.
     """
     return min(IDLE, max(100, 100 * size))
 
@@ -76,7 +76,7 @@ def patience(size: int) -> int:
 def make_run(
     algorithm: Algorithm, field: SearchSpace, rules: Rules, number: int
 ) -> Generator[dict[Hashable, int], Mapping[Hashable, Value], Trace]:
-    """Makes one run and returns its trace.
+    """Perform one run and return its trace.
 
     Yields a dict that maps keys to the architectures to evaluate, and receives the values of these keys. The
     dict is empty if all proposed architectures are known.

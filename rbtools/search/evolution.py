@@ -13,7 +13,7 @@ from rbtools.search.search_space import SearchSpace
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegularizedEvolution(Algorithm):
-    """Regularised evolution (Real et al., AAAI 2019), which removes the oldest member and not the worst.
+    """Regularised evolution (Real et al., AAAI 2019), which removes the oldest member instead of the worst.
 
     In each step, `sample=10` members are chosen at random with replacement. The best chosen member produces a
     child with one changed operation. The child replaces the oldest of the `population=30` members.

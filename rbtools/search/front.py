@@ -13,7 +13,7 @@ Point = tuple[float, ...]  # one number for each objective, higher is better
 
 
 def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
-    """Returns the items whose points no other point dominates, in order, without repeated points."""
+    """Returns the items whose points are not dominated by another point, in order and without duplicates."""
     points = [point(item) for item in items]
     on = rank_order.front(points, [True] * len(points[0])) if points else []
     firsts: dict[Point, T] = {}
@@ -24,7 +24,7 @@ def front(items: Sequence[T], point: Callable[[T], Point]) -> list[T]:
 
 
 def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
-    """Scales each objective from 0 at `low` to 1 at `high`. If `low` equals `high`, the result is 1."""
+    """Scale each objective from 0 at `low` to 1 at `high`. If `low` equals `high`, the result is 1."""
     spans = [(a, b - a) for a, b in zip(low, high, strict=True)]
     return [
         tuple((x - a) / span if span else 1.0 for x, (a, span) in zip(point, spans, strict=True))

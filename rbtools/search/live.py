@@ -73,13 +73,13 @@ class LivePipe:
         text = b"".join(dumps(record) + b"\n" for record in share)
         try:
             output, errors = process.communicate(text, limit)
-            reason = f"The command ended with status {process.returncode}, without this record."
+            reason = f"The command ended with status {process.returncode} before it wrote this record."
         except subprocess.TimeoutExpired:
             _end(process)
             output, errors = process.communicate()
-            reason = f"It took longer than {limit:g} seconds."
+            reason = f"The command took longer than {limit:g} seconds."
         said = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-        reason += f" It said: {said[-1].strip()[:300]}" if said else ""
+        reason += f" Its last message was: {said[-1].strip()[:300]}" if said else ""
         try:
             found = [parse(line) for line in output.splitlines()]
         except BadLine as wrong:
@@ -87,7 +87,7 @@ class LivePipe:
         names = [record["arch"].get("name") for record in share]
         if len(found) > len(share):
             found = []
-            reason = "The command gives several records for one. Choose one method, attack and seed."
+            reason = "The command wrote several records for one input. Choose one method, attack and seed."
         elif [record.get("arch", {}).get("name") for record in found] != names[: len(found)]:
             found, reason = [], "The command wrote a record that does not belong to an input."
         error = {"tool": "rb-search", "message": reason}

@@ -22,7 +22,7 @@ class LocalSearch(Algorithm):
 
     name: ClassVar[str] = "local"
 
-    starts: int = param(10, "Random architectures at the beginning.", check="positive")
+    starts: int = param(10, "Number of random architectures at the beginning.", check="positive")
     restarts: int = param(
         1, "Number of random architectures to query after each local optimum.", check="positive"
     )

@@ -29,7 +29,7 @@ class NASISearch(Algorithm):
 
     steps: int = param(100, "Number of architectures to sample.", check="positive")
     batch_size: int = param(64, "Images per step.", check="positive")
-    penalty: float = param(2.0, "Weight of the excess of the norm over --limit.", check="non-negative")
+    penalty: float = param(2.0, "Weight of the excess of the norm above --limit.", check="non-negative")
     limit: float = param(1000.0, "Trace norm above which --penalty applies.", check="positive")
     temperature: float = param(
         1.0, "Temperature of the softmax that relaxes a sampled architecture.", check="positive"

@@ -29,7 +29,7 @@ class NSGA2(Algorithm):
     name: ClassVar[str] = "nsga2"
     many: ClassVar[bool] = True
 
-    population: int = param(20, "Architectures in each generation.", check="positive")
+    population: int = param(20, "Number of architectures in each generation.", check="positive")
     crossover: float = param(0.9, "Probability that two parents are mixed.", check="fraction")
     mutation: float = param(0.17, "Probability that the operation of an edge changes.", check="fraction")
 
@@ -73,7 +73,7 @@ class NSGA2(Algorithm):
             from pymoo.operators.crossover.ux import UX
         except ImportError as missing:
             raise UsageError(
-                f"rb-search nsga2 needs the package pymoo ({missing}). Install it with: pip install"
+                f"rb-search nsga2 needs the package pymoo ({missing}). Install it with pip install"
                 " 'rbtools[search]'."
             ) from None
         Config.warnings["not_compiled"] = False

@@ -13,7 +13,7 @@ from rbtools.scoring.rank_order import Directions
 
 
 class SearchObjective(NamedTuple):
-    """A quantity to optimise. `text` is the user's text, and `higher` is true if higher is better."""
+    """A quantity to optimise. `text` is what the user typed, and `higher` is true if higher is better."""
 
     text: str
     higher: bool

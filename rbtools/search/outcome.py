@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 class Searched(NamedTuple):
-    """A finished search. `tables` contains the searched table ("table") and those for further results."""
+    """A finished search. `tables` contains the searched table ("table") and tables of further results."""
 
     algorithm: Algorithm
     objectives: tuple[SearchObjective, ...]
@@ -146,7 +146,7 @@ def _columns(table: ResultTable, entries: Iterable[TableEntry | None]) -> dict[s
 
 
 def _reached(done: Searched, reached: Sequence[Sequence[float]]) -> Record:
-    """Returns the values of the runs for a single objective and, with a table, its optimum and the gaps."""
+    """Returns the values of the runs for a single objective and, with a table, the optimum and the gaps."""
     (objective,) = done.objectives
     values = [objective.upward(value) for (value,) in reached]
     section: Record = {"objective": summary.spread(values)}
@@ -183,7 +183,7 @@ def _front(done: Searched) -> list[Record]:
 
 
 def _covered(done: Searched) -> Record:
-    """Returns the hypervolume of each run's front, as a share of the complete table's, and its growth.
+    """Returns the hypervolume of each run's front as a share of the table's hypervolume, and its growth.
 
     Objectives are scaled from the worst to the best value in the table or, without a table, in all queries.
     """
@@ -203,7 +203,7 @@ def _covered(done: Searched) -> Record:
 
 
 def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:
-    """Returns the share of the hypervolume after each query. A run that ended early keeps its last one."""
+    """Returns the share of the hypervolume after each query. A run that ended early keeps its last share."""
     points: list[front.Point] = []
     row = [0.0]
     for _, value in trace.log:

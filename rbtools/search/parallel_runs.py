@@ -1,4 +1,4 @@
-"""Divides the runs of a search over a table into shares, which do not depend on the number of processes."""
+"""Divides the runs of a search into shares, which do not depend on the number of processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARE = 10  # runs that one call makes
 
 @dataclass(frozen=True)
 class RunsCall(Call):
-    """Makes the search runs with these numbers. `known` contains all values of the table."""
+    """Performs the search runs with these numbers. `known` contains all values of the table."""
 
     algorithm: driver.Algorithm
     field: SearchSpace
@@ -32,7 +32,7 @@ class RunsCall(Call):
 def search(
     algorithm: driver.Algorithm, table: ResultTable, rules: driver.Rules, runs: int, run: Run
 ) -> list[driver.Trace]:
-    """Returns the traces of `runs` searches in a table, made in `run.placement.jobs` processes."""
+    """Returns the traces of `runs` searches in a table, which run in `run.placement.jobs` processes."""
     shares = [
         RunsCall(algorithm, table.field, table.known, rules, range(runs)[start : start + SHARE])
         for start in range(0, runs, SHARE)

@@ -26,7 +26,7 @@ _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells
 class TableEntry:
     """All records of one architecture or of one class of isomorphic architectures.
 
-    `text` is the text of the first record. `reached` contains the values of each objective, and `samples` the
+    `text` is the line of the first record. `reached` contains the values of each objective, and `samples` the
     metrics of each record.
     """
 
@@ -110,8 +110,8 @@ class ResultTable:
             self._space = space
         if space != self._space:
             raise RbError(
-                f"has an architecture of the space {space}, but earlier ones are of {self._space}. A search"
-                " needs one space: choose with --where \"arch.space == '...'\"."
+                f"has an architecture from the space {space}, but earlier ones are from {self._space}. A"
+                " search needs one space. Choose it with --where \"arch.space == '...'\"."
             )
         if space == nasbench201.NASBench201.name:
             return self._cell(nasbench201.index_by_ops()[nasbench201.ops_of(arch)])
@@ -131,14 +131,14 @@ class ResultTable:
             if not self.results or any(entry.reached[place] for entry in self.results.values()):
                 continue
             if self._missing is None:
-                raise UsageError(f"--objective {objective.text}: no record has a number there.")
+                raise UsageError(f"--objective: no record has a number for {objective.text}.")
             wrong, record = self._missing
             if isinstance(wrong, expr.MissingName):
                 wrong = expr.MissingName(wrong.name, {**record, "metrics": self.names})
             raise UsageError(f"--objective: {wrong}")
         if self.results and not self.known:
             texts = ", ".join(objective.text for objective in self.objectives)
-            raise UsageError(f"--objective: no architecture has a value of each of {texts}.")
+            raise UsageError(f"--objective: no architecture has values for all of {texts}.")
 
     def _refuse_kinds(self) -> NoReturn:
         ((most, _),) = self._kinds.most_common(1)
@@ -158,13 +158,13 @@ class ResultTable:
         )
 
     def restrict(self, given: ResultTable) -> None:
-        """Keep only the architectures of another table. Raises UsageError if there are none of them."""
+        """Keep only the architectures of another table. Raises UsageError if none remain."""
         self.results = {key: entry for key, entry in self.results.items() if key in given.results}
         vars(self).pop("known", None)
         if not self.known:
             raise UsageError(
-                f"The table has no values of the {counted(len(given.results), 'architecture')} on standard"
-                " input. Evaluate them, or leave the pipe out to search the whole table."
+                f"The table has no values for the {counted(len(given.results), 'architecture')} on standard"
+                " input. Evaluate them, or leave out the pipe to search the complete table."
             )
 
     @cached_property
@@ -197,5 +197,5 @@ def _kind(record: Record) -> tuple[Any, ...]:
     kind = tuple(at(record, name.split(".")) for name in _KIND)
     for name, value in zip(_KIND, kind, strict=True):
         if isinstance(value, list | dict):
-            raise RbError(f"has the {name} {shown(repr(value))}. Expected a name or a number.")
+            raise RbError(f"has {name} = {shown(repr(value))}. Expected a name or a number.")
     return kind

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class RunDraws:
-    """All numbers come from `random()`, the only method whose sequence Python promises never to change."""
+    """All numbers come from `random()`, the only method whose sequence Python guarantees."""
 
     def __init__(self, seed: int, run: int) -> None:
         self.uniform = Random(f"rb-search {seed} {run}").random  # returns a number in [0, 1)

@@ -38,17 +38,17 @@ class SearchOptions(Directions):
     )
     budget: int = param(150, "Number of queries in each run.", bounds="[1, inf)")
     runs: int | None = rare_param(
-        None, "Number of independent runs.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
+        None, "Number of independent runs. [default: 100 for a table, otherwise 1]", bounds="[1, inf)"
     )
     charge_repeats: bool = param(
         False,
-        "Count each query towards the budget, also if the architecture was queried before.  [default:"
-        " they are free]",
+        "Count each query towards the budget, even if the architecture was queried before. [default: repeats"
+        " are free]",
         flags=("--charge-repeats",),
     )
-    table: tuple[str, ...] = param((), "Records to search in. Same as the argument FILE.", metavar="FILE")
+    table: tuple[str, ...] = param((), "Records to search in, like the argument FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
-        (), "Also look up the results in these records, such as those of another data set.", metavar="FILE"
+        (), "Also look up the results in these records, for example for another data set.", metavar="FILE"
     )
     where: str | None = where_param()
     share: bool = param(True, "Treat isomorphic architectures as the same architecture.")
@@ -98,12 +98,12 @@ def main(
     point.
 
     With --live each new architecture goes through the given pipe, --jobs of them at once, and earlier results
-    are taken from the store. Such a pipe can be given only on the command line. With --measure, freshly
+    are taken from the store. The pipe can only be given on the command line. With --measure, freshly
     initialised networks are measured on --dataset, and the results are looked up in --table. With --live,
-    --measure or --table, the search is among the architectures on standard input, if there are any.
+    --measure or --table, only the architectures on standard input are searched, if there are any.
 
     darts, advrush and nasi do not query architectures: they derive a cell from a supernet on --dataset, and
-    look it up in --table and --report-table. Each run uses the next seed.
+    look up its results in --table and --report-table. Each run uses the next seed.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ class SearchCommand:
             return self.derive()
         if options.measure is not None:
             if options.live is not None or options.time_limit is not None:
-                raise UsageError("--measure and --live are two ways to evaluate. Give one of them.")
+                raise UsageError("--measure and --live cannot be combined. Give only one of them.")
             from rbtools.search.live import measuring
 
             with measuring(options.measure, self.run, self.screen.warn) as work:
@@ -161,7 +161,7 @@ class SearchCommand:
 
             return self.evaluate(LivePipe(options.live, self.run, options.time_limit))
         if options.time_limit is not None:
-            raise UsageError("--time-limit is for the pipe of --live, but --live is not given.")
+            raise UsageError("--time-limit applies to the pipe of --live, but --live is not given.")
         return self.look_up()
 
     def look_up(self) -> int:
@@ -180,11 +180,11 @@ class SearchCommand:
         return self._finish(table, traces, tables)
 
     def evaluate(self, work: Work) -> int:
-        """Search, and compute values that are not known yet with `work`."""
+        """Search, and use `work` to compute values that are not known yet."""
         if self.source.files:
             raise UsageError(
-                "FILE is a table to search in, but --live or --measure evaluates. To look up the results in"
-                " a table, use --table."
+                "FILE is a table to search in, but --live and --measure evaluate architectures instead. To"
+                " look up the results in a table, use --table."
             )
         given = self._piped()
         tables = self._tables((*self.options.table, *self.options.report_table))
@@ -204,8 +204,8 @@ class SearchCommand:
         sizes = [name for name in ("channels", "cells") if name in calls.current().given]
         if table.results and sizes:
             raise UsageError(
-                f"The architectures on standard input have their own sizes. Leave out --{sizes[0]}, or"
-                " give it to rb-arch."
+                f"The architectures on standard input already have a size. Leave out --{sizes[0]}, or give it"
+                " to rb-arch."
             )
         return table if table.results else None
 
@@ -217,11 +217,11 @@ class SearchCommand:
             if getattr(self.options, option) is not None:
                 flag = f"--{option.replace('_', '-')}"
                 raise UsageError(
-                    f"rb-search {self.algorithm.name} does not query architectures: leave out {flag}."
+                    f"rb-search {self.algorithm.name} does not query architectures. Leave out {flag}."
                 )
         files = (*self.source.files, *self.options.table)
         if self.wanted and not files:
-            raise UsageError("--objective is looked up in a table. Name one with --table.")
+            raise UsageError("--objective needs a table in which to look it up. Name one with --table.")
         if not self.wanted and self.options.form not in (None, "jsonl"):
             raise UsageError(f"--format {self.options.form} needs an --objective for its main column.")
         tables = {"table": self._read(files, self.wanted)} if files else {}
@@ -255,7 +255,7 @@ class SearchCommand:
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, allow_empty: bool = True
     ) -> ResultTable:
-        """Returns the records of these files as a table. Raises UsageError if it cannot be searched."""
+        """Returns the records in these files as a table. Raises UsageError if it cannot be searched."""
         source = dataclasses.replace(self.source, files=tuple(files), allow_empty=allow_empty)
         reading = Sink(source, self.screen, self.output, self.options.where)
         table = ResultTable(wanted, share=self.options.share)

@@ -41,11 +41,11 @@ def print_summary(done: Searched, screen: Terminal) -> None:
         seeds = f", seeds {', '.join(map(str, known[:8]))}" if known else ""
         screen.say(
             f"{counted(len(several), 'architecture')} with several records"
-            f" ({sum(len(entry.samples) for entry in several)} in all{seeds}): each metric is their mean."
+            f" ({sum(len(entry.samples) for entry in several)} in all{seeds}): each metric is averaged."
         )
     if done.rules.budget > field.size:
-        then = "repeats make up the rest" if done.rules.charge_repeats else "a run ends when it has seen all"
-        screen.say(f"the budget of {done.rules.budget} queries is larger than the {size}: {then}.")
+        then = "repeats make up the rest" if done.rules.charge_repeats else "a run ends after all of them"
+        screen.say(f"the budget of {done.rules.budget} queries is larger than the table with {size}: {then}.")
 
 
 def print_result(done: Searched, records: list[Record], screen: Terminal) -> None:
@@ -56,15 +56,15 @@ def print_result(done: Searched, records: list[Record], screen: Terminal) -> Non
             best, gap = section["optimum"], section["gap"]
             named = f" ({best['name']})" if best.get("name") else ""
             text += (
-                f"; the best there is, {table.figure(best['value'])}{named}, was found by {gap['reached']} of"
-                f" {gap['n']} runs, the mean gap is {table.figure(gap['mean'])}"
+                f"; the optimum, {table.figure(best['value'])}{named}, was found by {gap['reached']} of"
+                f" {gap['n']} runs, and the mean gap is {table.figure(gap['mean'])}"
             )
         text = f"{done.objectives[0].text} {text}"
     elif "hypervolume" in section:
         share = section["hypervolume"]
         text = f"{counted(len(records), 'architecture')} on the front of all runs;"
         text += f" a run covers {_in_words(share)} of"
-        text += " the hypervolume there is" if share["of"] == "table" else " the hypervolume that was met"
+        text += " the table's hypervolume" if share["of"] == "table" else " the hypervolume of all queries"
     else:
         text = counted(len(records), "record") if records else "nothing was found: every evaluation failed"
     of = "" if "alphas" in section else f" of {done.rules.budget} queries"

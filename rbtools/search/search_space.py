@@ -15,8 +15,8 @@ from rbtools.spaces import nasbench201
 class SearchSpace:
     """A numbered list of architectures without neighbours and operations.
 
-    Architectures with the same value in `keys` share a result. The methods return only available
-    architectures (`indices`), whose number of different keys is `size`. `of_space` is that number for all
+    Architectures with the same key in `keys` share a result. The methods return only available
+    architectures (`indices`), whose number of different keys is `size`. `of_space` is this number for all
     architectures.
     """
 
@@ -38,16 +38,16 @@ class SearchSpace:
 
     def neighbours(self, index: int) -> list[int]:
         """Returns the architectures one small change away. Raises RbError if the space defines none."""
-        raise self._lacking(index, "neighbours: they are defined in")
+        raise self._lacking(index, "neighbours, which are only defined in")
 
     def ops(self, index: int) -> tuple[int, ...]:
         """Returns the operations on all edges. Raises RbError if the space has no edges."""
-        raise self._lacking(index, "operations on edges: those are of")
+        raise self._lacking(index, "operations on edges, which only exist in")
 
     def _lacking(self, index: int, what: str) -> RbError:
         return RbError(
-            f"{self.name(index)} has no {what} the space nasbench201. Use rb-search random, which takes any"
-            " list of architectures."
+            f"{self.name(index)} has no {what} the space nasbench201. Use rb-search random, which searches"
+            " any list of architectures."
         )
 
 

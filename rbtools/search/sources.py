@@ -20,8 +20,8 @@ Work = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 class Live:
     """Values that `work` computes when they are queried, once for all runs.
 
-    Isomorphic architectures share the result of their class representative. If a table is `given`, the search
-    is among its architectures, and its records are evaluated.
+    Isomorphic architectures share the result of their class representative. If a table is `given`, only its
+    architectures are searched, and its records are evaluated.
     """
 
     known = None

@@ -49,7 +49,7 @@ def found(trace: Trace) -> list[Success]:
 
 
 def incumbents(trace: Trace) -> list[Success]:
-    """Returns each new best architecture of a run with one objective, in order."""
+    """Returns the successive best architectures of a run with one objective, in order."""
     bests: list[Success] = []
     for success in successes(trace):
         if not bests or success.values > bests[-1].values:
@@ -60,7 +60,7 @@ def incumbents(trace: Trace) -> list[Success]:
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
     """Returns the mean over runs of the best value after each charged query, and the mean's interval.
 
-    A run that ended early keeps its last best value. The mean is null as long as some run has no value.
+    A run that ended early keeps its last best value. The mean is null while any run has no value.
     """
     rows = []
     for trace in traces:

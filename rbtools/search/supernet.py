@@ -48,9 +48,9 @@ class SearchCell(nn.Module):
 class Supernet(Skeleton):
     """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
 
-    All cells share the architecture parameters `alphas` (6, 5). The softmax over the values of an edge gives
-    the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. If `mixture` (6, 5) is
-    set, it replaces this softmax, for example by sampled weights.
+    All cells share the architecture parameters `alphas` (6, 5). The softmax over the parameters of an edge
+    gives the weights of its operations, in the order of `rbtools.spaces.nasbench201.OPS`. If `mixture` (6, 5)
+    is set, it replaces this softmax, for example by sampled weights.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Differentiable search: the training of a supernet, and the cell derived from it."""
+"""Differentiable search, which trains a supernet and derives a cell from it."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ class _Work:
         self.labels = dataset.labels.to(device)
         if len(self.labels) < 4:
             raise RbError(
-                f"{data.name} has {len(self.labels)} training images. A search needs more: two halves."
+                f"{data.name} has {len(self.labels)} training images, but a search needs at least 4."
             )
         if any(side % 4 for side in about.shape[1:]):
             raise RbError(
-                f"The supernet halves images twice, and those of {data.name} have"
+                f"The supernet halves images twice, but the images of {data.name} have"
                 f" {about.shape[1]}x{about.shape[2]} pixels. Expected multiples of 4."
             )
         self.order = torch.randperm(len(self.labels))

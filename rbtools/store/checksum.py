@@ -1,10 +1,10 @@
 """Keys, checksums at the end of stored files, and stamps that show whether a file has changed.
 
-A stamp is a text that is made without reading the file, and that changes when the file changes. The stamp
-contains the time of change (ctime), because programs cannot set this time. A stamp is not `settled` if the
-content may change without changing the stamp. There are two such cases. Just after a change, another one may
-follow within the resolution of the times. And some file systems, such as FAT and some network file systems,
-have no inodes or times of change.
+A stamp is a string that is computed without reading the file, and that changes when the file changes. The
+stamp contains the time of change (ctime), because programs cannot set this time. A stamp is not `settled` if
+the content may change without changing the stamp. There are two such cases. Just after a change, another one
+may follow within the resolution of the times. And some file systems, such as FAT and some network file
+systems, have no inodes or times of change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COARSE_NS = 10_000_000
 
 
 def as_json(value: object, *, sort: bool = False) -> bytes:
-    """JSON text without white space. Integers beyond 64 bits are written exactly."""
+    """Encode as JSON without white space. Integers beyond 64 bits are written exactly."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
     except TypeError:
@@ -46,11 +46,11 @@ def digest(description: Mapping[str, Any]) -> str:
 
 
 class DamagedFile(Exception):
-    """Raised for a damaged stored file; the text is the reason."""
+    """Raised for a damaged stored file; the message is the reason."""
 
 
 def sealed(body: bytes, key: str = "") -> bytes:
-    """A file's content with its checksum as the last line. For a file that does not contain its key, the
+    """Append the checksum to a file's content as its last line. For a file that does not contain its key, the
     checksum also covers the key."""
     return body + _mark(body, key)
 
@@ -69,7 +69,7 @@ def content(kind: str, name: str, data: bytes) -> Any:
             fields = loads(body)
             if name == (digest(fields["what"]) if kind == "results" else hash_of_text(fields["key"])):
                 return fields
-    raise DamagedFile("what it describes does not match its name")
+    raise DamagedFile("its description does not match its name")
 
 
 def _mark(body: bytes, key: str) -> bytes:
@@ -77,12 +77,12 @@ def _mark(body: bytes, key: str) -> bytes:
 
 
 def hash_of_text(text: str) -> str:
-    """SHA-256 of a text in hexadecimal. The text may be a file name that is not valid Unicode."""
+    """SHA-256 of a string in hexadecimal. The string may be a file name that is not valid Unicode."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def hash_of_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256, in hexadecimal, of the bytes of a plain file and of the shards that it lists."""
+    """SHA-256, in hexadecimal, of a plain file and of the shards that it lists."""
     sha = hashlib.sha256()
     for one in (path, *shards_of(path)):
         with opened(one) as stream:

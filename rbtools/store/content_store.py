@@ -8,7 +8,7 @@ folder has this layout, in which two hexadecimal digits name a folder:
     results/ab/abcd...     {"what": description, "value": result, "about": words}, named by the key
     outcomes/ab/abcd...    the outcomes of the single examples of an evaluation, named by the key
     state/ab/abcd...       an unfinished training run, or a part of an evaluation, named by the key
-    answers/ab/abcd...     the answers of a model that only answers, a file of SQLite named by the model
+    answers/ab/abcd...     the answers of a model that can only be queried, an SQLite file named by the model
     leases/ab/abcd...      leases of work in progress, which may be deleted if no process works
     cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`), and
                            classes of lists of examples, which may be deleted
@@ -139,8 +139,8 @@ class Store:
         path = self.path("objects", name.removeprefix("sha256:"))
         if self.folder is not None and not self.folder.is_dir():
             raise RbError(
-                f"There is no store {self.folder}, in which the record's checkpoint should be. Name the store"
-                " that contains it with --store (or RB_STORE)."
+                f"The store {self.folder}, which should contain the record's checkpoint, does not exist. Name"
+                " the store that contains it with --store (or RB_STORE)."
             )
         if path is None or not is_plain(path):
             raise RbError(
@@ -164,7 +164,7 @@ class Store:
         return True
 
     def answers_file(self, name: str) -> Path | None:
-        """The file for the answers of a model, whose folder exists then. Returns None without a store."""
+        """The file for the answers of a model, whose folder is created. Returns None without a store."""
         path = self.path("answers", name)
         if path is not None:
             self._mark()
@@ -179,7 +179,7 @@ class Store:
         return (self.get(key) if settled else None) or self.hash_now(path)
 
     def hash_now(self, path: str | os.PathLike[str]) -> str:
-        """As `file_hash`, but always read the file: a disk error may change the bytes but not the stamp."""
+        """Like `file_hash`, but always read the file: a disk error may change the bytes but not the stamp."""
         key, settled = _file_key(path)
         name = f"sha256:{hash_of_file(os.path.abspath(path))}"
         if settled and self.get(key) != name:
@@ -187,12 +187,12 @@ class Store:
         return name
 
     def get(self, key: str) -> str | None:
-        """A cached text, or None."""
+        """A cached string, or None."""
         value = (self.read("cache", hash_of_text(key)) or {}).get("value")
         return value if isinstance(value, str) else None
 
     def put(self, key: str, value: str) -> None:
-        """Cache a text. If the store cannot be written, nothing is cached and no error is raised."""
+        """Cache a string. If the store cannot be written, nothing is cached and no error is raised."""
         text = key.encode("utf-8", "backslashreplace").decode()
         with contextlib.suppress(RbError):
             data = sealed(orjson.dumps({"key": text, "value": value}))
@@ -298,24 +298,24 @@ class Store:
             version = "unreadable"
         if version != FORMAT:
             raise RbError(
-                f"The store {self.folder} has format {version}; this rbtools reads format {FORMAT}. Use the"
-                " rbtools that wrote it, or name another folder with --store."
+                f"The store {self.folder} has format {version}, but this version of rbtools reads format"
+                f" {FORMAT}. Use the version that wrote it, or name another folder with --store."
             )
         self._checked = True
 
     def existing(self) -> Path:
         """The folder of an existing store. Raises RbError if there is no store."""
         if self.folder is None:
-            raise RbError("No store is named. Name one with --store (or RB_STORE).")
+            raise RbError("No store is given. Name one with --store (or RB_STORE).")
         if not self.folder.exists():
             raise RbError(
-                f"There is no store {self.folder}. The tools create it with their first result. Name another"
+                f"The store {self.folder} does not exist. It is created with the first result. Name another"
                 " store with --store (or RB_STORE)."
             )
         self.check()
         if not (self.folder / "format.json").exists() and any(self.folder.iterdir()):
             raise RbError(
-                f"The folder {self.folder} is not a store: it has no format.json. Name another with --store"
+                f"The folder {self.folder} is not a store: it has no format.json. Name a store with --store"
                 " (or RB_STORE)."
             )
         return self.folder

@@ -31,8 +31,8 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 @contextlib.contextmanager
 def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterator[IO[bytes]]:
     """Yields a stream. Its content appears at `path` if the block ends without an exception. The `name` of
-    the stream is that of the temporary file. Raises RbError, with the system's reason and the hint, if the
-    file cannot be written."""
+    the stream is the name of the temporary file. Raises RbError, with the system's reason and the hint, if
+    the file cannot be written."""
     aside = f"{path.parent}/{ASIDE}{uuid.uuid4().hex}"
     try:
         os.makedirs(path.parent, exist_ok=True)
@@ -56,7 +56,7 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
 def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
     """Yields a stream for an output file that the user named. A plain file, or the target of a link, is
     replaced as by `written_whole`. If the file is a device or a pipe, the content is written to it directly.
-    A name of standard output, such as /dev/stdout, is that of the command, also while records go to a copy.
+    A name of standard output, such as /dev/stdout, means the command's own, even while records go to a copy.
 
     Raises RbError, with the system's reason and the hint, if the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""The answers of a model, kept by the images as they were sent, so that no image is asked about twice."""
+"""Stores the answers of a model for each image that was sent, so that no image is sent twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LAYOUT = (
 
 
 class KeptAnswers:
-    """Answers (bytes) by digests of images (bytes), in a file of SQLite, or in memory if `path` is None.
+    """Answers (bytes) by digests of images (bytes), in an SQLite file, or in memory if `path` is None.
 
     `about` describes the model, and creates a file that does not exist. Several processes may use the file at
     the same time. An answer is on the disk when `keep` returns. Raises RbError if the file is damaged or
@@ -41,7 +41,7 @@ class KeptAnswers:
                     self._file.execute("INSERT OR IGNORE INTO about VALUES (1, ?)", (text,))
 
     def about(self) -> tuple[dict[str, Any], int]:
-        """The fields that describe the model, and the number of its answers. The whole file is checked."""
+        """The fields that describe the model, and the number of its answers. The complete file is checked."""
         with self._explained():
             if self._file.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("it is damaged")
@@ -50,7 +50,7 @@ class KeptAnswers:
         return dict(orjson.loads(text)), int(count)
 
     def of(self, images: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The kept answers of these images."""
+        """The stored answers for these images."""
         found: dict[bytes, bytes] = {}
         with self._explained():
             for start in range(0, len(images), _AT_ONCE):
@@ -74,6 +74,6 @@ class KeptAnswers:
             yield
         except (sqlite3.Error, TypeError, ValueError) as error:
             raise RbError(
-                f"The kept answers in {self.path} cannot be used: {error}. Check the store's permissions, or"
-                " remove a damaged file with rb-store verify --delete."
+                f"The stored answers in {self.path} cannot be used: {error}. Check the store's permissions,"
+                " or remove a damaged file with rb-store verify --delete."
             ) from None

@@ -65,7 +65,7 @@ def _taken(path: Path, *, make: bool) -> Lease | None:
         if lease.in_place():
             return lease
         os.close(handle)  # its holder released it between our two calls
-    raise OSError(errno.ESTALE, "The file is a different one each time it is opened", str(path))
+    raise OSError(errno.ESTALE, "The path leads to a different file each time it is opened", str(path))
 
 
 def _opened(path: Path, create: int) -> int:
@@ -94,7 +94,7 @@ def wait(
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process holds this lease. Returns True also if this is unknown."""
+    """Whether a process holds this lease. Also returns True if this is unknown."""
     try:
         lease = _taken(path, make=False)
     except (FileNotFoundError, NoPlainFile):

@@ -55,12 +55,10 @@ def _named(store: Store, keys: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for key in map(str.lower, keys):
         if len(key) < 4 or not set(key) <= set("0123456789abcdef"):
-            raise RbError(f"'{key}' is not a key. Expected 4 or more hexadecimal digits, as in rb-store ls.")
+            raise RbError(f"'{key}' is not a key. Expected at least 4 hexadecimal digits, as in rb-store ls.")
         matching = list(store.files("results", key))
         if not matching:
-            raise RbError(
-                f"The store {store.folder} has no result with the key {key}. rb-store ls lists all."
-            )
+            raise RbError(f"The store {store.folder} has no result with the key {key}. See rb-store ls.")
         found |= dict.fromkeys(matching)
     return list(found)
 
@@ -78,7 +76,7 @@ def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         kind = about.get("kind") or what.get("kind", "other")
         fields = _fields(kind, what, result["value"], about)
     except (LookupError, TypeError, AttributeError, ValueError):
-        raise DamagedFile("what it describes does not match its name") from None
+        raise DamagedFile("its description does not match its name") from None
     outcomes = {"outcomes": what["outcomes"]} if "outcomes" in what else {}
     return {"schema": SCHEMA, **fields, "stored": {**_stored(kind, path), **outcomes}}
 
@@ -120,8 +118,8 @@ def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
 
 
 def answers_record(path: Path) -> dict[str, Any]:
-    """The record of a model that only answers; `stored.answers` is the number of images whose answers are
-    kept. Raises RbError if the file is damaged."""
+    """The record of a model that can only be queried; `stored.answers` is the number of images with stored
+    answers. Raises RbError if the file is damaged."""
     with contextlib.closing(KeptAnswers(path)) as kept:
         fields, count = kept.about()
     stored = {**_stored("answers", path), "answers": count}
@@ -137,7 +135,7 @@ def _stored(kind: str, path: Path) -> dict[str, Any]:
 
 def usage(store: Store) -> list[dict[str, Any]]:
     """The number of files, their bytes, and their bytes on disk, for each kind of files and in total. `aside`
-    counts temporary files, which are being written or were left by a dead process."""
+    counts temporary files, which are being written or were left by a process that died."""
     store.existing()
     counts = {kind: [0, 0, 0] for kind in (*KINDS, "aside")}
     for kind in KINDS:

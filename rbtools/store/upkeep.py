@@ -19,7 +19,7 @@ from rbtools.store.checksum import DamagedFile, content, digest, hash_of_file
 from rbtools.store.content_store import FILE, KINDS, Store
 from rbtools.store.files import ASIDE
 
-FOREIGN = "it is not a file of a store"
+FOREIGN = "it does not belong to a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
 _FINISHED = ("results", "outcomes", "objects")  # answers of models that only answer may have cost money
 _ABANDONED_SECONDS = 3600.0  # an older temporary file has no writer: no pause between two writes is as long
@@ -72,7 +72,7 @@ def _problem(store: Store, kind: str, path: Path) -> str | None:
             listing.record(path, fields)
             of = fields.get("about", {}).get("of")
             if of is not None and digest(of) not in (path.name, fields["what"].get("outcomes")):
-                raise DamagedFile("what it describes does not match its name")
+                raise DamagedFile("its description does not match its name")
     except DamagedFile as wrong:
         return str(wrong)
     return None
@@ -85,7 +85,7 @@ class Garbage(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The most bytes of a store, and the most seconds since a file of finished work was last used."""
+    """The largest size of a store in bytes, and the longest time in seconds since a result was last used."""
 
     bytes: float = math.inf
     seconds: float = math.inf
@@ -95,7 +95,7 @@ NO_LIMITS = Limits()
 
 
 class Cleared(NamedTuple):
-    """The files that were removed (with `dry_run`: would be removed), and the leases that processes hold."""
+    """The files that were removed (or would be, with `dry_run`), and the leases that processes hold."""
 
     garbage: list[Garbage]
     live: list[Path]
@@ -104,7 +104,7 @@ class Cleared(NamedTuple):
 def clear(
     store: Store, *, keep_metrics: bool = False, limits: Limits = NO_LIMITS, dry_run: bool = False
 ) -> Cleared:
-    """Remove leases of ended processes, incomplete files, and unneeded states of training runs.
+    """Remove leases of processes that have ended, incomplete files, and unneeded states of training runs.
 
     With `keep_metrics`, also remove cached hashes of files and, if no process holds a lease, checkpoints,
     states of training runs, and parts of evaluations. Results and outcomes of single examples are kept,

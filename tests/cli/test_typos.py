@@ -216,7 +216,7 @@ MISTAKES = {
         "prbench .": ". is a folder. Expected a file: prbench is one file.",
         "prbench a --write a": "a is both read and written. Write elsewhere.",
         "per-image --write table.txt": "table.txt ends in neither .csv nor .parquet",
-        "robustbench photos": "The folder photos holds no .json files. Expected those of RobustBench's",
+        "robustbench photos": "The folder photos contains no .json files. Expected RobustBench's",
     },
 }
 

@@ -50,7 +50,7 @@ def test_half_of_a_surrogate_pair_is_written_as_its_escape() -> None:
     folder.mkdir(parents=True)
     (folder / "X.json").write_text(json.dumps({"dataset": "cifar10", "clean_acc": "90", "eps": "\ud800"}))
     (failed,) = records(run(f"robustbench {folder}"))
-    assert "the text '\\ud800'" in failed["error"]["message"]
+    assert "found '\\ud800'" in failed["error"]["message"]
     Path(os.fsdecode(b"b\xff.json")).write_text("{")
     (failed,) = records(run("prbench " + os.fsdecode(b"b\xff.json")))
     assert failed["error"]["message"].startswith("b\\udcff.json is not complete JSON")

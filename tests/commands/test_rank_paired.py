@@ -121,13 +121,13 @@ def test_a_record_of_other_images_is_not_compared_and_loses_nothing(case: str) -
     found = of(result)
     assert "paired" not in found["x"] and found["x"]["rank"] >= 1
     assert sum("metrics" in one.get("paired", {}) for one in found.values()) == 2
-    assert f"pgd20.8 of x pgd seed 0 and of the reference are for different images: {why}" in result.stderr
+    assert f"pgd20.8 of x pgd seed 0 and of the reference are on different images: {why}" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("metric", "why"),
     [
-        ("probacc.uniform.0.1.0.05", "each model's value is over the images"),
+        ("probacc.uniform.0.1.0.05", "each model is measured on the images"),
         ("pr.uniform.0.1", "is a share of noisy copies"),
         ("ge.pgd20.8", "is not a share of images."),
     ],
@@ -205,18 +205,18 @@ LISTED = {"image_list": {"digest": "abc", "images": IMAGES}, "steps": 20, "eot":
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"image_list": {"digest": "abc", "images": 48}}, "n is 48, and the reference's is 400"),
+        ({"image_list": {"digest": "abc", "images": 48}}, "n is 48, but 400 in the reference"),
         (
             {"image_list": {"digest": "def", "images": IMAGES}},
-            "the images are others than the reference's",
+            "the images differ from those of the reference",
         ),
-        ({"n": 200, "image_list": None, "answers": None}, "n is 200, and the reference's is 400"),
+        ({"n": 200, "image_list": None, "answers": None}, "n is 200, but 400 in the reference"),
         (
             {"dataset": "e", "image_list": None, "answers": None},
-            "dataset is e, and the reference's is npz",
+            "dataset is e, but npz:old in the reference",
         ),
-        ({"steps": 10}, "steps is 10, and the reference's is 20"),
-        ({"eot": None}, "eot is not given, and the reference's is 4"),
+        ({"steps": 10}, "steps is 10, but 20 in the reference"),
+        ({"eot": None}, "eot is not given, but 4 in the reference"),
         ({"dataset": "npz:moved"}, ""),  # the same images in another folder
         ({"precision": "bf16", "device": "cuda"}, ""),
     ],
@@ -316,8 +316,8 @@ def test_the_same_network_passes_any_gate() -> None:
     assert one(same)["paired"]["metrics"]["pgd20.8"]["ci95"] == [0, 0]
     other = run(gate, {**net, "checkpoint": "sha256:1"})
     assert other.exit_code == 1
-    assert "0 [-0.0145071, 0.0145071], and the lower end of the interval counts." in other.stderr
-    assert "If no answer differs, about 300 images are enough." in other.stderr
+    assert "0 [-0.0145071, 0.0145071], and the lower end of the interval decides." in other.stderr
+    assert "If the models never disagree, about 300 images are enough." in other.stderr
 
 
 def test_a_baseline_without_answers_serves_conditions_on_values() -> None:

@@ -137,7 +137,7 @@ def test_a_preset_can_be_weighted_and_may_lack_metrics() -> None:
     some = [{"acc": 1, "pgd20.8": 0}, {"acc": 0, "pgd20.8": 1}]
     result = run("--preset prbench --weight acc=3 --missing renormalise", [line(one) for one in some])
     assert scores(result) == [0.75, 0.25]
-    assert "warning: no record has 'seconds_per_epoch', a metric of the preset." in result.stderr
+    assert "warning: no record has 'seconds_per_epoch', which is a metric of the preset." in result.stderr
     assert "No record has the metric 'pr.uniform.0.08'." in refused("--preset prbench", *some)
 
 

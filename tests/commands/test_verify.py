@@ -135,7 +135,7 @@ def test_a_record_without_a_checkpoint(measured: Record) -> None:
 @pytest.mark.parametrize(
     ("metric", "fields", "reason"),
     [
-        ("pgd3.8", {"n": 6000}, "355 such images"),
+        ("pgd3.8", {"n": 6000}, "but 355 in the measurement"),
         ("pgd3.8", {"steps": {}}, ""),
         ("pgd3.8", {"norm": []}, ""),
         ("pr.uniform.0.1", {"n": []}, ""),
@@ -198,7 +198,7 @@ def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
     other["checkpoint"] = "sha256:" + "0" * 64
     other["metrics"] = {name: value / 2 for name, value in measured["metrics"].items()}
     del other["evals"], other["checksums"]
-    with pytest.warns(UserWarning, match="with two records, min-max"):
+    with pytest.warns(UserWarning, match="with two records, each metric"):
         record = rbtools.score([measured, other], metric=["acc"], weight={"pgd3.8": 2})[0]
     assert verdicts(run("", record))["score"] == "match"
     lie = run("", edited(record, "score", value=record["metrics"]["score"] - 0.1))
@@ -215,7 +215,7 @@ def test_a_terminal_gets_a_table_and_a_pipe_the_record(
     monkeypatch.setattr(RecordWriter, "width", lambda self: 100)
     result = run("", {**lie, "arch": {**lie["arch"], "name": "a\x1b[31mb"}})
     table = result.stdout
-    assert "0 of 60 differ" in table and "9 of 60 differ" in table and "test" in table.splitlines()[1]
+    assert "0 of 60 images" in table and "9 of 60 images" in table and "test" in table.splitlines()[1]
     assert "differs" in table and "match" in table and "\x1b[31m" not in table
     assert "seconds_per_epoch: durations differ from run to run" in table
 

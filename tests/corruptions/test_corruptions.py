@@ -150,7 +150,7 @@ def test_frost_takes_the_photographs_if_they_are_installed(monkeypatch: pytest.M
     made, generated = CORRUPTIONS.build("frost"), CORRUPTIONS.build("frost", textures="generated")(images, 1)
     monkeypatch.setattr(frost, "_files", list)
     assert made.resolved().textures == "generated" and torch.equal(made(images, 1), generated)
-    with pytest.raises(RbError, match=r"not installed here\. Use --textures generated, or pip install"):
+    with pytest.raises(RbError, match=r"not installed\. Use --textures generated, or run pip install"):
         CORRUPTIONS.build("frost", textures="imagecorruptions")(images, 1)
     pictures = tuple(torch.full((3, 60, 60), 20 * number, dtype=torch.uint8) for number in range(6))
     monkeypatch.setattr(frost, "_files", lambda: [Path("frost1.png")])
@@ -166,7 +166,7 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
 @pytest.mark.parametrize(
     ("images", "options", "message"),
     [
-        (IMAGES, {"severity": 6}, r"Severity of fog is 6\. Choose from: 1, 2, 3, 4, 5\."),
+        (IMAGES, {"severity": 6}, r"The severity of fog is 6\. Choose from: 1, 2, 3, 4, 5\."),
         (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
         (IMAGES.numpy(), {}, r"images are of type ndarray"),
         (IMAGES, {"examples": torch.arange(3)}, r"shape \(3,\) .* Expected 2 whole numbers"),

@@ -155,6 +155,6 @@ def test_images_too_small_are_refused(name: str, constants: str, severity: int, 
     corruption = CORRUPTIONS.build(name, constants=constants)
     corruption(torch.rand(2, 3, least, least), severity, draws(2))
     with pytest.raises(
-        RbError, match=f"pixels are too small for {name} at severity {severity}: it needs {least}"
+        RbError, match=f"pixels are too small for {name} at severity {severity}, which needs {least}"
     ):
         corruption(torch.rand(2, 3, least - 1, least), severity, draws(2))

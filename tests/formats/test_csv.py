@@ -116,7 +116,7 @@ def test_percents_where_fractions_belong_are_noticed() -> None:
     told = ConversionReport()
     (record,) = read("arch.name,acc\nx,94.85\n", told)
     (line,) = told.errors()
-    assert record["metrics"] == {} and "for a file in percent, give --scale percent" in line
+    assert record["metrics"] == {} and "for percentages, give --scale percent" in line
     assert "table.csv: row 1: acc is 94.85" in line
 
 
@@ -152,7 +152,7 @@ def test_a_column_without_a_name_is_left_out_and_said() -> None:
     for record in read(",arch.name,acc,Unnamed: 0,,\n0,A,0.9,0,,\n1,B,0.8,1,,\n", told):
         assert list(record["metrics"]) == ["acc"] and "csv" not in record
     (said,) = told.remarks()
-    assert "columns without a name are left out (number 1, 4, 5, 6)" in said
+    assert "columns without a name are left out (column 1, 4, 5, 6)" in said
     assert read("Unnamed: 0,arch.name\n7,A\n", map="Unnamed: 0=loss")[0]["metrics"] == {"loss": 7}
 
 
@@ -187,9 +187,9 @@ def test_nothing_is_no_number(raw: Any) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (NotFinite("NaN"), "a number is NaN, which JSON does not have"),
+        (NotFinite("NaN"), "a number is NaN, which JSON does not allow"),
         (True, "found true where a number was expected"),
-        ("1/0", "found the text '1/0' where a number was expected"),
+        ("1/0", "found '1/0' where a number was expected"),
         ("1e999", "the number 1e999 is too large"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_card_is_what_the_hubs_own_client_reads() -> None:
     ]  # fmt: skip
     assert entries[1].notes == "100 images, 95 % interval 0.4 to 0.6"
     # What is not on the page is named.
-    assert "not expressed in hub, fields (and how often): arch.space (1)." in result.stderr
+    assert "hub cannot express these fields (with their number): arch.space (1)." in result.stderr
 
 
 def test_a_card_names_data_and_weights_and_no_folder() -> None:
@@ -94,7 +94,7 @@ def test_a_page_is_of_one_model_and_replaces_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["hub", "mlflow"])
 def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
-    with pytest.raises(RbError, match="is only written, not read"):
+    with pytest.raises(RbError, match="can be written, but not read"):
         FORMATS.build(name).units(Published(None, "-"), ConversionReport())
     result = convert(name, "--write out", {"schema": 1, "arch": {"name": "x"}, "dataset": "d"})
     assert result.exit_code == 1 and result.stderr.count("record") >= 1 and not Path("out").exists()

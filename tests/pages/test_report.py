@@ -108,16 +108,16 @@ def rows(text: str) -> list[tuple[str, ...]]:
 def test_the_checklist_says_whether_attacks_were_adaptive() -> None:
     pgd = {"attack": "pgd", "norm": "linf", "eps": 8 / 255}
     plain = rows(page([], record(entry("acc", 0.9), entry("pgd20.8", 0.5, **pgd))))
-    assert plain[0][:2] == ("adaptive attack", "holds") and "all of it" in plain[0][2]
+    assert plain[0][:2] == ("adaptive attack", "holds") and "the complete model" in plain[0][2]
     stages = {"defend": "jpeg:75,python:a:B"}
     ways = {"backward": ["stand-in", "own"], "eot": 8, "eot_mean": "loss"}
     adaptive = entry("pgd20.8", 0.2, **pgd, **stages, **ways)
     transfer = entry("transfer.pgd20.8", 0.4, **pgd, **stages)
     found = rows(page([], record(entry("acc", 0.9), adaptive, transfer, randomised=True)))
-    words = "of jpeg:75,python:a:B; examples that were run: adaptive, transfer"
+    words = "with jpeg:75,python:a:B; attacks that were run: adaptive, transfer"
     assert found[0] == ("adaptive attack", "holds", words)
     assert found[1] == ("gradients replaced (BPDA)", "holds", "jpeg:75: stand-in")
-    assert found[2][:2] == ("EOT", "holds") and "means of the loss over 8 draws" in found[2][2]
+    assert found[2][:2] == ("EOT", "holds") and "means of the loss over 8 random samples" in found[2][2]
     only = rows(page([], record(entry("acc", 0.9), transfer, randomised=True)))
     assert [row[:2] for row in only[:2]] == [("adaptive attack", "fails"), ("EOT", "fails")]
 
@@ -144,7 +144,7 @@ def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
 @pytest.mark.parametrize(
     ("arguments", "count", "words"),
     [
-        ([], 2, "A report is of one model, and 2 came: r.html was not written."),
+        ([], 2, "A report describes one model, but there are 2 records: r.html was not written."),
         (["--where", "acc > 2"], 1, "there is no record to report on"),
     ],
 )

@@ -96,7 +96,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     made = run.make()
     assert made["figure 1"].done and not made["figure 2"].done
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
-    assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
+    assert "make reproduce-prbench SCALE=mini creates it" in made["figure 2"].missing[""]
     pdf = Path("made/wci/fig1.pdf")
     assert pdf.read_bytes().startswith(b"%PDF")
     whole = shown["figure 1"]._replace(panels={"a": [HISTOGRAM]})

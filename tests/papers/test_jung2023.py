@@ -174,7 +174,7 @@ def test_a_list_of_another_length_is_left_out_and_said() -> None:
     [
         (None, r"Cannot read robustness-data/meta\.json: No such file or directory\..*meta\.zip"),
         ({"epsilons": {"pgd@Linf": 8}}, r'Its "epsilons" has 8 for pgd@Linf\. Expected a list\.'),
-        ({"epsilons": {"pgd@Linf": ["x"]}}, r"found the text 'x' where a number was expected"),
+        ({"epsilons": {"pgd@Linf": ["x"]}}, r"found 'x' where a number was expected"),
     ],
 )
 def test_without_its_meta_file_nothing_can_be_read(meta: Any, message: str) -> None:
@@ -186,8 +186,8 @@ def test_without_its_meta_file_nothing_can_be_read(meta: Any, message: str) -> N
 @pytest.mark.parametrize(
     ("files", "meta", "message"),
     [
-        ({"new@Linf_accuracy": {"0": [0.5]}}, META, "new@Linf: meta.json gives no distances for it"),
-        ({}, {**META, "ids": {"0": IDS["9"]}}, "numbers an architecture otherwise than NAS-Bench-201 does"),
+        ({"new@Linf_accuracy": {"0": [0.5]}}, META, "new@Linf: meta.json contains no distances for it"),
+        ({}, {**META, "ids": {"0": IDS["9"]}}, "gives an architecture a different number than NAS-Bench-201"),
     ],
 )
 def test_what_meta_does_not_explain_is_said(files: dict[str, Any], meta: Any, message: str) -> None:

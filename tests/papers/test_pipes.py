@@ -65,7 +65,7 @@ def test_four_machines_of_which_two_are_killed_end_with_the_tables_of_one_proces
             process.communicate()
             assert process.returncode == -9
         else:
-            assert "The last shard joins all; not there yet" in done(process)
+            assert "The last shard joins all files; still missing" in done(process)
     assert not Path("four/theory-tiny.jsonl").exists()
     assert "theory-tiny.3-of-4." in done(machine("four", "--shard", "2/4"))
     joined = done(machine("four", "--shard", "3/4"))
@@ -154,7 +154,7 @@ def test_files_that_are_not_of_one_run_are_not_joined() -> None:
     for first, second in ((mine, mine), (other, other), (mine + mine, other)):
         parts[0].write_text(first)
         parts[1].write_text(second)
-        with pytest.raises(RbError, match="not of one run"):
+        with pytest.raises(RbError, match="not from the same run"):
             pipes.join(parts, io.BytesIO())
     parts[0].write_text(mine + other)
     parts[1].write_text(other + mine)

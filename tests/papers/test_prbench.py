@@ -188,7 +188,7 @@ def test_nan_and_what_is_no_number_leave_the_rest_of_the_row() -> None:
 
 def test_fractions_in_the_place_of_percents_are_noticed() -> None:
     row = {**ERM, "acc": 0.9485, "ar": {}, "pr": {"0.08": 0.7619}, "probacc": {}, "ge_pr": {}}
-    with pytest.raises(RbError, match=r"these look like fractions, but prbench.*--scale fraction"):
+    with pytest.raises(RbError, match=r"they look like fractions, but prbench.*--scale fraction"):
         record_of(row)
     chosen = FORMATS.build("prbench", scale="fraction")
     record = chosen.record(row, ConversionReport(), "row 1")

@@ -63,6 +63,6 @@ def test_one_checkpoint_is_shown_beside_the_paper(trained: dict[str, Record]) ->
     few = "--attack fgsm --eps 8 --batch-size 4"
     done = run("measure", f"--preset nasrobbench201 {few} {alone}")
     assert "ntk.twice.fro.fgsm.8" in one(done)["metrics"]
-    assert "rb-attack --preset nasrobbench201 measures what it prints." in done.stderr
+    assert "rb-attack --preset nasrobbench201 measures the results that it prints." in done.stderr
     streamed = run("measure", f"--preset nasrobbench201 {few} --device cpu", [trained["erm"]])
     assert one(streamed)["metrics"].keys() >= {"ntk.twice.fro.fgsm.8"} and "paper" not in streamed.stderr

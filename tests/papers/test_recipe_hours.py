@@ -98,7 +98,7 @@ def test_a_plan_needs_no_data_and_ends_with_what_is_missing(monkeypatch: pytest.
     assert row[1:3] == ["2", "60,000"]  # two classes of ten have 10,000 images
     assert "2 trainings with 6 epochs, and 2 evaluations of a network by a command." in lines
     assert "images of cifar10:classes=cat/dog through nb201-13714 in" in done.stdout
-    assert lines[-4] == "reproduce-theory at full scale needs what is not here:"
+    assert lines[-4] == "reproduce-theory at full scale needs these missing files:"
     assert lines[-3] == "  nowhere/cifar-10-batches-py" and not Path("reproduced").exists()
 
 

@@ -118,7 +118,7 @@ def test_a_recipe_runs_its_pipe_and_keeps_records_that_did_not_change(
     fails = [["rb-arch", "--index", "99999999"], ["cat"]]
     monkeypatch.setattr(recipes, "pipe", lambda name, setting: fails)
     failed = papers("reproduce-theory", "--scale", "tiny", "--reproduced", "made")
-    assert failed.exit_code == 1 and "goes on there" in failed.stderr and records.stat().st_mtime_ns == first
+    assert failed.exit_code == 1 and "to continue" in failed.stderr and records.stat().st_mtime_ns == first
 
 
 @pytest.mark.parametrize("name", recipes.NAMES)

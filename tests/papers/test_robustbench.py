@@ -86,7 +86,7 @@ def test_the_folder_says_the_data_set_where_the_file_says_another() -> None:
     reading.put("model_info/cifar100/L2/A.json", INFO)
     told = ConversionReport()
     (record,) = read(told)
-    assert record["dataset"] == "cifar100" and "is not that of its folder" in next(told.remarks())
+    assert record["dataset"] == "cifar100" and "differs from its folder" in next(told.remarks())
     assert written([record]) == {"cifar100/L2/A.json": INFO}
 
 

@@ -34,7 +34,7 @@ def test_own_words_stand_in_place_of_names() -> None:
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("clean [share]", "under attack")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ERM", "Madry et al."]
     assert figure.get_suptitle() == "Ours"
-    with pytest.raises(RbError, match=r"the figure has no 'pgd20.9'. Did you mean 'pgd20.8'"):
+    with pytest.raises(RbError, match=r"the figure has no label 'pgd20.9'. Did you mean 'pgd20.8'"):
         drawn("scatter", some, y="pgd20.8", label=("pgd20.9=PGD",))
     with pytest.raises(RbError, match=r"once for each name: --label 'acc=a' --label 'pgd20.8=b'"):
         drawn("scatter", some, y="pgd20.8", label=("acc=a; pgd20.8=b",))
@@ -111,7 +111,7 @@ def test_a_heat_map_of_values_has_a_row_for_each_corruption_and_a_panel_for_each
     (axes, bar) = drawn("heatmap", some(7), view="values").axes
     assert axes.images[0].get_array()[0, 0] == pytest.approx(0.3)
     assert bar.get_xlabel().replace("\n", " ") == "accuracy, mean of 7 models"
-    with pytest.raises(RbError, match="--kind is for correlations"):
+    with pytest.raises(RbError, match="--kind applies only to correlations"):
         drawn("heatmap", some(2), view="values", kind="kendall")
     with pytest.raises(RbError, match="have no severity or distance"):
         drawn("heatmap", [model("a", metrics={"acc": 0.1})], view="values", metric="acc")
@@ -134,7 +134,7 @@ def test_bars_of_fifteen_corruptions_are_rows_and_models_are_colours() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["b", "a"]
     assert [bars[0].get_width() for bars in figure.axes[0].containers] == [0.4, 0.2]
     many = [{**some[0], "arch": {"name": str(n)}} for n in range(8)]
-    with pytest.raises(RbError, match="--metric names 15 metrics, and there are 8 bars for each"):
+    with pytest.raises(RbError, match="--metric names 15 metrics, but there are 8 bars for each"):
         drawn("bars", many, metric="corrupt.*.mean")
 
 
@@ -179,7 +179,7 @@ def test_limits_and_the_size_of_the_font_are_as_asked() -> None:
     for wrong in ("1:0", "1", "a:b", "0:inf"):
         with pytest.raises(RbError, match=f"--xlim is '{wrong}'. Expected two numbers"):
             drawn("curves", own(), over="eps", xlim=wrong)
-    with pytest.raises(RbError, match="A logarithmic axis needs numbers above 0"):
+    with pytest.raises(RbError, match="A logarithmic axis needs limits above 0"):
         drawn("scatter", own(), x="pgd20.4", y="pgd20.8", log_x=True, xlim="0:1")
 
 
@@ -315,11 +315,11 @@ def test_operations_of_the_best_cells_are_counted() -> None:
     ("name", "options", "message"),
     [
         ("hist", {"metric": "*"}, "More than 8 histograms in one figure"),
-        ("hist", {"bins": 999_999_999}, "--bins is 999999999. Expected 1000 at most"),
-        ("scatter", {"x": "ge.pr.uniform.0.08 - 1", "log_x": True}, "Ratios need numbers above 0"),
-        ("ranks", {"view": "changes", "metric": "acc"}, "Ranks change between metrics"),
-        ("curves", {"over": "rho", "metric": "fgsm.*"}, "runs over rho. Measure some"),
-        ("cells", {"view": "graph"}, "There are 15 cells to draw as graphs, and 12 fit"),
+        ("hist", {"bins": 999_999_999}, "--bins is 999999999. Expected at most 1000"),
+        ("scatter", {"x": "ge.pr.uniform.0.08 - 1", "log_x": True}, "--log-x needs values above 0"),
+        ("ranks", {"view": "changes", "metric": "acc"}, "--view changes compares metrics"),
+        ("curves", {"over": "rho", "metric": "fgsm.*"}, "depends on rho. Measure some"),
+        ("cells", {"view": "graph"}, "There are 15 cells to draw as graphs, but only 12 fit"),
     ],
 )
 def test_what_cannot_be_drawn_says_what_to_do(

@@ -70,7 +70,7 @@ def test_a_heat_map_takes_what_rb_corr_writes() -> None:
     assert run("heatmap -o own.png", some).exit_code == 0
     assert Path("corr.png").read_bytes() == Path("own.png").read_bytes()
     mixed = run("heatmap -o x.png", pairs + lines(*some))
-    assert mixed.exit_code == 2 and "Draw one or the other" in mixed.stderr
+    assert mixed.exit_code == 2 and "Give only one of them" in mixed.stderr
 
 
 def test_corruptions_draws_an_image_without_records() -> None:

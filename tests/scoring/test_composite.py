@@ -90,7 +90,7 @@ def weighed(text: str) -> list[Term]:
         (weighed, ["acc=-1"], "The weight of 'acc' is -1. It must be above 0. To reverse a metric, name it"),
         (weighed, ["acc=nan"], "It must be above 0"),
         (check, [[ACC, GE, Term("acc", 2.0)]], "has 'acc' twice"),
-        (scored, [[[-1e308, 1e308]], [ACC]], "'acc' ranges from -1e\\+308 to 1e\\+308, too far to scale"),
+        (scored, [[[-1e308, 1e308]], [ACC]], "'acc' ranges from -1e\\+308 to 1e\\+308, too large a range"),
     ],
 )
 def test_terms_and_values_that_make_no_score(wrong: Any, given: list[Any], message: str) -> None:

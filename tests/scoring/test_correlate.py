@@ -76,7 +76,7 @@ def test_no_correlation_has_a_reason(kind: str) -> None:
     assert lines["a", "b"]["value"] is None
     assert lines["a", "b"]["reason"] == "b: fewer than two distinct values"
     assert lines["b", "b"]["reason"] == "b: fewer than two distinct values"
-    assert lines["a", "c"]["reason"] == "2 records have both; 3 are needed"
+    assert lines["a", "c"]["reason"] == "2 records have both columns, but 3 are needed"
     assert (lines["a", "d"]["value"], lines["a", "d"]["n"]) == (1.0, 3)
 
 

@@ -74,7 +74,7 @@ def test_errors_beside_a_reference() -> None:
 def test_a_reference_must_have_all_and_err_somewhere() -> None:
     with pytest.raises(RbError, match="lacks results of snow"):
         reference(BASE, (*BENCHMARK, "snow"))
-    with pytest.raises(RbError, match="makes no error under fog, so there is nothing to divide by"):
+    with pytest.raises(RbError, match="makes no errors under fog, so its error cannot be a divisor"):
         reference({"metrics": {**BASE["metrics"], "corrupt.fog.mean": 1.0}}, BENCHMARK)
 
 
@@ -113,7 +113,7 @@ def test_only_attacks_in_this_norm_on_these_images_are_compared() -> None:
     for entry in curves["evals"]:
         if entry["metric"].startswith("pgd20"):
             entry["n"] = 50
-    with pytest.raises(RbError, match="no other at two distances"):
+    with pytest.raises(RbError, match="no other attack with two distances"):
         optimality(curves, "fmn")
     with pytest.raises(RbError, match="clean accuracy"):
         optimality(record(0.0, fmn=[0.0, 0.0], pgd20=[0.0, 0.0]), "fmn")

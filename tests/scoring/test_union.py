@@ -102,7 +102,7 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
     )
     for expression, said in {
         "union(acc, train.acc)": "have different examples: split None and train.",
-        "union(acc, fgsm.8)": "have 8 and 4 images. union.common(...) uses the 4",
+        "union(acc, fgsm.8)": "have 8 and 4 images. Use union.common(...) for the 4",
         "union(cert.linf.1, acc)": "have different weights: init and None",
         "union(acc, pgd20.8)": "evaluate again",
         "union(acc, aa.8)": "not all images were attacked",
@@ -110,7 +110,7 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
         "class.min(aa.4)": "a mean over records",
         "union(acc, lost)": "lost is computed from other metrics: 1-acc.",
         "union(acc, seconds_per_epoch)": "not a share of images",
-        "union(pr.*)": "pr.* matches no share of images: pr.uniform.0.1.",
+        "union(pr.*)": "pr.* does not match a share of images: pr.uniform.0.1.",
     }.items():
         assert said in reason(record, expression)
     assert expr.compile("union.common(acc, fgsm.8)")(record) == 1.0

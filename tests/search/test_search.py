@@ -80,7 +80,7 @@ def test_the_trajectory_is_the_incumbent_after_each_query_over_runs() -> None:
 
 def test_records_of_several_seeds_are_averaged_and_that_is_said() -> None:
     twice = [record(0, 777, acc=0.5, cost=1.0), record(0, 888, acc=0.7), record(9, 777, acc=0.1)]
-    said = "1 architecture with several records (2 in all, seeds 777, 888): each metric is their mean."
+    said = "1 architecture with several records (2 in all, seeds 777, 888): each metric is averaged."
     (one,) = found("random --objective acc --budget 2 --runs 1", twice, said)
     assert one["metrics"] == {"acc": pytest.approx(0.6), "cost": 1.0}
     assert one["search"]["values"]["acc"] == pytest.approx(0.6) and "evals" not in one
@@ -120,10 +120,10 @@ def test_records_without_the_objective_are_left_out_and_counted() -> None:
     [
         ("random", "--objective is missing"),
         ("random --objective ac", "There is no metric or field 'ac'. Did you mean 'acc'"),
-        ("random --measure naswot --live cat", "Give one of them"),
+        ("random --measure naswot --live cat", "Give only one of them"),
         ("random --measure naswot some.jsonl", "To look up the results in a table, use --table"),
-        ("darts --live cat", "rb-search darts does not query architectures: leave out --live"),
-        ("darts --objective acc", "--objective is looked up in a table"),
+        ("darts --live cat", "rb-search darts does not query architectures. Leave out --live"),
+        ("darts --objective acc", "--objective needs a table"),
     ],
 )
 def test_wrong_use_is_refused_in_one_line(arguments: str, message: str) -> None:
@@ -206,7 +206,7 @@ def test_what_the_pipe_cannot_do_is_charged_named_and_left_out() -> None:
     one = json.loads(result.stdout)
     odd = [index for index in calls() if index % 2]
     assert odd and one["arch"]["index"] % 2 == 0 and one["search"]["queries"]["failed"] == len(odd)
-    said = f"nb201-{odd[0]}: The command ended with status 1, without this record. It said: no odd ones"
+    said = f"nb201-{odd[0]}: The command ended with status 1 before it wrote this record."
     assert said in result.stderr
 
 
@@ -219,9 +219,9 @@ def work(command: str, count: int = 3, seconds: float | None = None, jobs: int =
     ("command", "reason"),
     [
         ("cat >/dev/null; echo hello", "wrote a line that is not JSON"),
-        ("awk '{print; print}'", "gives several records for one"),
+        ("awk '{print; print}'", "wrote several records for one input"),
         ("sed 's/\"n/\"m/'", "a record that does not belong to an input"),
-        ("echo oh dear >&2; exit 3", "ended with status 3, without this record. It said: oh dear"),
+        ("echo oh dear >&2; exit 3", "status 3 before it wrote this record. Its last message was: oh dear"),
     ],
 )
 def test_a_pipe_that_does_not_do_its_work_makes_error_records(command: str, reason: str) -> None:
@@ -234,7 +234,7 @@ def test_a_pipe_that_takes_too_long_is_ended_with_all_that_it_started() -> None:
     start = time.monotonic()
     found = work("sleep 613.75 | cat", count=2, seconds=0.2, jobs=2)
     assert time.monotonic() - start < 300  # a busy machine takes its time
-    assert all("It took longer than 0.2 seconds" in one["error"]["message"] for one in found)
+    assert all("The command took longer than 0.2 seconds" in one["error"]["message"] for one in found)
     while os.system("ps -e -o args | grep -q '^sleep 613.75$'") == 0 and sys.platform == "linux":
         assert time.monotonic() - start < 300, "what the pipe started runs on"
         time.sleep(0.1)

@@ -237,7 +237,7 @@ def test_a_store_of_another_format_is_left_alone(marker: str, said: str) -> None
     Path("rb-store").mkdir()
     Path("rb-store/format.json").write_text(marker)
     for use in (lambda store: store.result(KEY), lambda store: store.keep_object(b"weights")):
-        with pytest.raises(RbError, match=rf"{said}; this rbtools reads format 1\. Use the rbtools that"):
+        with pytest.raises(RbError, match=rf"{said}, but this version of rbtools reads format 1\. Use the"):
             use(Store("rb-store"))
     assert [path.name for path in Path("rb-store").iterdir()] == ["format.json"]
 

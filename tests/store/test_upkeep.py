@@ -86,7 +86,7 @@ def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int
 def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Filled) -> None:
     first, second = busy.files(kind)[:2]
     first.write_bytes(second.read_bytes())
-    wrong = "what it describes does not match its name"
+    wrong = "its description does not match its name"
     if kind == "outcomes":
         wrong = "its content does not match its checksum"
     assert damaged(busy.store) == {str(first): wrong}
@@ -108,7 +108,7 @@ def test_a_foreign_file_is_named(filled: Filled) -> None:
     link = filled.store.path("objects", "ab" * 32)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(filled.files("objects")[0])
-    assert set(damaged(filled.store).values()) == {"it is not a file of a store"}
+    assert set(damaged(filled.store).values()) == {"it does not belong to a store"}
     assert len(damaged(filled.store)) == 2
 
 
@@ -123,7 +123,7 @@ def test_links_to_folders_of_the_user_lead_nowhere(filled: Filled) -> None:
         for name in (free, "notes"):
             (base / kind / name).symlink_to(Path("mine").absolute())
     found = damaged(filled.store)
-    assert len(found) == 2 * len(CHECKED) - 2 and set(found.values()) == {"it is not a file of a store"}
+    assert len(found) == 2 * len(CHECKED) - 2 and set(found.values()) == {"it does not belong to a store"}
     for kind in ("objects", "state", "leases", "cache"):  # no name of a store
         place = base / kind / "ab" / "notes.txt"
         place.parent.mkdir(exist_ok=True)
@@ -284,7 +284,7 @@ def test_the_beginning_of_a_key_finds_its_result(filled: Filled) -> None:
 
 
 def test_what_is_no_store_is_said_and_not_made() -> None:
-    with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools create it .* --store"):
+    with pytest.raises(RbError, match=r"The store .*nowhere does not exist\. It is created .* --store"):
         list(listing.records(Store("nowhere")))
     assert not Path("nowhere").exists()
     Path("photos/cat").mkdir(parents=True)

@@ -4,7 +4,7 @@ The layout is from the reader in steffen-jung/robustness-dataset. `meta.json` co
 each published index to `nb201-string` and `isomorph` (the representative's index), and `epsilons` maps each
 attack to its distances in 1/255. `DATA/{key}_{measure}.json` contains {DATA: {key: {measure: {id: value}}}}.
 DATA is cifar10, cifar100 or ImageNet16-120. The measure is accuracy, confidence or cm. The key is "clean", an
-attack or a corruption. An accuracy is a number if the key is "clean"; otherwise it is a list with one number
+attack or a corruption. An accuracy is a number if the key is "clean"; otherwise, it is a list with one number
 for each distance or severity.
 
 The reader does not show the contents of confidence and cm. We assume that confidence and cm have the same
@@ -57,7 +57,7 @@ class JungResult(NamedTuple):
 class Jung2023:
     """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
 
-    There is a record for each data set and architecture, with the accuracies of all existing keys. Confidence
+    Each record contains the accuracies of all existing keys for a data set and an architecture. Confidence
     and confusion matrix (cm) are in the "detail" of the metric's entry. Missing parts are reported, and all
     other parts are read. If an architecture is not the representative of its isomorphism class, arch.class
     contains the representative, and written files use the representative's id.
@@ -69,13 +69,13 @@ class Jung2023:
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         if not source.path or not source.folder:
-            raise RbError(f"{source.name} is a file. Expected the dataset's folder, with {META} in it.")
+            raise RbError(f"{source.name} is a file. Expected the dataset's folder, which contains {META}.")
         epsilons = _epsilons(source.path, report)
         folders = [path for path in sorted(source.path.iterdir()) if path.is_dir() and _files(path)]
         if not folders:
             raise RbError(
-                f"{source.name} has no results. Expected files such as cifar10/clean_accuracy.json"
-                f" beside {META}."
+                f"{source.name} has no results. Expected files such as cifar10/clean_accuracy.json next to"
+                f" {META}."
             )
         for folder in folders:
             yield from _merged(folder, _files(folder), epsilons, report)
@@ -101,7 +101,7 @@ class Jung2023:
         index, dataset = class_of(record["arch"]), record.get("dataset")
         if index is None or not isinstance(dataset, str):
             raise RbError(
-                "The robustness dataset has architectures of NAS-Bench-201 on a data set. Expected a record"
+                "The robustness dataset only has results of NAS-Bench-201 on data sets. Expected a record"
                 " with arch.space nasbench201 and dataset."
             )
         values = MetricValues(record, percent=False)
@@ -129,7 +129,7 @@ class Jung2023:
         for unit in units:
             result: JungResult = unit.content
             if (result.data, result.arch) in results:
-                report.note("two records stand for one architecture; the last one is written", unit.where)
+                report.note("two records have the same architecture; the last one is written", unit.where)
             results[result.data, result.arch] = result
         epsilons: dict[str, list[float]] = {}
         for result in results.values():
@@ -161,14 +161,14 @@ def _files(folder: Path) -> list[tuple[Path, str, str]]:  # path, key and measur
 
 
 def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
-    """The distances of each attack in meta.json, whose numbering of architectures is compared with ours."""
+    """The distances of each attack in meta.json. Its numbering of architectures is compared with ours."""
     path = folder / META
     try:
         text = read_plain(path, LARGEST_LIST)
     except OSError as error:
         raise RbError(
-            f"Cannot read {path}: {error.strerror}. It names the distances of the attacks: unpack the"
-            " dataset's meta.zip there."
+            f"Cannot read {path}: {error.strerror}. This file contains the distances of the attacks. Unpack"
+            " the dataset's meta.zip there."
         ) from None
     try:
         meta = an_object(parsed(text), "It")
@@ -176,7 +176,7 @@ def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
         epsilons = {}
         for key, levels in given.items():
             if not isinstance(levels, list):
-                raise RbError(f'Its "epsilons" has {numbers.kind(levels)} for {key}. Expected a list.')
+                raise RbError(f'Its "epsilons" contains {numbers.kind(levels)} for {key}. Expected a list.')
             epsilons[key] = [_level(key, level) for level in levels]
     except RbError as wrong:
         raise RbError(f"{path}: {wrong}") from None
@@ -184,7 +184,7 @@ def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
     for index, row in ids.items() if isinstance(ids, dict) else ():
         if ours.get(index) != row:
             report.error(
-                f"{META} numbers an architecture otherwise than NAS-Bench-201 does", f"{path}: {index}"
+                f"{META} gives an architecture a different number than NAS-Bench-201", f"{path}: {index}"
             )
     return epsilons
 
@@ -225,7 +225,7 @@ def _merged(
             results.setdefault(index, {}).setdefault(key, {})[measure] = one
     for index, values in results.items():
         if counts[index] < len(files):
-            report.note("an architecture is in some files only", f"{folder}: {index}")
+            report.note("an architecture is missing in some files", f"{folder}: {index}")
         yield Unit(f"{folder}: {index}", JungResult(folder.name, index, values, epsilons))
 
 
@@ -236,7 +236,7 @@ def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
     if key in epsilons:
         return [_attacked(key, level) for level in epsilons[key]]
     if key.endswith(LINF):
-        raise RbError(f"{META} gives no distances for it")
+        raise RbError(f"{META} contains no distances for it")
     return [
         {"metric": metric_name.corrupt_name(key, n), "corruption": key, "severity": n, "split": "test"}
         for n in SEVERITIES
@@ -265,11 +265,11 @@ def _taken_apart(key: str, values: dict[str, Any], count: int) -> list[dict[str,
         parts = value
         if isinstance(value, dict):  # maps schemes to lists over distances
             if not all(isinstance(part, list) and len(part) == count for part in value.values()):
-                raise RbError(f"its {measure} is an object of other things than lists of {count}")
+                raise RbError(f"its {measure} is an object whose values are not lists of {count}")
             parts = [{scheme: part[n] for scheme, part in value.items()} for n in range(count)]
         if not isinstance(parts, list) or len(parts) != count:
             length = f"a list of {len(parts)}" if isinstance(parts, list) else numbers.kind(parts)
-            raise RbError(f"its {measure} is {length} where {count} distances or severities are known")
+            raise RbError(f"its {measure} is {length}, but {count} distances or severities are known")
         for into, part in zip(measures, parts, strict=True):
             into[measure] = part
     return measures

@@ -3,8 +3,7 @@
 The layout follows the reader in TT2408/nasrobbench201, {data set: {architecture id: {metric: {seed:
 number}}}}. The metrics have the names of the authors' training code: val_acc, and val_ATTACK_EPS_acc with eps
 in 1/255. The key "threeseed" contains means over the seeds, according to code that other authors published
-for this file. The code of these other authors calls ImageNet16-120 "imagenet"; any spelling of a name in the
-file is accepted.
+for this file. Their code calls ImageNet16-120 "imagenet"; any spelling of a name in the file is accepted.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class NASRobBench201:
     """NAS-RobBench-201_all.json: clean and robust accuracies of adversarially trained networks, for each
     seed.
 
-    There is a record for each data set, architecture and seed. The mean over three seeds ("threeseed") is in
-    the entry of each value or, with --seeds mean, in a separate record. The published metric val_pgd_3.0_acc
-    becomes pgd20.3, because this PGD has 20 steps. The published val images are the test images. If an
-    architecture is not the representative of its isomorphism class, arch.class contains the representative,
-    and written files use the representative's id.
+    Each record contains the results for a data set, an architecture and a seed. The mean over three seeds
+    ("threeseed") is in the entry of each value or, with --seeds mean, in a separate record. The published
+    metric val_pgd_3.0_acc becomes pgd20.3, because this PGD has 20 steps. The published val images are the
+    test images. If an architecture is not the representative of its isomorphism class, arch.class contains
+    the representative, and written files use the representative's id.
     """
 
     name: ClassVar[str] = "nasrobbench201"
@@ -70,8 +69,8 @@ class NASRobBench201:
         whole = parsed(source.read())
         if not isinstance(whole, dict) or not all(isinstance(archs, dict) for archs in whole.values()):
             raise RbError(
-                f"{source.name} is not NAS-RobBench-201's file. Expected an object of data sets, and in each"
-                " an object of architecture ids."
+                f"{source.name} is not the file of NAS-RobBench-201. Expected an object of data sets, each an"
+                " object of architecture ids."
             )
         for dataset, archs in whole.items():
             for index, values in archs.items():
@@ -133,7 +132,7 @@ class NASRobBench201:
         index = class_of(record["arch"])
         if index is None or not isinstance(record.get("dataset"), str):
             raise RbError(
-                "NAS-RobBench-201 has architectures of NAS-Bench-201 on a data set. Expected a record with"
+                "NAS-RobBench-201 only has results of NAS-Bench-201 on data sets. Expected a record with"
                 " arch.space nasbench201 and dataset."
             )
         values = MetricValues(record, percent=False)
@@ -172,7 +171,7 @@ class NASRobBench201:
                     by = into[name] = {}
                 if result.seed in by:
                     report.note(
-                        "two records stand for one place in the file; the last one is written", unit.where
+                        "two records have the same place in the file; the last one is written", unit.where
                     )
                 by[result.seed] = raw
             for name, raw in result.means.items():
@@ -187,7 +186,7 @@ class NASRobBench201:
 
 
 def _protocol(name: str) -> Record | None:
-    """The metric that a published name stands for, and the metric's protocol; None for an unknown name."""
+    """The metric for a published name, and the metric's protocol; None for an unknown name."""
     match = _METRIC.fullmatch(name)
     if match is None or match[1] != "val" or (match[2] and match[2] not in ATTACKS):
         return None

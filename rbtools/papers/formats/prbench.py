@@ -86,10 +86,10 @@ class PRBench:
     numbers. On MNIST, .03 .08 .10 .12 mean .3 .35 .4 .45, because PRBench's attacks on MNIST have distance
     .3. ProbAcc and "ge" are measured at the smallest radius. An image counts in ProbAcc if its PR is above
     1 - rho, as in the public code. The generalisation error of PR is the error over all images
-    (ge.pr-all.NOISE.GAMMA), because 433 of 540 published values would be impossible over only those images
-    that are correct without noise. The entries describe the noise of the public code, in which uniform noise
-    has "truncate". The architecture of a ResNet for images above 32 pixels has the field pool with the value
-    4x4. Other fields of a row are kept under "prbench".
+    (ge.pr-all.NOISE.GAMMA), because 433 of 540 published values would be impossible over only the images that
+    are correct without noise. The entries describe the noise of the public code, in which uniform noise has
+    "truncate". The architecture of a ResNet for images above 32 pixels has the field pool with the value 4x4.
+    Other fields of a row are kept under "prbench".
     """
 
     name: ClassVar[str] = "prbench"
@@ -99,14 +99,14 @@ class PRBench:
     scale: str = param("percent", "Unit of accuracies.", choices=numbers.SCALES)
     radius: str = param(
         "code",
-        "The radius that .03 in the file means: .03 (as in the code) or 8/255 (as in the text).",
+        "The meaning of the radius .03 in the file: .03 (as in the code) or 8/255 (as in the text).",
         choices=("code", "text"),
     )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         rows = parsed(source.read())
         if not isinstance(rows, list):
-            raise RbError(f"{source.name} holds no list of rows. Expected a JSON list of objects.")
+            raise RbError(f"{source.name} does not contain a list of rows. Expected a JSON list of objects.")
         seen: set[tuple[Any, ...]] = set()
         for number, row in enumerate(rows, 1):
             where = f"{source.name}: row {number}"
@@ -115,7 +115,7 @@ class PRBench:
                 continue
             if (key := _key(row)) in seen:
                 report.note(
-                    "a row is of the data set, network and method of an earlier one; both are kept", where
+                    "a row has the same data set, network and method as an earlier one; both are kept", where
                 )
             seen.add(key)
             yield Unit(where, row)
@@ -155,8 +155,8 @@ class PRBench:
         arch, train, dataset = record["arch"], record.get("train") or {}, record.get("dataset")
         if not isinstance(dataset, str) or not isinstance(arch.get("name"), str) or "method" not in train:
             raise RbError(
-                "A row of PRBench has a data set, a network and a method. Expected a record with dataset,"
-                " arch.name and train.method, such as rb-train writes."
+                "A row of PRBench needs a data set, a network and a method. Expected a record with dataset,"
+                " arch.name and train.method, as rb-train writes it."
             )
         over = own_part(record.get("prbench"))
         keys, values = _Keys(dataset, self.radius), MetricValues(record, percent=self.scale == "percent")
@@ -180,7 +180,7 @@ class PRBench:
         yield Document("", b"[\n" + b",\n".join(rows) + b"\n]\n")
 
 
-_UNREAD = "the key '{}' is not read: it is kept under \"prbench\""
+_UNREAD = "the key '{}' is unknown; it is kept under \"prbench\""
 
 
 def _key(row: Record) -> tuple[str, ...]:
@@ -223,7 +223,7 @@ class _Keys:
         self.smallest = self.radii["0.03"]
 
     def protocol(self, group: str, key: str) -> Record | None:
-        """The metric that a key stands for, and the metric's protocol; None for an unknown key. A key that we
+        """The metric for a key, and the metric's protocol; None for an unknown key. A key that we
         spell differently ("0.1"), or in another group, is kept as "KEY" or "GROUP/KEY"."""
         meant = self._meant(group, key)
         if meant is None or self.place(meant["metric"]) == (group, key):

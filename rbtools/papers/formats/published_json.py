@@ -1,4 +1,4 @@
-"""JSON, and names of data sets and networks, in published files."""
+"""Reads and writes the JSON of published files, and names of data sets and networks in it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _digits(value: object) -> Any:
 
 
 def text_field(row: Mapping[str, Any], key: str) -> str:
-    """The text in a required field of a row. Raises RbError if the field is missing or is not a text."""
+    """The string in a required field of a row. Raises RbError if the field is missing or is not a string."""
     text = row.get(key)
     if not isinstance(text, str) or not text.strip():
         listed = ", ".join(map(str, list(row)[:8])) or "nothing"
         kind = shown(repr(text)) if key in row else f"missing (the row has: {listed})"
-        raise RbError(f'The row\'s "{key}" is {kind}. Expected a text.')
+        raise RbError(f'The row\'s "{key}" is {kind}. Expected a string.')
     return text
 
 
@@ -71,7 +71,7 @@ def latest(units: Iterable[Unit], key: Callable[[Any], Any], report: ConversionR
     for unit in units:
         name = key(unit.content)
         if name in contents:
-            report.note("two records stand for the same row of the file; the last one is written", unit.where)
+            report.note("two records belong to the same row of the file; the last one is written", unit.where)
             del contents[name]
         contents[name] = unit.content
     return list(contents.values())
@@ -81,7 +81,7 @@ def file_name(text: str) -> str:
     """Returns a valid file name. Raises RbError if it would lead out of the folder or is too long."""
     if text in ("", ".", "..") or any(mark in text for mark in "/\\\0:") or len(text.encode()) > _LONGEST:
         raise RbError(
-            f"'{shown(text)}' cannot be the name of a file. Expected one without slashes and colons, of at"
+            f"'{shown(text)}' cannot be the name of a file. Expected a name without slashes and colons of at"
             f" most {_LONGEST} bytes."
         )
     return text

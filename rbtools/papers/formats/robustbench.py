@@ -56,7 +56,7 @@ class Info(NamedTuple):
 class RobustBench:
     """RobustBench's model_info: a folder with many small files DATASET/THREAT/MODEL.json, or a single file.
 
-    In the files, numbers are texts in percent, and distances are texts such as 8/255. The name of a model
+    In the files, numbers are strings in percent, and distances are strings such as 8/255. The name of a model
     becomes the training method of its record, or the network's name if the file does not name a network.
     Authors, venue and other fields are kept under "robustbench". clean_acc becomes acc, autoattack_acc
     becomes aa.8 (or aa.l2.0.5), corruptions_acc becomes corrupt.mean, and reported and external become
@@ -89,8 +89,8 @@ class RobustBench:
         files = sorted(source.path.rglob("*.json")) if source.path and source.folder else [source.path]
         if not files:
             raise RbError(
-                f"The folder {source.name} holds no .json files. Expected those of RobustBench's model_info,"
-                " DATASET/THREAT/MODEL.json."
+                f"The folder {source.name} contains no .json files. Expected RobustBench's model_info, with"
+                " files DATASET/THREAT/MODEL.json."
             )
         for path in files:
             where = source.name if path is None else str(path)
@@ -114,7 +114,7 @@ class RobustBench:
         fields, norm = unit.fields, THREATS[unit.threat]
         ours = dataset_name(unit.dataset)
         if dataset_name(text_field(fields, "dataset")) != ours:
-            report.note('a file\'s "dataset" is not that of its folder, which counts', where)
+            report.note('a file\'s "dataset" differs from its folder, which is used', where)
         row = PublishedRow("robustbench", report, where, percent=True)
         row.add("acc", fields.get("clean_acc"), split="test")
         taken = {"clean_acc": "acc"}
@@ -157,8 +157,8 @@ class RobustBench:
         dataset, model = record.get("dataset"), model_name(record)
         if not isinstance(dataset, str) or not isinstance(model, str):
             raise RbError(
-                "A file of RobustBench has a data set and a model's name. Expected a record with dataset and"
-                " train.method."
+                "A file of RobustBench needs a data set and the name of a model. Expected a record with"
+                " dataset and train.method."
             )
         values = MetricValues(record, percent=True)
         threat = self.threat or over.pop("threat", None) or _threat_of(values)
@@ -217,7 +217,7 @@ def _threat_of(values: MetricValues) -> str:
     if "corrupt.mean" in values.metrics:
         return "corruptions"
     raise RbError(
-        "A file of RobustBench has results of AutoAttack or under corruptions, and the record has neither"
+        "A file of RobustBench needs results of AutoAttack or under corruptions, but the record has neither"
         " aa.8, aa.l2.0.5 nor corrupt.mean. Run rb-attack aa or rb-corrupt all."
     )
 
@@ -226,15 +226,15 @@ _FRACTION = re.compile(r"\s*\d+(\.\d+)?\s*/\s*\d+(\.\d+)?\s*")
 
 
 def distance(raw: object, norm: str) -> float:
-    """A distance of RobustBench in pixel units of [0, 1]. The texts "8/255" and 0.031 are unchanged, and 8 in
-    L-infinity means 8/255. Raises RbError for other texts."""
+    """A distance of RobustBench in pixel units of [0, 1]. The values "8/255" and 0.031 are unchanged, and 8
+    in L-infinity means 8/255. Raises RbError for other values."""
     try:
         read = numbers.number(raw)
         if read is None or read.value < 0:
             raise numbers.NoNumber(f"the distance is {raw!r}")
     except numbers.NoNumber as wrong:
         raise RbError(
-            f'The file\'s "eps" cannot be read: {wrong}. Expected a text such as "8/255".'
+            f'The file\'s "eps" cannot be read: {wrong}. Expected a string such as "8/255".'
         ) from None
     written_out = isinstance(raw, str) and _FRACTION.fullmatch(raw)
     whole = norm == "linf" and not written_out and read.value >= 1
@@ -251,7 +251,7 @@ def _attack_metrics(eps: float, norm: str) -> dict[str, str]:
 
 
 def _eps_of(values: MetricValues, threat: str) -> str:
-    """The eps to write: the usual eps of the threat model if the record has it, or else its first eps."""
+    """The eps to write: the usual eps of the threat model if the record has it, else its first one."""
     norm = THREATS[threat] or "linf"
     names = [parts for parts in map(metric_name.parse, values.metrics) if parts.attacked]
     family = "aa" if norm == "linf" else f"aa.{norm}"
@@ -265,7 +265,7 @@ def _text(value: object) -> str | None:
 
 
 def model_name(record: Mapping[str, Any]) -> Any:
-    """The model's name in RobustBench, which `arch.name` has if the file does not name an architecture."""
+    """The model's name in RobustBench, which is in `arch.name` if the file does not name an architecture."""
     field, name = ("arch", "name") if _without_architecture(record) else ("train", "method")
     return (record.get(field) or {}).get(name)
 
