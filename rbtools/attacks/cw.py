@@ -31,8 +31,7 @@ class CW(PGD):
 
     kappa: float = param(
         50.0,
-        "Margin at which an image stops. PRBench's code uses 2; its text does not give it, and here"
-        " it is 50.",
+        "Margin at which the attack on an image stops. PRBench's code uses 2; its paper does not specify it.",
         check="non-negative",
     )
 
