@@ -58,7 +58,7 @@ def relative_step_param() -> Any:
 def backend_param() -> Any:
     return param(
         "rbtools",
-        "The implementation to run: this package, or AutoAttack's own code (pyautoattack).",
+        "The implementation to run: this package's, or AutoAttack's own code (pyautoattack).",
         choices=("rbtools", "pyautoattack"),
     )
 

@@ -122,7 +122,7 @@ class ColorAttack(FamilySearch):
     amount: float = param(0.1, "Largest change in each direction.", bounds="[0, 1]")
     values: int | None = param(
         None,
-        "Number of values in the grid.  [default: 21; 5 of each quantity with --what all]",
+        "Number of values in the grid.  [default: 21; 5 for each quantity with --what all]",
         check="positive",
     )
 

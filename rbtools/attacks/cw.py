@@ -31,8 +31,7 @@ class CW(PGD):
 
     kappa: float = param(
         50.0,
-        "Margin at which the attack on an image stops. PRBench's code uses 2; its text gives no value, and"
-        " the default here is 50.",
+        "Margin at which the attack on an image stops. PRBench's code uses 2; its paper does not specify it.",
         check="non-negative",
     )
 

@@ -55,7 +55,7 @@ class HopSkipJump(DecisionAttack):
     eps: float | None = 8 / 255  # type: ignore[assignment]  # None: any distance
     norm: str = norm_param()
     queries: int = queries_param()
-    samples: int = param(100, "Number of random points for the first direction.", check="positive")
+    samples: int = param(100, "Number of random points in the first round.", check="positive")
 
     def begin(self, batch: AttackBatch, restart: int) -> _Jumping:
         return _Jumping(**self.fields(batch))

@@ -62,10 +62,10 @@ class MIFGSM(SteppedAttack):
         1.0, "Weight of the earlier gradients in each step; 0 uses only the newest one.", check="non-negative"
     )
     diversity: float = param(
-        0.0, "Probability that a gradient is computed on a reduced copy.", check="fraction"
+        0.0, "Probability that a gradient is computed on a reduced copy of the image.", check="fraction"
     )
     kernel: int = param(
-        0, "Side in pixels of the Gaussian that smooths gradients, or 0 for none.", check="non-negative"
+        0, "Side in pixels of the Gaussian that smooths gradients; 0 for no smoothing.", check="non-negative"
     )
 
     def __post_init__(self) -> None:

@@ -77,7 +77,7 @@ class SparseRS(SteppedAttack):
 
     pixels: int = param(10, "Largest number of changed pixels.", bounds="[0, inf)")
     queries: int = param(10000, "Number of queries of the model.", check="positive")
-    alpha: float = param(0.3, "Share of the changed pixels that move in the first queries.", check="fraction")
+    alpha: float = param(0.3, "Initial share of the changed pixels that move in a step.", check="fraction")
     restarts: int = param(1, "Number of runs from new random starts.", check="positive")
 
     @property
@@ -204,8 +204,8 @@ class SigmaZero(SteppedAttack):
 
     pixels: int = param(10, "Largest number of changed pixels.", bounds="[0, inf)")
     steps: int = param(1000, "Number of gradient steps.", check="positive")
-    sigma: float = param(0.001, "Smoothness of the count of changed pixels.", check="positive")
-    threshold: float = param(0.3, "Initial threshold below which pixels are restored.", check="fraction")
+    sigma: float = param(0.001, "Smoothing of the count of changed pixels.", check="positive")
+    threshold: float = param(0.3, "Initial change below which pixels are restored.", check="fraction")
 
     @property
     def any_counts(self) -> bool:

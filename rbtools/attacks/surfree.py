@@ -47,7 +47,7 @@ class SurFree(DecisionAttack):
     eps: float | None = 0.5  # type: ignore[assignment]  # None: any distance
     queries: int = queries_param()
     frequencies: float = param(
-        0.5, "Share of the frequencies along each side that random directions use.", check="fraction"
+        0.5, "Share of the frequencies along each side that random directions contain.", check="fraction"
     )
     kept: int = param(100, "Number of earlier directions to which a new one is orthogonal.", check="positive")
 

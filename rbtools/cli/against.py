@@ -22,7 +22,7 @@ _NAMED = 3  # the most reasons that are printed on stderr
 
 
 class PublishedSource(NamedTuple):
-    """How the rows of a publication match records, and the number of test images for its numbers.
+    """A source of published results: how its rows match records, and how many test images it evaluated.
 
     `key` returns the fields that are equal in a record and a row of the same model (data set first), or None
     if the record cannot match a row. A record matches only if its training method is in `methods` or unknown.
@@ -127,7 +127,7 @@ def check_source(name: str, file: str | None) -> None:
 
 
 def _place(source: PublishedSource, file: str) -> Path:
-    """The file to read; for a copy of the publication's repository, its folder with results."""
+    """The file to read or, in a copy of the publication's repository, the folder with the results."""
     path = Path(file)
     if not path.exists():
         raise UsageError("No such file or directory.")

@@ -19,7 +19,7 @@ _OF_A_RANKING = ("rank", "band", "rank_ci95", "ranking", "pareto", "paired", "pu
 
 
 class Baseline:
-    """The last accepted record: in a file, or in the store (one record per data set and label)."""
+    """The last accepted record, which is kept in a file or in the store (one per data set and label)."""
 
     def __init__(self, place: str, label: str | None, store: str) -> None:
         if place.startswith("store:"):
@@ -29,7 +29,7 @@ class Baseline:
         self.store = Store(store) if place == "store" else None
         if self.store is None:
             if label is not None:
-                raise UsageError("--baseline-label is for records in the store. Write --baseline store.")
+                raise UsageError("--baseline-label selects a record in the store. Add --baseline store.")
             check_folder_of(Path(place))
 
     def accepted(self, ranked: Record) -> Record | None:

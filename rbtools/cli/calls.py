@@ -36,7 +36,7 @@ class ToolCall:
 
     @property
     def label(self) -> str | None:
-        """The command line as entries have it, with file names and short hashes instead of paths."""
+        """The command line as written to entries, with file names and short hashes instead of paths."""
         return None if self.words is None else shlex.join(map(_without_paths, self.words))
 
 

@@ -61,7 +61,7 @@ def _is_number(text: str) -> bool:
 
 
 class Below(Mapping[str, click.Command]):
-    """The subcommands of a tool by name, whose options are made when one is first used."""
+    """Maps names to the subcommands of a tool, whose options are created when they are first used."""
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
@@ -84,7 +84,7 @@ class Group(CommandMain, click.Group):
     tool: Tool
 
     def help_of(self, name: str) -> str:
-        """The help of a subcommand, for which its options are not needed."""
+        """The help of a subcommand, which is available before its options are created."""
         return self.tool.commands[name].help
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -105,7 +105,7 @@ class Group(CommandMain, click.Group):
                 typed.remove(chosen)
                 line = [chosen, *typed]
             raise click.UsageError(
-                f"Option '{wrong.option_name}' cannot be before the {self.kind}. Write options after it:"
+                f"Option '{wrong.option_name}' must come after the {self.kind}. Write:"
                 f" {ctx.command_path} {shlex.join(line)}",
                 ctx,
             ) from None
@@ -130,7 +130,7 @@ class Group(CommandMain, click.Group):
 
 
 class Chooser(Group):
-    """A command whose subcommands are names in a registry and `tool.commands` (also written `--NAME`)."""
+    """A command whose subcommands are the names in a registry, and `tool.commands` (or `--NAME`)."""
 
     registry: registry.Registry
 
@@ -159,7 +159,7 @@ class Chooser(Group):
             return super().help_of(name)
         names = self.tool.names(name)
         if len(names) != 1:
-            return f"Every one of: {', '.join(names)}."
+            return f"All of these: {', '.join(names)}."
         return for_people(self.registry.docstring(names[0]))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
@@ -311,6 +311,6 @@ def rendered(tool: Tool) -> click.Command:
         group=option_groups.MESSAGES,
         rare=True,
         message="%(prog)s (rbtools) %(version)s",
-        help="Show the version and exit; with -v, also those of Python, torch and other packages.",
+        help="Show the version and exit; -v adds the versions of Python, torch and other packages.",
     )(command)
     return shown

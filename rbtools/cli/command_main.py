@@ -1,4 +1,4 @@
-"""What each command of click does: run, end with its status, and write its help by groups of options."""
+"""The behaviour that all click commands share: running, the exit status, and the help by option groups."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CommandMain:
         return [*super().get_params(ctx), option_groups.HELP_ALL]  # type: ignore[misc]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first paragraphs of the help and the examples, or with --help-all the whole help."""
+        """Write the first paragraphs of the help and the examples; with --help-all, write the full help."""
         first, *more = inspect.cleandoc(typing.cast(click.Command, self).help or "").split("\n\n")
         if not option_groups.every(ctx):
             more = [one for place, one in enumerate(more) if not place or one.startswith("\b\nExample")]
@@ -69,7 +69,10 @@ class CommandMain:
         names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
         title, params = f"Options of {_chosen(ctx)}", command.get_params(ctx)
         if more := self.of_examples(ctx, params):
-            names, title = names | {one.name for one in more}, f"Options of {_chosen(ctx)} and of other names"
+            names, title = (
+                names | {one.name for one in more},
+                f"Options of {_chosen(ctx)}, and others in the examples",
+            )
         option_groups.write(formatter, option_groups.sections(ctx, [*params, *more], names, title))
         if isinstance(command, click.Group):
             command.format_commands(ctx, formatter)
@@ -79,7 +82,7 @@ class CommandMain:
                 formatter.write_text(", ".join(of_packages))
 
     def of_examples(self, ctx: click.Context, params: Sequence[click.Parameter]) -> list[click.Option]:
-        """Further options that the examples of the help use: those of methods that are not chosen."""
+        """Further options that the examples in the help use, which belong to methods that are not chosen."""
         return []
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

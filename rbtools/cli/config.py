@@ -129,7 +129,7 @@ def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
         if valid is None:
             valid = TOOLS.load(section.removeprefix("rb-").replace("-", "_")).vocabulary()
         if name not in valid:
-            raise UsageError(f"{path}: {section} has no '{name}'.{near(str(name), sorted(valid))}")
+            raise UsageError(f"{path}: {section} has no option '{name}'.{near(str(name), sorted(valid))}")
         if isinstance(value, dict) and section != ALL:
             _check_names(path, section, value)
 

@@ -30,7 +30,7 @@ type_hints = functools.cache(typing.get_type_hints)
 class Option(NamedTuple):
     """An option of a tool: a field made by `registry.param`, and its Python name.
 
-    `kind` is the type of the field's value, or str if the value is typed as a text. If `multiple` is true,
+    `kind` is the type of the field's value, or str if the value is typed as a string. If `multiple` is true,
     the option may be given several times and its value is a tuple.
     """
 
@@ -81,7 +81,7 @@ class Option(NamedTuple):
         if not math.isfinite(value):
             return f"{value} is not a finite number."
         if abs(value) > MOST:
-            return f"{value} is too large. Expected {MOST} at most."
+            return f"{value} is too large. Expected at most {MOST}."
         if bounds and not within(bounds)[0](value):
             return f"{value} {_outside(bounds)}."
         return None
@@ -102,7 +102,7 @@ def _outside(bounds: str) -> str:
 
 
 class OptionBundle(NamedTuple):
-    """Options that a function receives as one argument `name`, whose value `make` makes."""
+    """Options that a function receives as one argument, `name`; `make` creates the value of the argument."""
 
     name: str
     make: Callable[..., Any]
@@ -157,7 +157,7 @@ def bundles_of(function: Callable[..., Any]) -> list[OptionBundle]:
 
 
 def method_options(classes: Sequence[type]) -> dict[str, Option]:
-    """The options for the fields of registered classes; a field of several classes is one option."""
+    """The options for the fields of registered classes; a field that several classes share is one option."""
     options: dict[str, Option] = {}
     for cls in classes:
         for field in registry.options(cls):
@@ -171,14 +171,14 @@ def method_options(classes: Sequence[type]) -> dict[str, Option]:
 
 
 def strength_of(classes: Sequence[Any]) -> str:
-    """The option that takes a list of strengths: --eps, or that of the threat in which an attack searches."""
+    """The option that takes a list of strengths: --eps, or the one that the attack's threat declares."""
     threats: list[Any] = [getattr(cls, "within", None) for cls in classes]
     return next((threat.strength for threat in threats if hasattr(threat, "strength")), "eps")
 
 
 def no_such_option(flag: str, flags: Iterable[str]) -> str:
     if flag in ("-o", "--out", "--output"):
-        hint = " Records and tables go to standard output: write > FILE at the end of the line."
+        hint = " Records and tables are written to standard output: add > FILE at the end of the command."
     else:
         hint = near_option(flag, flags)
     return f"No such option '{flag}'.{hint}"
@@ -216,7 +216,7 @@ class Tool:
         return [option for bundle in bundles_of(self.function) for option in bundle.options]
 
     def options_beside(self, classes: Sequence[Any]) -> list[Option]:
-        """The tool's own options beside those of the chosen classes, which may replace --eps."""
+        """The tool's own options in addition to those of the chosen classes, which may replace --eps."""
         without = {"eps", *self.of_eps} if strength_of(classes) != "eps" else set()
         return [option for option in self.options if option.name not in without]
 
@@ -247,7 +247,7 @@ class Tool:
             raise unknown(self.registry.kind, strange, self.listed, UsageError)
         own_code = next((name for name in names if name.startswith(registry.OWN)), None)
         if own_code is not None and not allow_code:
-            raise UsageError(f"{own_code} is a program, which would run. If you trust it, add --allow-code.")
+            raise UsageError(f"{own_code} runs your own Python code. If you trust it, add --allow-code.")
         try:
             return [self.registry.load(name) for name in names]
         except RbError as wrong:
@@ -266,14 +266,14 @@ class Tool:
         if strength != "eps" and word in ("eps", *self.of_eps):
             name = next(cls.name for cls in classes if strength_of([cls]) == strength)
             instead = f" Give --{strength.replace('_', '-')} LIST." if word == "eps" else ""
-            return f"No option '{flag}' for {name}, because its threat is not a ball.{instead}"
+            return f"{name} has no option '{flag}', because its threat is not a ball.{instead}"
         if self.by is not None and self.registry is not None:
             for cls in classes:
                 for field in registry.options(cls):
                     if flag == f"--{field.metadata['elsewhere']}":
                         return (
-                            f"No option '{flag}' for {self.by} {cls.name}: here that is"
-                            f" --{registry.public_name(field)}. {field.metadata['help']}"
+                            f"{self.by} {cls.name} has no option '{flag}', but"
+                            f" --{registry.public_name(field)}: {field.metadata['help']}"
                         )
             having = [
                 name

@@ -86,7 +86,7 @@ class Board:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"Cannot write curves into {folder}: {error.strerror}. Name another folder with tensorboard."
+                f"Cannot write curves to {folder}: {error.strerror}. Name another folder with --tensorboard."
             ) from None
         self.folder, self._make = folder, Writer
         self._writers: dict[str, Any] = {}

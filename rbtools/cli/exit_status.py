@@ -54,7 +54,7 @@ def caught(command: click.Command, name: str) -> Iterator[Ended]:
         terminated = isinstance(ended, Terminated)
         result.status = TERMINATED if terminated else INTERRUPTED
         screen.clear()
-        kept = "; what was finished is written and in the store" if _stores(command) else ""
+        kept = "; finished results were written and stored" if _stores(command) else ""
         screen.error(f"{'terminated' if terminated else 'interrupted'}{kept}.")
     except (ReaderGone, BrokenPipeError):
         _drop_stdout()
@@ -64,7 +64,7 @@ def caught(command: click.Command, name: str) -> Iterator[Ended]:
         if (words := of_network(bug) or of_own_code(bug)) is not None:
             screen.error(words)
         elif _of_output(bug):
-            screen.error(f"Cannot write to standard output: {bug.strerror}. Make room, or write elsewhere.")
+            screen.error(f"Cannot write to standard output: {bug.strerror}. Write to another file or disk.")
             _drop_stdout()
         else:
             traceback.print_exc()

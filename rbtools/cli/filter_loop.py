@@ -49,7 +49,7 @@ def filter_records(
     """Run all `functions` on every record, and write each result (one output line per function).
 
     A record that fails is written with an `error`, and the exit status is then 1. If `start` is given
-    (`--checkpoint`), it makes the only record, and no stream is read.
+    (`--checkpoint`), it creates the only record, and no stream is read.
     """
     with contextlib.closing(run), opened_output(source, screen) as output:
         run = run.changed(check_cancelled=output.poll, warn=screen.warn)
@@ -108,7 +108,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
     """The run of a shard that computes a share of one model's images. Raises UsageError without a store."""
     if run.store.folder is None or run.store.force:
         raise UsageError(
-            "--shard with --checkpoint divides the images of one model over processes that share a store."
+            "--shard with --checkpoint divides the images of one model among processes that share a store."
             " Leave out --store none and --force."
         )
     if source.places:
@@ -148,7 +148,7 @@ class Loop:
         self.output.line(text)
 
     def started(self, start: Callable[[Run], dict[str, Any]]) -> dict[str, Any] | None:
-        """The record that `start` makes. If `start` fails, write a failed record and return None."""
+        """The record that `start` creates. If `start` fails, write a failed record and return None."""
         try:
             return start(self.run)
         except UsageError:
@@ -244,16 +244,16 @@ class Loop:
             self._say_how_long(total, seconds)
         elif not done and total >= MANY:
             self.screen.once(
-                f"{total:,} results are to be computed or found in the store. After the first, a line tells"
-                f" how long they take in all. {SAMPLE}"
+                f"{total:,} results will be computed or read from the store. After the first one, a line"
+                f" shows how long all of them will take. {SAMPLE}"
             )
         return f"[{min(done + 1, total)}/{total}{left}] {name}{text}"
 
     def _say_how_long(self, total: int, seconds: float) -> None:
-        """Print once that the run takes long, also without a terminal, where a status line is rare."""
+        """Report once that the run takes long, even without a terminal, where status lines are rare."""
         if seconds > LONG and not self.told:
             self.told = True
-            self.screen.say(f"All {total:,} results take about {in_words(seconds)} here. {SAMPLE}")
+            self.screen.say(f"All {total:,} results will take about {in_words(seconds)}. {SAMPLE}")
 
     def record_of(self, line: Line) -> dict[str, Any] | None:
         """The record to process; None if the line is written unchanged."""
@@ -364,7 +364,7 @@ class Loop:
             parts = [f"{self.done} judged"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.passed} passed on with their error"] if self.passed else []
-        parts += [f"{self.elsewhere} of other shards"] if self.elsewhere else []
+        parts += [f"{self.elsewhere} left to other shards"] if self.elsewhere else []
         parts += [f"{self.helped} written by another shard"] if self.helped else []
         return f"{total} record{'s' * (total != 1)}: {', '.join(parts)}."
 

@@ -1,4 +1,4 @@
-"""The answers for single images in entries of records."""
+"""Reads the results for single images (answers) from the entries of records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 
 
 class ImageAnswers:
-    """Reads answers for single images; damaged answers cause one warning and are then unknown."""
+    """Reads answers for single images; damaged answers cause one warning and count as unknown."""
 
     def __init__(self, screen: Terminal) -> None:
         self._screen = screen

@@ -1,4 +1,4 @@
-"""Fields become options of click, whose values can be completed, and docstrings become help texts."""
+"""Converts fields to click options with completion of values, and docstrings to help texts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def method_options(classes: Sequence[type]) -> list[click.Parameter]:
 
 
 def rendered(option: Option, **settings: object) -> click.Parameter:
-    """Make a parameter of click; `settings` overrides arguments of click's constructor."""
+    """Create a click parameter; `settings` overrides arguments of click's constructor."""
     metadata, required = option.field.metadata, option.default is registry.REQUIRED
     shown: dict[str, Any] = {"required": required, "metavar": metadata["metavar"]}
     shown = {**shown, "shell_complete": _completion(option), **settings}

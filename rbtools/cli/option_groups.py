@@ -29,7 +29,7 @@ GROUPS = (
 
 
 class GroupedOption(click.Option):
-    """An option with the heading and the rarity of its field, as `registry.param` describes them."""
+    """An option that knows its heading in the help, and if it is rarely used (see `registry.param`)."""
 
     def __init__(self, *args: Any, group: str | None = None, rare: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -38,7 +38,7 @@ class GroupedOption(click.Option):
 
 
 class _Formatter(click.HelpFormatter):
-    """Breaks no name such as --allow-code or rb-store at a hyphen."""
+    """Wraps text without breaking names such as --allow-code or rb-store at a hyphen."""
 
     def write(self, string: str) -> None:
         super().write(string.replace(_JOIN, "-"))
@@ -92,7 +92,7 @@ def long_name(param: click.Option) -> str:
 def sections(
     ctx: click.Context, params: Sequence[click.Parameter], chosen: Collection[str | None], title: str
 ) -> Iterator[HelpSection]:
-    """The help's sections: the options in `chosen` (with the heading `title`), other options, groups."""
+    """The sections of the help: `chosen` options (with the heading `title`), other options, and groups."""
     options = [param for param in params if isinstance(param, click.Option)]
     others = [param for param in options if param.name not in chosen]
     yield _section(ctx, title, [one for one in options if one.name in chosen], _rare)
@@ -113,7 +113,7 @@ def _rare(option: click.Option) -> bool:
 
 
 def used(ctx: click.Context) -> set[str]:
-    """The options that the examples of the help have, which it explains."""
+    """The options that the examples in the help use, which are therefore explained."""
     examples = (ctx.command.help or "").partition("\nExample")[2]
     words = shlex.split(examples.replace("\n", " "), posix=False) if examples else []
     tool, found = str(ctx.find_root().info_name), set[str]()
@@ -156,7 +156,7 @@ def write(formatter: click.HelpFormatter, parts: Iterator[HelpSection]) -> None:
                 (term, text), *others = part.records
                 formatter.write_dl([(term.ljust(width), text), *others], col_max=_TERMS)
             if part.named:
-                text = f"And {', '.join(part.named)}."
+                text = f"Also available: {', '.join(part.named)}."
                 room = formatter.width - formatter.current_indent
                 for line in textwrap.wrap(text, room, break_on_hyphens=False):
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")

@@ -1,7 +1,7 @@
 """The options that tools share; a command receives each group of options as one object.
 
-The options of a run stand at the fields of its parts. `build_context` makes the run from the values that the
-user typed.
+The options of a run are declared as fields of its parts. `build_context` creates the run from the values that
+the user typed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def build_context(**typed: Any) -> CommandContext:
     screen = terminal(**_popped(typed, Messages))
     made = _placement(**_popped(typed, Placement))
     if typed.get("budget") is not None and made["jobs"] != 1:
-        raise UsageError("--budget counts in one process. Leave out --jobs.")
+        raise UsageError("--budget only works with a single process. Leave out --jobs.")
     folder, dry = typed.pop("store", "none"), typed.pop("plan", False)
     store = Store(None if folder == "none" else folder, force=typed.get("replace", False))
     scaled = _popped(typed, Scaling)
@@ -86,7 +86,7 @@ def _placement(**typed: Any) -> dict[str, Any]:
     here = Placement(**typed)
     resources.check(here.threads, here.device)
     if here.address is not None and here.engine != "ray":
-        raise UsageError("--ray-address is for a Ray cluster. Add --engine ray.")
+        raise UsageError("--ray-address only applies to a Ray cluster. Add --engine ray.")
     per_gpu = typed.get("jobs_per_gpu")
     jobs = resources.jobs(typed.get("jobs"), here.threads, per_gpu, here.device, here.engine)
     return {**typed, "jobs": jobs, "jobs_per_gpu": per_gpu or 1}
@@ -133,7 +133,7 @@ def _stages(
 ) -> Any:
     if defend is None:
         if backward is not None:
-            raise UsageError("--backward is for stages. Add some: --defend jpeg:75.")
+            raise UsageError("--backward only applies to stages. Add some: --defend jpeg:75.")
         return None
     from rbtools.defences import stages
 
@@ -160,14 +160,14 @@ def sink_source(errors: str, **options: object) -> RecordSource:
     """Like `record_source`, for a tool that reads all records and then writes something else."""
     if "retry" in errors.split(","):
         raise UsageError(
-            f"--errors retry is for tools that pass every record on, but {calls.current().tool} reads all"
+            f"--errors retry only applies to tools that pass records on, but {calls.current().tool} reads all"
             " records and writes something else. Leave it out."
         )
     return record_source(errors, **options)
 
 
 def _kind_of_model(options: dict[str, Any]) -> Any:
-    """The model that only answers, if one is named; its options are removed. Raises UsageError."""
+    """The model that can only be queried, if one is named; its options are removed. Raises UsageError."""
     typed = {name: options.pop(name) for name in _model_options()}
     classes = _kinds_of_model()
     named = [cls for cls in classes if typed[_python_name(cls.flag)] is not None]
@@ -175,7 +175,7 @@ def _kind_of_model(options: dict[str, Any]) -> Any:
     if not named:
         if given:
             flags = " or ".join(cls.flag for cls in classes)
-            raise UsageError(f"--{next(iter(given)).replace('_', '-')} is for a model named by {flags}.")
+            raise UsageError(f"--{next(iter(given)).replace('_', '-')} only applies to a model in {flags}.")
         return None
     own = {field.name for field in registry.options(named[0])}
     text = given.pop(_python_name(named[0].flag))
@@ -202,7 +202,7 @@ def _kinds_of_model() -> list[Any]:
 
 @functools.cache
 def _model_options() -> dict[str, Option]:
-    """The options that name models which only answer, and those of their kinds."""
+    """The options that name models that can only be queried, and the options of their kinds."""
     classes = _kinds_of_model()
     fields = [
         (_python_name(cls.flag), str | None, _model(None, cls.help, metavar=cls.metavar)) for cls in classes
@@ -250,7 +250,7 @@ def eps_param() -> Any:
 
 def detail_param() -> Any:
     text = "Keep confidences and the confusion matrix in the record, and logits in the store"
-    return rare_param(False, f"{text} (with many classes, all of these).", flags=("--detail",))
+    return rare_param(False, f"{text} (with many classes, all in the store).", flags=("--detail",))
 
 
 _OF_TRAINING = {
@@ -262,8 +262,8 @@ _OF_TRAINING = {
     ),
     "prepare": param(
         "fold",
-        "With fold, the attack runs on a faster copy of the network, in --precision, whose BatchNorm is"
-        " folded.",
+        "With fold, the attack runs on a faster copy of the network, in --precision and with BatchNorm"
+        " folded into the layers before it.",
         choices=("none", "fold"),
     ),
 }
@@ -287,7 +287,7 @@ def takes_run(
 
 
 def source_options(function: F) -> F:
-    """A decorator that adds `checkpoint_options`, and the options of models that only answer."""
+    """A decorator that adds `checkpoint_options`, and the options of models that can only be queried."""
     source = declared(RecordSource)
     chosen = [source[name] for name in (*_STREAM, *_CHECKPOINT)]
     return adding(OptionBundle("source", record_source, [*chosen, *_model_options().values()]))(function)

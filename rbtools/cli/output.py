@@ -76,8 +76,8 @@ class RecordWriter:
     def line(self, text: bytes) -> None:
         """Write one line. Raises ReaderGone if the pipe is closed, and Stop if writing fails (full disk).
 
-        Characters that steer a terminal, which records may contain, are escaped: in JSON always, in other
-        text on a terminal.
+        Control characters, which records may contain, are always escaped in JSON; in other text, they are
+        escaped on a terminal.
         """
         data = text + b"\n"
         if self.is_terminal() or (text.startswith(b'{"') and not text.isascii()):
@@ -96,8 +96,8 @@ class RecordWriter:
             raise ReaderGone from None
         except OSError as error:
             raise Stop(
-                f"Cannot write to standard output: {error.strerror}. Make room, or write elsewhere, and"
-                " run the same command again: results in the store are not computed again."
+                f"Cannot write to standard output: {error.strerror}. Free some space, or write elsewhere,"
+                " and run the same command again. Results in the store are not computed again."
             ) from None
 
     def poll(self) -> None:
@@ -113,7 +113,7 @@ class RecordWriter:
         return self._handle is not None and os.isatty(self._handle)
 
     def width(self) -> int:
-        """The width in columns: of the terminal, at most 120; without a terminal, $COLUMNS or 200."""
+        """The width in columns: at most 120 on a terminal; without a terminal, $COLUMNS or 200."""
         if self.is_terminal() and self._handle is not None:
             return min(os.get_terminal_size(self._handle).columns or 80, 120)
         columns = os.environ.get("COLUMNS", "")
@@ -130,7 +130,7 @@ class RecordWriter:
 
 
 def may_be_bold() -> bool:
-    """False if TERM is dumb or NO_COLOR is set: a terminal then gets no codes."""
+    """False if TERM is dumb or NO_COLOR is set, so that a terminal receives no escape codes."""
     return os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 

@@ -31,7 +31,7 @@ def is_meant(text: str, position: int, record: Record) -> bool:
 
 
 def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Record]) -> Contender:
-    """The only record in `meant`, or if `meant` is empty the record in the file `text`.
+    """The only record in `meant` or, if `meant` is empty, the record in the file `text`.
 
     `meant` contains the ranked records with the name or position `text`. `join` adds the unions in the sort
     keys to a record from a file. Raises UsageError.

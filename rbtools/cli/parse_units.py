@@ -64,7 +64,7 @@ def attack(
     eps: str,
     warn: Callable[[str], Any] | None = None,
 ) -> tuple[Any, tuple[float, ...]]:
-    """The attack, and its distances in pixel units, or its strengths in another threat than a ball. `warn` is
+    """The attack, and its distances in pixel units, or its strengths if the threat is not a ball. `warn` is
     called for a distance whose unit is probably wrong, and for steps that are too short."""
     strength = getattr(getattr(attacks.load(name), "within", None), "strength", "eps")
     if strength != "eps":
@@ -109,7 +109,7 @@ def tell_reach(method: Any, step: str, steps: str, warn: Callable[[str], Any]) -
     reach, eps = (f"{one * scale:.4g}{unit}" for one in (method.reach, method.eps))
     warn(
         f"--eps is {eps}, but the steps add up to {reach}: the attack cannot reach the border of its"
-        f" ball. Give a longer {step}, or more {steps}."
+        f" ball. Increase {step} or {steps}."
     )
 
 
@@ -136,7 +136,7 @@ def radii(text: str, largest: float = 1.0) -> tuple[float, ...]:
                 numbers.append(value)
                 continue
             hint = f" Did you mean {value:g}/255?" if largest == 1 < value <= 255 else ""
-            scale = "radii are on the [0, 1] scale." if largest == 1 else "a radius is above 0."
+            scale = "radii are on the [0, 1] scale." if largest == 1 else "a radius must be above 0."
             wanted = "(0, inf)" if largest == math.inf else f"(0, {largest:g}]"
             raise UsageError(f"--gamma {value:g} is not in {wanted}: {scale}{hint}")
     if not numbers:

@@ -68,7 +68,7 @@ def call(
 def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str]) -> str:
     left_out = (name for option in tool.options if option.name not in known for name in option_names(option))
     if word in {*left_out, *_NOT_IN_PYTHON, *_PROCESSES, *_OF_CHECKPOINT, "checkpoint"}:
-        return f"{word} is for streams of records on the command line. Leave it out here."
+        return f"{word} only applies to streams of records on the command line. Leave it out here."
     flags = [f"--{name.replace('_', '-')}" for name in known]
     return tool.no_such_option(f"--{word.rstrip('_').replace('_', '-')}", classes, flags)
 

@@ -78,7 +78,7 @@ class RankOptions(Directions):
     columns: tuple[str, ...] = param(
         (),
         "Columns of the table before the metrics: rank, name, dataset, method, seed, checkpoint, records, or"
-        " fields such as train.eps.  [default: rank, name, and those that distinguish records]",
+        " fields such as train.eps.  [default: rank, name, and the fields that distinguish records]",
         metavar="LIST",
     )
     percent: bool = param(False, "In a table, show shares of images in percent.", flags=("--percent",))
@@ -87,8 +87,8 @@ class RankOptions(Directions):
     )
     plus_minus: bool = param(
         False,
-        "Show half of the length of each interval: 0.53 ± 0.01. An interval whose middle is far from the"
-        " value stays in brackets.",
+        "Show each interval by half of its length: 0.53 ± 0.01. An interval whose middle is far from the"
+        " value is shown in brackets.",
         flags=("--plus-minus",),
     )
     labels: tuple[str, ...] = param(
@@ -115,8 +115,8 @@ class RankOptions(Directions):
     )
     asserts: tuple[str, ...] = param(
         (),
-        "Exit with status 1 unless every written record meets this condition, such as 'aa.8 >= .4', at the"
-        " worse end of the interval. With --paired, a condition may refer to the reference: 'aa.8 >="
+        "Exit with status 1 unless every written record meets this condition, such as 'aa.8 >= .4', even at"
+        " the worse end of its interval. With --paired, a condition may refer to the reference: 'aa.8 >="
         " reference - .01'. The option can be repeated.",
         metavar="'METRIC >= X'",
         flags=("--assert",),
@@ -136,7 +136,7 @@ class RankOptions(Directions):
     )
     update: bool = param(
         False,
-        "Replace the record of --baseline by the first record of the ranking if all conditions hold.",
+        "Replace the record of --baseline with the first record of the ranking if all conditions hold.",
         flags=("--update-baseline",),
     )
     against: str | None = param(
@@ -168,7 +168,7 @@ class RankOptions(Directions):
         if self.against is not None:
             check_source(self.against, self.against_file)
         elif self.against_file is not None:
-            raise UsageError("--against-file is the file of --against. Add --against SOURCE.")
+            raise UsageError("--against-file only applies to --against. Add --against SOURCE.")
         comparisons = {"--against": self.against, "--paired": self.paired, "--baseline": self.baseline}
         for option, other in comparisons.items():
             if other is not None and (self.pivot or self.group):
@@ -201,7 +201,7 @@ class RankOptions(Directions):
                 raise UsageError("--baseline-label names a record of --baseline. Add --baseline store.")
             if self.paired is None and any(one.relative for one in self.conditions):
                 raise UsageError(
-                    "--assert: 'reference' is the record of --paired. Add --paired REFERENCE, or --baseline"
+                    "--assert: 'reference' means the record of --paired. Add --paired REFERENCE or --baseline"
                     " FILE."
                 )
             return

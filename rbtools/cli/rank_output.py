@@ -45,11 +45,11 @@ def write(
     columns of the table."""
     form = options.form or ("table" if output.is_terminal() else "jsonl")
     if form == "jsonl" and options.columns:
-        raise UsageError("--columns is for tables, but jsonl has all fields. Add --format table, or csv.")
+        raise UsageError("--columns only applies to tables, but the format is jsonl. Add --format table.")
     if form not in _FOR_PEOPLE and options.style != table_style.PLAIN:
         raise UsageError(
-            f"--percent, --digits, --plus-minus and --label are for tables that people read, but {form} keeps"
-            " numbers and names. Leave them out, or add --format table, md or latex."
+            "--percent, --digits, --plus-minus and --label only apply to tables for people, but the format is"
+            f" {form}. Leave them out, or add --format table, md or latex."
         )
     _mark(result, options, screen)
     groups = [group[: options.top] for group in result.groups]
@@ -184,8 +184,8 @@ def _warn_of_n(
     """Warn if values in the columns of a table are measured on different numbers of images, and if means that
     are shown (None for all) are over such values."""
     columns = {} if titles is None else merge.mixed_images(records)
-    _warn_of_mixed(mixed_means, titles, "{} has means over values from {} to {} images{}", screen)
-    _warn_of_mixed(columns, titles, "{} has values from {} to {} images{}", screen)
+    _warn_of_mixed(mixed_means, titles, "{} has means of values measured on {} to {} images{}", screen)
+    _warn_of_mixed(columns, titles, "{} has values measured on {} to {} images{}", screen)
 
 
 def _warn_of_mixed(
@@ -193,7 +193,7 @@ def _warn_of_mixed(
 ) -> None:
     names = [*counts] if titles is None else metrics_behind(titles, counts)
     if names:
-        more = f", and so {counted(len(names) - 1, 'other metric')}" if len(names) > 1 else ""
+        more = f", as for {counted(len(names) - 1, 'other metric')}" if len(names) > 1 else ""
         said = words.format(f"'{metric_name.heading(names[0])}'", *counts[names[0]], more)
         screen.warn(f"{said}. Evaluate all with the same --n to compare them.")
 
@@ -316,7 +316,7 @@ def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: boo
     parts = [f"test images resampled for {counted(images, 'record')}"] if images else []
     parts += [f"drawn from value and n for {counted(binomial, 'record')}"] if binomial else []
     parts += [f"drawn from the interval for {counted(normal, 'record')}"] if normal else []
-    exact = "taken as exact, all or some values, for"
+    exact = "all or some values taken as exact for"
     why = "they have no interval and are not a share of n images"
     parts += [f"{exact} {counted(nothing, 'record')} ({why})"] if nothing else []
     if groups:

@@ -75,7 +75,7 @@ def evaluate(source: RecordSource, work: CommandContext, task: Evaluation) -> St
 
 
 def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:
-    """Run a job on every record, or on the record of `--checkpoint` or of a model that only answers. Raises
+    """Run a job on every record, or on that of `--checkpoint` or of a model that can only be queried. Raises
     UsageError."""
     if source.kind is not None:
         from rbtools.inputs import queried
@@ -93,7 +93,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
                     f"{option} describes a --checkpoint, but none is given. Add --checkpoint FILE."
                 )
         if work.run.selection.member is not None and work.run.selection.weights is None:
-            raise UsageError("--member is for a file of weights. Add --checkpoint FILE, or --weights DIR.")
+            raise UsageError("--member only applies to weights. Add --checkpoint FILE, or --weights DIR.")
         return filter_records(source, [job], work)
     if source.files:
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")
@@ -101,7 +101,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
         raise UsageError("Both a file and a folder of weights are given. Evaluate one or the other.")
     access = vars(work.run.access).items()
     if given := [name for name, value in access if value != getattr(type(work.run.access), name)]:
-        raise UsageError(f"--{given[0]} is for --model-cmd and --model-url. Leave it out.")
+        raise UsageError(f"--{given[0]} only applies to --model-cmd and --model-url. Leave it out.")
     path = file_path(source.checkpoint)
     from rbtools.inputs import checkpoints
 
@@ -128,5 +128,5 @@ def checked(hints: CheckpointHints, run: Run) -> None:
         raise UsageError(f"{option}{wrong}") from None
     if arch.get("space") == "python" and not run.selection.allow_code:
         raise UsageError(
-            f"--arch python:{arch['name']} runs Python code of yours. If you trust it, add --allow-code."
+            f"--arch python:{arch['name']} runs your own Python code. If you trust it, add --allow-code."
         )

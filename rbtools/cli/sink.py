@@ -125,7 +125,7 @@ class Sink(RecordReader):
             yield line
 
     def held(self, line: Line, record: dict[str, Any] | None = None) -> HeldRecord:
-        """The record of a line (or `record`, which was made of it) in a form that needs little memory."""
+        """The record of a line (or `record`, which was made from it) in a form that needs little memory."""
         assert line.record is not None
         text = line.text if record is None or record is line.record else None
         record = record or line.record
@@ -186,14 +186,14 @@ def tell_united(unions: Unions, screen: shared.Terminal, columns: Collection[str
     images = {name: n for name, n in unions.images.items() if columns is None or name in columns}
     if len({*images.values()}) > 1:
         screen.warn(
-            "the merged results of a model are from different numbers of images, such as"
+            "the merged results of a model were measured on different numbers of images, such as"
             f" {of_images(images)}. Evaluate all with the same --n to compare them."
         )
 
 
 def of_images(counts: Mapping[str, int], most: int = 4) -> str:
-    """Such as `'clean' of 200, 'PGD-20, ε = 8/255' of 50`; the first metrics in the text have different
-    numbers."""
+    """Format numbers of images, such as `'clean' of 200, 'PGD-20, ε = 8/255' of 50`; the first metrics in the
+    text have different numbers."""
     first = dict.fromkeys(next(name for name in counts if counts[name] == n) for n in counts.values())
     names = [*first, *(name for name in counts if name not in first)]
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -80,10 +80,10 @@ class RecordSource:
         None,
         "Normalisation of the checkpoint's inputs, if the file does not contain it: numbers such as"
         " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published"
-        " normalisation that fits 256 images clearly best, if any; none for python:]",
+        " normalisation that clearly fits 256 images best, if there is one; none for python:]",
         metavar="MEAN STD|none|NAME",
     )
-    kind: Any = None  # the model that only answers (`queries.base.KindOfModel`), if one is named
+    kind: Any = None  # the model that can only be queried (`queries.base.KindOfModel`), if any
     takes_checkpoint: bool = False  # whether the tool has --checkpoint
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is not a record
     table: Callable[[dict[str, Any], int], str] | None = None  # the table of a record for a terminal's width
@@ -144,8 +144,8 @@ class RecordSource:
             yield line
         if not came and not self.allow_empty:
             raise NoRecords(
-                "no records came in. The command that should write them may have failed. If there should be"
-                " none, add --allow-empty."
+                "no records came in. The command that should write them may have failed. If no records are"
+                " expected, add --allow-empty."
             )
 
     def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
@@ -178,7 +178,7 @@ class RecordSource:
             weights = self.takes_checkpoint and name.endswith((".pt", ".pth", ".ckpt", ".safetensors"))
             raise UsageError(
                 f"Cannot read {name}: {error.strerror}. Expected a file of records, one JSON object per line."
-                + " Give a file of weights with --checkpoint." * weights
+                + " To evaluate a file of weights, use --checkpoint." * weights
             ) from None
 
     def _what_to_give(self) -> str:
@@ -255,7 +255,7 @@ def where(line: Line) -> str:
 
 def stop_if_strict(strict: bool, message: str) -> None:
     if strict:
-        raise Stop(f"{message} Stopped there, because of --errors stop.")
+        raise Stop(f"{message} The run stopped there because of --errors stop.")
 
 
 def file_path(path: str) -> str:
@@ -270,8 +270,8 @@ def file_path(path: str) -> str:
     if not os.path.isfile(path):
         if re.match("[a-z]+://", path):
             raise UsageError(
-                f"{path} is an address. Download the file of weights and name it. For a model that answers"
-                f" there, give --model-url {path}."
+                f"{path} is a URL. Download the file of weights and give its path. If a model answers at this"
+                f" URL, use --model-url {path}."
             )
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise UsageError(f"{path} {problem}. Expected a file.")
@@ -295,7 +295,7 @@ def has_input() -> bool:
 
 
 def failed_record(tool: str, message: str, **about: object) -> dict[str, Any]:
-    """Half of a surrogate pair, as in a file name that is not UTF-8, becomes an escape sequence."""
+    """A record with an error. Unpaired surrogates, as in a file name that is not UTF-8, are escaped."""
     error = {"tool": tool, "message": message, **about}
     for key, value in error.items():
         if isinstance(value, str):

@@ -46,7 +46,7 @@ class Streams:
         records = read(file_path(file)) if given is None else [given] if isinstance(given, Mapping) else given
         good = [record for record in records if "error" not in record]
         if len(good) != 1:
-            raise RbError(f"{file} contains {len(good)} records. Expected one, of the model to {purpose}.")
+            raise RbError(f"{file} contains {len(good)} records. Expected one: the model to {purpose}.")
         return dict(good[0])
 
     def keep(self, result: object) -> bool:
@@ -120,7 +120,7 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
             yield output
             return
         if len(source.files) != 1 or source.files[0] == "-":
-            raise UsageError("--in-place needs exactly one FILE to write back into.")
+            raise UsageError("--in-place needs exactly one FILE, to which the records are written back.")
         if os.path.exists(source.files[0]) and not os.path.isfile(source.files[0]):
             raise UsageError(
                 f"--in-place: {source.files[0]} is not a regular file. Only a regular file can be replaced."

@@ -248,4 +248,4 @@ def _of_record(
     parts += map(table.printable, lines)
     if "error" in record:
         parts.append(f"error: {table.printable(str(record['error'].get('message', '')))}")
-    return "\n".join([*parts, "(a pipe or a file gets the record, as JSON)"])
+    return "\n".join([*parts, "(output to a pipe or a file is the record, as JSON)"])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ERASE = "\r\x1b[2K"
 _SECONDS_BETWEEN_PAINTS = 0.1
 _SECONDS_BETWEEN_LINES = 60.0  # of progress, if there is no terminal
-_RECORDS = " Is it a file of records? Published tables are read by rb-convert."
+_RECORDS = " Expected a file of records; use rb-convert to read published tables."
 _NAMED_LINES = 8  # the most invalid lines that are reported one by one
 
 
@@ -36,7 +36,7 @@ _rare_message = partial(rare_param, group="Messages and help")
 
 @dataclass(frozen=True)
 class Messages:
-    """The options of messages, of which every tool makes its `Terminal`."""
+    """The options for messages, from which every tool creates its `Terminal`."""
 
     quiet: bool = param(
         False, "Print only warnings and errors on stderr.", flags=("--quiet", "-q"), group="Messages and help"

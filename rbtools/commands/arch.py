@@ -41,7 +41,7 @@ class ArchOptions:
         False, "Write one architecture for each set of identical networks (6466).", flags=("--unique",)
     )
     index: str | None = param(
-        None, "Indices, such as 13714 or 0-9,50; the records have the same order.", metavar="LIST"
+        None, "Indices, such as 13714 or 0-9,50; records are written in this order.", metavar="LIST"
     )
     string: str | None = param(
         None, "The string of one cell: '|nor_conv_3x3~0|+|...'.", metavar="TEXT", flags=("--str",)
@@ -196,7 +196,7 @@ def _is_program(name: str | None) -> bool:
 def _refuse_without_files(files: tuple[str, ...], options: Sequence[str]) -> None:
     if files:
         raise UsageError(
-            f"rb-arch reads no records, so {files[0]} has no use. Did you mean --from-checkpoint?"
+            f"rb-arch reads no records, so {files[0]} has no effect. Did you mean --from-checkpoint?"
         )
     option = _given(options)
     if option is not None:
@@ -230,7 +230,7 @@ def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) ->
     try:
         macs = multiply_adds(network, torch.zeros(1, *shape))
     except (Exception, SystemExit) as wrong:  # the user's network may raise anything
-        raise RbError(of_network(wrong) or f"python:{arch['name']} stopped with {wrong!r}.") from wrong
+        raise RbError(of_network(wrong) or f"python:{arch['name']} raised {wrong!r}.") from wrong
     return {"params": parameters(network), "macs": macs}
 
 
@@ -248,7 +248,7 @@ def _whole_numbers(text: str) -> list[int]:
     numbers = units.number_list(text, "--index")
     wrong = [value for value in numbers if value != int(value)]
     if wrong:
-        raise UsageError(f"--index has {wrong[0]:g}. Expected whole numbers, such as 13714 or 0-9,50.")
+        raise UsageError(f"--index contains {wrong[0]:g}. Expected whole numbers, such as 13714 or 0-9,50.")
     return [int(value) for value in numbers]
 
 

@@ -144,8 +144,8 @@ def _two_phase(
         )
     if method.batch_dependent and size != "all":
         raise UsageError(
-            f"{method.name} with this --backend draws for a whole batch, so a sample cannot be enlarged."
-            " Give --two-phase all."
+            f"{method.name} with this --backend draws random numbers for whole batches, so the sample cannot"
+            " be enlarged. Use --two-phase all."
         )
     number = int(size) if size not in (None, "all") else None
     job = TwoPhaseJob(method, distances, screen_of(method, typed.screen_steps or 20), number, goal)
@@ -236,8 +236,8 @@ def check(typed: ChecklistOptions, source: shared.RecordSource, work: shared.Com
     There are five tests: (a) FGSM is not stronger than PGD; (b) Square, which needs no gradients, is not
     stronger than PGD; (c) PGD without a bound reaches accuracy 0; (d) accuracy never rises with the distance;
     (e) random points do not fool the model on any image that PGD left correct. The report lists which tests
-    fail and by how much. The metric "obfuscation.failed" is the number of failed tests. For a model that only
-    answers, Square takes the place of PGD, and (a) and (b) are left out.
+    fail and by how much. The metric "obfuscation.failed" is the number of failed tests. For a model that can
+    only be queried, Square replaces PGD, and (a) and (b) are left out.
 
     \b
     Examples:
@@ -270,9 +270,9 @@ class CurveOptions:
     )
     attacks: str = param(
         "curve",
-        "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2; by labels alone"
-        " hopskipjump, in L-infinity also rays, in L2 surfree, boundary. Or an attack in another threat, with"
-        " its strengths as --eps.",
+        "Searches, each with --queries passes: curve, fmn; in L2 also ddn, cw-l2; with labels only,"
+        " hopskipjump, in L-infinity also rays, in L2 also surfree, boundary. Or an attack in another threat,"
+        " whose strengths are given with --eps.",
         metavar="LIST",
     )
     eps: str | None = param(
@@ -333,7 +333,7 @@ def _counts(text: str) -> list[int]:
     numbers = list(dict.fromkeys(units.number_list(text, "--queries")))
     if wrong := [one for one in numbers if one < _FEWEST_QUERIES or one != int(one)]:
         raise UsageError(
-            f"--queries has {wrong[0]:g}. Expected whole numbers from {_FEWEST_QUERIES}, such as 500,2000."
+            f"--queries contains {wrong[0]:g}. Expected integers from {_FEWEST_QUERIES}, such as 500,2000."
         )
     return [int(one) for one in numbers]
 
@@ -352,12 +352,12 @@ def _curve_of(
         raise UsageError(f"--norm and --queries do not apply to {cls.name}. Leave them out.")
     if len(names) > 1:
         raise UsageError(
-            f"--attacks is {typed.attacks}. {names[0]} attacks in a threat of its own, so it can only be"
-            " given alone."
+            f"--attacks is {typed.attacks}. {names[0]} has its own threat, so it cannot be combined with"
+            " other attacks."
         )
     if not cls.minimal:
         raise UsageError(
-            f"--attacks: {cls.name} does not say that it finds the smallest strength (minimal = True)."
+            f"--attacks: {cls.name} does not declare that it finds the smallest strength (minimal = True)."
         )
     if typed.eps is None:
         raise UsageError(f"Give --eps LIST: the values of {cls.within.strength}, such as 1,2 or 0:2:5.")

@@ -42,8 +42,8 @@ def _seconds(text: str) -> float | None:
 class CardOptions:
     limit: str = param(
         "10m",
-        "Time limit for each model: 90s, 10m, 2h, or none. A part is left out if its first images do not"
-        " fit; the first images of the cheapest part are always evaluated.",
+        "Time limit for each model: 90s, 10m, 2h, or none. A part is left out if there is no time for its"
+        " first images; the first images of the cheapest part are always evaluated.",
         metavar="LENGTH",
         flags=("--time",),
     )
@@ -165,7 +165,7 @@ def _pages(made: list[Record], output: str | None, work: shared.CommandContext) 
     except RbError as wrong:
         work.screen.error(f"{wrong} {output} was not written.")
         return False
-    work.screen.say(f"{output} has the card{'s' * (len(made) > 1)}.")
+    work.screen.say(f"the card{'s were' if len(made) > 1 else ' was'} written to {output}.")
     return True
 
 

@@ -138,7 +138,7 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
         return
     if not files:
         if not chosen.one_file:
-            raise UsageError(f"{chosen.name} is a folder of files. Name it: rb-convert {chosen.name} FOLDER.")
+            raise UsageError(f"{chosen.name} needs a folder. Name it: rb-convert {chosen.name} FOLDER.")
         if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
             raise UsageError(f"No file was given. Name one: rb-convert {chosen.name} FILE.")
     for name in files or ("-",):
@@ -178,7 +178,7 @@ class _Writing:
 
     def run(self, target: str) -> int:
         if target == "-" and not self.format.one_file:
-            raise UsageError(f"{self.format.name} is a folder of files, not '-'. Name a folder.")
+            raise UsageError(f"{self.format.name} writes a folder, but --write is '-'. Name a folder.")
         files = self.source.files
         if target in files or any(_same(name, target) for name in files):
             raise UsageError(f"{target} is both read and written. Write elsewhere.")

@@ -29,7 +29,7 @@ class CorrelationOptions:
     rows: str | None = param(None, "Metrics in the rows.  [default: --metric]", metavar="LIST")
     cols: str | None = param(None, "Metrics in the columns.  [default: --metric]", metavar="LIST")
     kind: str = param(
-        "spearman", "Correlation: spearman (rho), kendall (tau-b), or both with a comma.", metavar="LIST"
+        "spearman", "Correlation: spearman (rho), kendall (tau-b), or spearman,kendall.", metavar="LIST"
     )
     on: str | None = param(
         None,
@@ -120,7 +120,7 @@ def _read(
     if without and not sets:
         raise UsageError(f"--by: {without[0]}")
     if without:
-        sink.screen.warn(f"{counted(len(without), 'record')} left out: without {by} they belong to no set.")
+        sink.screen.warn(f"{counted(len(without), 'record')} without {by} left out: they belong to no set.")
     for label, records in sets.items():
         models = list(sink.models(records).values())
         if aggregate:
@@ -132,12 +132,12 @@ def _read(
 
 
 def _tell(sink: Sink, sets: correlate.JoinedSets, by: str | None) -> None:
-    """Warn if records are left out, or if the records are of several data sets."""
+    """Warn if records are left out, or if they come from several data sets."""
     on, warn = ",".join(sets.on), sink.screen.warn
     if sets.without:
         if sets.without == sink.good:
             raise UsageError(f"--on: {sets.reason}")
-        warn(f"{counted(sets.without, 'record')} without {on} left out: there is nothing to join by.")
+        warn(f"{counted(sets.without, 'record')} without {on} left out, which cannot be joined.")
     if sets.duplicates:
         warn(
             f"{counted(sets.duplicates, 'record')} with the same {on} as another record of the set: only the"
@@ -198,12 +198,12 @@ def _matrix(
     flat |= {col for j, col in enumerate(cols) if matrix.flat_cols[:, j].all()}
     if flat:
         listed = ", ".join(sorted(flat)[:8]) + (", ..." if len(flat) > 8 else "")
-        screen.once(f"warning: fewer than two distinct values, so no correlation: {listed}.")
+        screen.once(f"warning: no correlations with metrics that have fewer than two values: {listed}.")
     few = int((matrix.n < correlate.FEWEST).sum())
     if few:
         screen.once(
-            f"warning: {counted(few, 'pair')} of metrics with fewer than {correlate.FEWEST} records in"
-            " common, so no correlation."
+            f"warning: no correlation for {counted(few, 'pair')} of metrics with fewer than"
+            f" {correlate.FEWEST} records in common."
         )
     return matrix
 

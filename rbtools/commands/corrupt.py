@@ -102,7 +102,7 @@ def _made(
     """Write the corrupted copy (--write), and draw one image with all corruptions (--show)."""
     if write is not None and severities != units.SEVERITIES:
         raise UsageError(
-            "--write makes an archive, which always has all five severities. Leave out --severity."
+            "--write creates an archive, which always has all five severities. Leave out --severity."
         )
     from rbtools.jobs import corrupted_images
 
@@ -141,7 +141,7 @@ def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> 
     from rbtools.scoring import corruptions
 
     if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):
-        raise UsageError("mCE needs all fifteen corruptions at all severities: give --reference with all.")
+        raise UsageError("--reference (mCE) needs all fifteen corruptions at all severities: rb-corrupt all.")
     try:
         return corruptions.reference(streams.of_command().one_record(file, "compare with"), CORRUPTIONS.all)
     except RbError as wrong:

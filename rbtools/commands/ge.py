@@ -41,7 +41,7 @@ def _ge(
 @options.source_options
 @options.takes_run(without=("split", "precision", "prepare", *options.NO_GRADIENTS))
 def acc(typed: GapOptions, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
-    """Measure the gap of clean accuracy (train minus test)."""
+    """Measure the gap in clean accuracy (train minus test)."""
     from rbtools.evaluation.accuracy import clean
 
     return _ge(source, work, clean(), typed.n_train)
@@ -76,7 +76,7 @@ def corrupt(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure the gap of accuracy under corruptions (train minus test)."""
+    """Measure the gap in accuracy under corruptions (train minus test)."""
     from rbtools.evaluation.under_corruption import corrupted
 
     chosen = tuple(shared.build(CORRUPTIONS, name, params) for name in corruptions)
@@ -95,7 +95,7 @@ def pr(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure the gap of probabilistic robustness (train minus test).
+    """Measure the gap in probabilistic robustness (train minus test).
 
     The tool adds ge.pr.NOISE.GAMMA, over the images that are classified correctly without noise, and
     ge.pr-all.NOISE.GAMMA, over all images. PRBench publishes the generalisation error over all images, and
@@ -119,7 +119,7 @@ def loss_attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure gaps of cross-entropy and error at the last iterate of an attack (test minus train)."""
+    """Measure gaps in cross-entropy and error at the last iterate of an attack (test minus train)."""
     from rbtools.evaluation.robust_loss import robust_loss
 
     if any(field.name == "iterate" for field in fields(ATTACKS.load(attack))):

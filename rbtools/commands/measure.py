@@ -117,9 +117,9 @@ def preset(
 ) -> shared.Status:
     """Compute the measures of a paper with its settings.
 
-    jung2023: jacobian and hessian. nasrobbench201: ntk. rice2020 or wci: wci. Options that are typed replace
-    the settings of the paper. With --checkpoint, the rows that the paper prints are shown beside the results
-    of this network, on stderr.
+    jung2023: jacobian and hessian. nasrobbench201: ntk. rice2020 or wci: wci. Options that are given override
+    the settings of the paper. With --checkpoint, the values that the paper reports are shown on stderr, next
+    to the results of this network.
 
     \b
     Example:

@@ -33,7 +33,7 @@ class PROptions:
         None,
         "Radii of the noise, for pixels in [0, 1], or strengths of a transformation (rotation: degrees);"
         " start:stop:count for a curve, such as 0:0.15:31. PRBench's first radius is 8/255 (text) or 0.03"
-        " (code).  [default: 8/255,0.08,0.1,0.12; of a transformation, its own]",
+        " (code).  [default: 8/255,0.08,0.1,0.12; each transformation has its own]",
         metavar="LIST",
     )
     rho: str = rare_param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
@@ -58,8 +58,8 @@ class PROptions:
     )
     sampling: str = param(
         "fixed",
-        "With fixed, --samples copies of each image; with adaptive, only ProbAcc, by a sequential test that"
-        " stops sampling an image as soon as it is decided.",
+        "fixed evaluates --samples copies of each image; adaptive measures only ProbAcc, with a sequential"
+        " test that stops sampling an image as soon as it is decided.",
         choices=("fixed", "adaptive"),
     )
     require_decided: bool = rare_param(
@@ -117,9 +117,9 @@ class PROptions:
 class RareOptions(PROptions):
     sampling: str = param(
         "fixed",
-        "With fixed, --samples copies of each image; with adaptive, only ProbAcc, by a sequential test that"
-        " stops sampling an image as soon as it is decided; with rare, failure probabilities that are too"
-        " small for plain sampling, by adaptive multilevel splitting.",
+        "fixed evaluates --samples copies of each image; adaptive measures only ProbAcc, with a sequential"
+        " test that stops sampling an image as soon as it is decided; rare measures failure probabilities"
+        " that are too small for plain sampling, with adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
     particles: int = rare_param(200, "Number of particles (with --sampling rare).", bounds="[20, inf)")

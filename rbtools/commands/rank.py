@@ -96,7 +96,7 @@ def _last_accepted(
 ) -> Contender | None:
     record = baseline.accepted(_first_of(result))
     if record is None:
-        hint = "" if update else " --update-baseline keeps the best record as the first."
+        hint = "" if update else " --update-baseline stores the best record as the baseline."
         screen.say(f"there is no baseline in {baseline.place} yet: conditions with 'reference' hold.{hint}")
         return None
     return Contender(record, [record])
@@ -134,9 +134,9 @@ def _passes(result: Ranking | None, options: RankOptions, sink: Sink) -> bool:
         for one in conditions
     ]
     if not named:
-        verdicts = [assertions.Verdict("no record", one.name, "There is no record.") for one in conditions]
+        verdicts = [assertions.Verdict("no record", one.name, "There are no records.") for one in conditions]
     if sink.failed:
-        why = f"{counted(sink.failed, 'record')} failed before and cannot be judged."
+        why = f"{counted(sink.failed, 'record')} failed in an earlier tool and cannot be checked."
         verdicts += [assertions.Verdict("failed records", one.name, why) for one in conditions]
     if options.form == "junit":
         sink.output.line(assertions.to_junit(verdicts).encode())

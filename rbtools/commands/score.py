@@ -102,9 +102,7 @@ def main(typed: ScoreOptions, merge: bool, source: shared.RecordSource, screen: 
     fields = names(typed.within, "--within")
     only_add = bool(typed.adds or typed.explains) and not (typed.metrics or typed.preset or typed.weights)
     if only_add and typed.within is not None:
-        raise UsageError(
-            "--within is for a score, but --add alone computes none. Add --metric, with the score's metrics."
-        )
+        raise UsageError("--within only applies to a score, but --add alone computes no score. Add --metric.")
     derived_metrics = [*map(derived, typed.adds), *map(explained, typed.explains)]
     with shared.opened_output(source, screen) as output:
         reading = _ScoredLines([] if typed.dry_run else derived_metrics, typed.force, screen, source.strict)
@@ -133,7 +131,7 @@ def _tell(of_score: Sequence[terms.Term], count: int, screen: shared.Terminal, *
         for term in of_score
     )
     if dry_run:
-        screen.say(f"dry run: {count} records would be scored by {words}; it takes no time.")
+        screen.say(f"dry run: {count} records would be scored by {words}; this takes no time.")
     else:
         screen.detail(f"scored by {words}.")
 

@@ -27,7 +27,7 @@ KINDS = ("training", "tracking", "evaluation", "answers")
 @dataclass(frozen=True, kw_only=True)
 class StoreSelection:
     keys: tuple[str, ...] = param((), "", metavar="[KEY]...", positional=True)
-    where: str | None = param(None, "Only results that meet this condition: 'acc > 0.8'.", metavar="EXPR")
+    where: str | None = param(None, "Select results that meet this condition: 'acc > 0.8'.", metavar="EXPR")
     kind: str | None = param(None, "Select only results of this kind.", choices=KINDS)
 
 
@@ -52,12 +52,12 @@ class UpkeepOptions:
     max_size: str | None = param(
         None,
         "Also remove results and checkpoints until the store has at most this size, such as 10G. Those that"
-        " were not read for the longest time are removed first.",
+        " have not been read for the longest time are removed first.",
         metavar="SIZE",
     )
     older_than: str | None = param(
         None,
-        "Also remove results and checkpoints that were not read for this time, such as 90d.",
+        "Also remove results and checkpoints that have not been read for this time, such as 90d.",
         metavar="AGE",
     )
     dry_run: bool = param(
@@ -97,7 +97,7 @@ class SelectedResults:
             return f"the store {self.store.folder} contains no results yet."
         if self.absent == self.seen and self.condition is not None:
             return f"no result has all of {', '.join(self.condition.names)}, which --where needs."
-        return f"none of {self.seen} results matches."
+        return f"none of the {self.seen} results matches."
 
     def status(self) -> int:
         return shared.FAILED if self.damaged else shared.DONE
@@ -116,7 +116,7 @@ def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     The records are sorted by key, and other tools can read them from a pipe. A training run is listed as the
     record of rb-train, and an evaluation as a record with "metrics" and "evals". "stored" contains kind, key,
     bytes and time; for a training run, it also contains the bytes of the checkpoint (0 if the checkpoint was
-    removed), and for a model that only answers, the number of images that it was asked about. KEY is the
+    removed), and for a model that can only be queried, the number of images with an answer. KEY is the
     beginning of a key.
     """
     chosen = SelectedResults(store, choice, screen)
@@ -142,10 +142,10 @@ def du(store: Store, screen: shared.Terminal) -> int:
     outcomes  results of evaluations for each image
     objects   checkpoints
     state     unfinished training runs and parts of unfinished evaluations
-    answers   answers of models that only answer, so that no image is asked about twice
+    answers   answers of models that can only be queried, so that no image is sent twice
     cache     hashes of files, so that each file is read only once
     leases    locks on work in progress
-    aside     files that are being written, or that a dead process left unfinished
+    aside     files that are being written, or that a stopped process left unfinished
     """
     with contextlib.closing(RecordWriter()) as output:
         _show(listing.usage(store), output)
@@ -199,14 +199,14 @@ def _deleted(path: Path, screen: shared.Terminal) -> bool:
 def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     """Remove files that are no longer needed.
 
-    The tool removes files that dead processes left behind, states of finished training runs, and states of
-    unfinished work that was not continued for 30 days. With --keep-metrics, the tool removes all checkpoints,
+    The tool removes files that stopped processes left behind, states of finished training runs, and states of
+    unfinished work that has not continued for 30 days. With --keep-metrics, the tool removes all checkpoints,
     too. Results are kept, and rb-train trains a network again if its checkpoint is needed. Files of work in
     progress are never removed, and while work is in progress, no checkpoint is removed.
 
     --max-size and --older-than also remove results, which are then computed again when they are needed. The
     file system records when a file was read, often only once a day. Baselines of rb-rank and answers of
-    models that only answer are kept.
+    models that can only be queried are kept.
     """
     limits = upkeep.Limits(
         _amount(typed.max_size, _BYTES, "--max-size", "a size, such as 500M or 10G"),
@@ -229,8 +229,8 @@ def gc(typed: UpkeepOptions, store: Store, screen: shared.Terminal) -> int:
     screen.say(f"{_in_bytes(size)} in {_counted(files, 'file')} {verb}.")
     if cleared.live and (typed.keep_metrics or limits != upkeep.NO_LIMITS):
         screen.warn(
-            f"{_counted(len(cleared.live), 'piece')} of work in progress: results and checkpoints were kept."
-            " Run this again when it is finished."
+            "results and checkpoints were kept because of work in progress"
+            f" ({_counted(len(cleared.live), 'piece')}). Run this again when it is finished."
         )
     return shared.DONE
 

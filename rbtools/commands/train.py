@@ -78,8 +78,8 @@ def main(
 
     if work.run.store.folder is None:
         raise UsageError(
-            "--store is none, but the checkpoints of a training are kept in the store. Leave it out, or"
-            " name a folder."
+            "--store is none, but rb-train keeps its checkpoints in the store. Leave --store out, or name a"
+            " folder."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(_default_method(preset) if typed.method is None else typed.method)
@@ -169,8 +169,8 @@ def _refuse_together(run: Run) -> None:
     ):
         if wrong:
             raise UsageError(
-                f"torchrun's {distributed.count()} processes train one network together, and {option} does"
-                " not work with that. Leave out one of the two."
+                f"torchrun's {distributed.count()} processes train one network together, which {option} does"
+                " not support. Leave out one of the two."
             )
 
 

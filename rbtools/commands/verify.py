@@ -35,7 +35,7 @@ class VerifyOptions:
     )
     adv: str | None = param(
         None,
-        "Check the adversarial images in a file of rb-attack --save-adv, or in all such files of a folder.",
+        "Check adversarial images that rb-attack --save-adv wrote, in one file or in all files of a folder.",
         metavar="FILE.npz|DIR",
     )
 
@@ -180,7 +180,7 @@ class _Verdicts:
             self.screen.warn(f"{name}: {finding['says']}")
         if unknown := verify.get("without_checksum"):
             words = counted(len(unknown), "result")
-            self.screen.say(f"{name}: {words} without a checksum: changes to them cannot be found.")
+            self.screen.say(f"{name}: {words} without a checksum, so changes cannot be detected.")
         entries = verify.get("entries", {})
         self.count.update(verdict["verdict"] for verdict in entries.values())
         self.durations += sum(remeasured.is_duration(metric) for metric in entries)

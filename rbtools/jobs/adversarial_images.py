@@ -1,4 +1,4 @@
-"""Images of `rb-attack --save-adv` beside the clean images, for a picture."""
+"""Selects images of `rb-attack --save-adv`, to be drawn next to the clean images."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class AdversarialRows(NamedTuple):
 
 
 def adversarial_images(paths: Sequence[str], count: int, run: Run) -> AdversarialRows:
-    """The first images, at most `count`, that most files changed. Raises RbError for files that are not of
-    `--save-adv`, or that have no images in common or another shape than the data set's."""
+    """The first images, at most `count`, that most files changed. Raises RbError if the files are not from
+    `--save-adv`, if they have no images in common, or if their shape is not the shape of the data set."""
     files = [file for path in paths for file in _files(path)]
     data = data_of({}, run)
     dataset, found = data.load(), {}
@@ -42,8 +42,8 @@ def adversarial_images(paths: Sequence[str], count: int, run: Run) -> Adversaria
     common = [number for number in next(iter(found.values())) if all(number in one for one in found.values())]
     if not common:
         raise RbError(
-            "The first images of the files are different ones. Draw files that were made with the same"
-            " --n and --split."
+            "The first images differ between the files. Draw files that were written with the same --n and"
+            " --split."
         )
     clean = dict(zip(common, pixels(dataset.images[torch.tensor(common)]), strict=True))
     changes = {
@@ -64,5 +64,5 @@ def _files(path: str) -> list[str]:
         return [path]
     files = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(".npz")]
     if not files:
-        raise RbError(f"{path} has no .npz files. Expected a folder of rb-attack --save-adv.")
+        raise RbError(f"{path} has no .npz files. Expected a folder that rb-attack --save-adv wrote.")
     return files

@@ -53,7 +53,7 @@ class MaskingChecklist(PlanJob):
             )
         )
         if only_answers:
-            run.report.notify("Tests a and b are left out: the model only answers, and PGD needs gradients.")
+            run.report.notify("Tests a and b are left out: PGD needs gradients, but the model has none.")
         specs, expected = asked.specs, ask.expected(asked)
         yield [*expected, _checklist_entry(self, expected[0], run)]
         found = ask(asked)
@@ -84,7 +84,7 @@ def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
     """Each test, whether it holds, and its margin, which is positive if the test holds.
 
     `entries` are the entries of PGD at each distance, FGSM, Square and random points, or for a model that
-    only answers, those of Square at each distance and of random points. For a randomised model,
+    can only be queried, of Square at each distance and of random points. For a randomised model,
     the entries contain standard errors over repeated passes, and a difference of at most two standard errors
     counts as noise. `missed` is the share of images that random points break and PGD does not break. `rare`
     is the share of images that is tolerated as chance.
@@ -108,12 +108,12 @@ def _tests(entries: Sequence[Entry], missed: float, rare: float) -> list[Entry]:
         *(compared(name, weak) for name, weak in zip("ab", others, strict=False)),
         _test("c", f"{farthest['metric']} is 0", -farthest["value"], rare),
         _test("d", says, -steepest, chance),
-        _test("e", f"random points break nothing that {attack} leaves", -missed, rare),
+        _test("e", f"random points fool the model on no image that {attack} left correct", -missed, rare),
     ]
 
 
 def _test(name: str, says: str, margin: float, noise: float) -> Entry:
     holds = margin >= -noise
-    short = "" if holds else f", but it is not so by {-margin:.4g}"
+    short = "" if holds else f": violated by {-margin:.4g}"
     within = {"noise": round(noise, 6)} if noise else {}
     return {"test": name, "says": f"{says}{short}", "holds": holds, "by": round(margin, 6) + 0.0, **within}

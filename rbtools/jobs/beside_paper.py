@@ -1,4 +1,4 @@
-"""Shows the rows that a paper prints beside the results of one network, for a preset of the paper."""
+"""Shows the results that a paper reports next to the results of one network, for a preset of the paper."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
                 lines.append(f"{path} was already complete.")
                 continue
             earlier = _write_one(corruption, path, dataset.images, ids, target, run)
-            lines.append(f"{path} is written{f', from image {earlier} on' if earlier else ''}.")
+            lines.append(f"{path} was written{f', from image {earlier} on' if earlier else ''}.")
     return lines
 
 
@@ -119,7 +119,7 @@ def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], i
                 os.stat(aside)  # another process may just have finished and renamed it
             except OSError:
                 raise RbError(
-                    f"{aside} is being written by another process. Wait for it, or end it."
+                    f"{aside} is being written by another process. Wait until it ends, or stop it."
                 ) from None
             file.seek(0)
             rows = (os.fstat(file.fileno()).st_size - len(head)) // row if file.read(len(head)) == head else 0
@@ -137,7 +137,7 @@ def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], i
 def corrupted(
     corruption: Corruption, images: Tensor, ids: Tensor, severity: int, place: torch.device, seed: int
 ) -> np.ndarray:
-    """The corrupted images, uint8 (n, H, W, C), that `rb-corrupt` makes of `images`, uint8 (n, C, H, W)."""
+    """Corrupt `images`, uint8 (n, C, H, W), as `rb-corrupt` does. Returns uint8 images (n, H, W, C)."""
     draws = Draws(seed, f"corruption.{corruption.name}", ids.to(place))
     result = corruption(images.to(place).float().div(255), severity, draws)
     levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)

@@ -118,7 +118,7 @@ class ArchiveJob(PlanJob):
         along = () if isinstance(data, ArchiveDataset) else (Clean(detail=self.detail),)
         if not along:
             run.report.notify(
-                f"the clean images of {data.name} are missing: no clean accuracy and no relative mCE."
+                f"no clean accuracy and no relative mCE, because the clean images of {data.name} are missing."
             )
         for path in paths:
             _check_images(path, data)
@@ -148,8 +148,8 @@ def _check_images(file: Path, data: Data) -> None:
         )
     if len(array) != BLOCKS * size:
         raise RbError(
-            f"{file} holds {len(array)} images. Expected {BLOCKS * size}: the {size} of the"
-            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name its data set with --dataset."
+            f"{file} holds {len(array)} images. Expected {BLOCKS * size}: the {size} images of {data.name}"
+            f" ({data.split}) at {BLOCKS} severities. Name the data set of the archive with --dataset."
         )
 
 
@@ -165,9 +165,9 @@ def _check_labels(file: Path, data: Data) -> None:
     if len(wrong):
         first = int(wrong[0])
         raise RbError(
-            f"{file} does not fit the data set {data.name}: {len(wrong)} of {len(ours)} labels differ,"
-            f" first that of image {first} ({int(labels[first])} there, {int(ours[first])} here). The images"
-            " must be those of the data set, in its order."
+            f"{file} does not fit the data set {data.name}: {len(wrong)} of {len(ours)} labels differ, first"
+            f" for image {first} ({int(labels[first])} in the file, {int(ours[first])} in the data set)."
+            " Expected the images of the data set in their order."
         )
 
 
@@ -176,5 +176,5 @@ def _array_of(file: Path) -> np.ndarray:
         return npy.mapped(file)
     except (ValueError, OSError) as error:
         raise RbError(
-            f"{file} is damaged: {error}. Expected an array of numpy (.npy); unpack the archive again."
+            f"{file} is damaged: {error}. Expected a numpy array (.npy); unpack the archive again."
         ) from None

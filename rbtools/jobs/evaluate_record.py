@@ -1,7 +1,7 @@
 """Plans, and the execution of a plan on a record: the check before the work, the work, and the results.
 
-A plan is a generator that yields its entries twice. The first time they are as known before the work, so that
-conflicts with earlier results of the same name are found. The plan then asks for the results, and yields the
+A plan is a generator that yields its entries twice. It first yields what is known before the work, so that
+conflicts with earlier results of the same name are found. It then requests the results, and yields the
 measured entries.
 """
 
@@ -40,8 +40,8 @@ from rbtools.scoring.derived import derived
 
 
 class Ask:
-    """The argument of a plan. `ask.expected(evaluation)` returns the entries of an evaluation as known before
-    the work, and `ask(evaluation)` its results, which are read from the store or measured.
+    """The argument of a plan. `ask.expected(evaluation)` returns what is known about the entries of an
+    evaluation before the work, and `ask(evaluation)` reads its results from the store or measures them.
 
     `inputs` is the record on the split that the run names. For a randomised model, verdicts are means over
     `draws` passes; for other models, `draws` is 0. `along` contains additional results, which are added to
@@ -105,7 +105,7 @@ class _SinglePlan(PlanJob):
 
 
 def _with_entries(ask: Ask, entries: Entries) -> dict[str, Any]:
-    """The record with the entries of a plan, and with the results that were measured along."""
+    """The record with the entries of a plan, and with the results that were measured with them."""
     inputs, run = ask.inputs, ask.inputs.run
     record = randomness.marked(inputs.record_with_data(), inputs)
     added = [*ask.along, *entries]
@@ -125,7 +125,7 @@ def _with_entries(ask: Ask, entries: Entries) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EvaluateJob(PlanJob):
-    """A job that makes some evaluations of the record's model, one after another."""
+    """A job that runs several evaluations on the record's model, one after another."""
 
     evaluations: tuple[Evaluation, ...]
 
@@ -138,7 +138,7 @@ class EvaluateJob(PlanJob):
         return [partial(evaluated, evaluation=one) for one in running]
 
     def able(self, record: dict[str, Any], run: Run) -> tuple[list[Evaluation], list[str]]:
-        """The evaluations that can run on the record's model, and in words what is left out."""
+        """The evaluations that can run on the record's model, and a description of what is left out."""
         running, left_out = list[Evaluation](), list[str]()
         for one in self.evaluations:
             try:
@@ -149,12 +149,12 @@ class EvaluateJob(PlanJob):
             running.append(one)
             names = dict.fromkeys(name for spec in remaining.specs for name in getattr(spec, "left_out", ()))
             if names:
-                left_out.append(f"{', '.join(names)} of {one.title}, which need more than the model answers.")
+                left_out.append(f"{', '.join(names)} of {one.title}, which need more than answers.")
         return running, left_out
 
 
 def able(evaluation: Evaluation, record: Mapping[str, Any], run: Run) -> Evaluation:
-    """The evaluation, or what remains of it if the record's model only answers. Raises CannotRun."""
+    """The evaluation, or the part that can run if the model can only be queried. Raises CannotRun."""
     answers = queried.answers_of(record, run)
     if answers is None:
         return evaluation
@@ -198,7 +198,7 @@ def _report_grid(inputs: Inputs, spec: Spec, real: Spec) -> None:
         more = value - of_real
         side = f"{abs(more):.4f} {'below' if more < 0 else 'above'}"
         inputs.run.report.notify(
-            f"{spec.name()} on 8-bit images: {value:.4f}, {side} the one on real-valued images."
+            f"{spec.name()} on 8-bit images: {value:.4f}, {side} the value on real-valued images."
         )
 
 

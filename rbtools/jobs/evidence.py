@@ -51,7 +51,7 @@ _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "any": None, "sphere": None}  # a
 
 
 class _Refuted(Exception):
-    """Raised if the images do not show the claim. The text states the reason."""
+    """Raised if the images do not prove the claim. The text states the reason."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class EvidenceJob(JobFunction):
             saved = claim_of(one)
             if "indices" in saved:
                 raise RbError(
-                    f"{one} is of chosen images (--indices), of which it has only a hash. Save images of the"
-                    " split, or of its first --n."
+                    f"{one} was saved with --indices, but it contains only a hash of these indices. Save the"
+                    " images of the split, or its first images (--n)."
                 )
             metric = saved.get("metric")
             known = [entry for entry in record.get("evals") or () if entry.get("metric") == metric]
@@ -125,7 +125,7 @@ def _verdict(inputs: Inputs, path: str, saved: Mapping[str, Any], claim: Mapping
         broken, ties = _judged(inputs, path, saved)
         fields["measured"] = measured = 1 - broken / n
         if abs(measured - float(claim["value"])) * n > ties + 1e-3:
-            raise _Refuted(f"the images show an accuracy of {measured:.6g} at most, not the claimed one")
+            raise _Refuted(f"the images prove an accuracy of at most {measured:.6g}, not the claimed one")
     except _Refuted as why:
         return {"verdict": "differs", **fields, "reason": str(why)}
     where = "threat" if "threat" in saved else "ball"
@@ -140,7 +140,7 @@ def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any])
         raise _Refuted(f"its metric is {name}, which is not an accuracy under an attack at a distance")
     split = metric_name.parse(name).split
     if claim.get("split", split) != split:
-        raise _Refuted(f"{name} is about {split} images by its name, but about {claim['split']} by the claim")
+        raise _Refuted(f"the name {name} means {split} images, but the claim means {claim['split']} images")
     limits = (*_limits(saved), "threat", "norm")
     facts = {fact: claim.get(fact) for fact in (*limits, "n", "value", "grid", "defend")}
     facts |= {"checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "split": split}
@@ -156,7 +156,7 @@ def _compare(inputs: Inputs, saved: Mapping[str, Any], claim: Mapping[str, Any])
     named = metric_name.parse(name)
     for field in named.form.settings(named):
         if field in ("threat", *_limits(saved)) and field not in saved:
-            raise _Refuted(f"its metric is {name}, and it has no {field}")
+            raise _Refuted(f"its metric is {name}, but it has no {field}")
     said = ("attack", *limits, "steps", "n", "value")  # without fields that would explain a difference
     if says := consistency.contradicts_name(name, {fact: saved[fact] for fact in said if fact in saved}):
         raise _Refuted(says)
@@ -175,7 +175,7 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
     dataset, n = inputs.data.load(), saved["n"]
     order = inputs.data.order(dataset.labels)[:n]
     if n > len(order):
-        raise _Refuted(f"it claims {n} images, and the split has {len(order)}")
+        raise _Refuted(f"it claims {n} images, but the split has {len(order)}")
     broken = ties = start = 0
     with device.taken(inputs.run, inputs.threads()) as place:
         model = inputs.load_model(place)
@@ -184,7 +184,7 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
             ids = order[start : start + len(found)]
             start += len(ids)
             if not (torch.equal(found, ids) and torch.equal(labels, dataset.labels[ids])):
-                raise _Refuted("its images are not those of the evaluation, each once and in its order")
+                raise _Refuted("its images are not exactly the images of the evaluation, in the same order")
             _check_allowed(images, points, pixels(dataset.images[ids]), saved)
             with torch.no_grad():
                 logits = model(images.to(place)).float().cpu()
@@ -197,7 +197,7 @@ def _judged(inputs: Inputs, path: str, saved: Mapping[str, Any]) -> tuple[int, i
 
 def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: Mapping[str, Any]) -> None:
     """Raise _Refuted if an image (n, C, H, W) is outside the box or the threat. In a threat whose points are
-    not images, the points (n, ...) are judged, and the images must be made of them."""
+    not images, the points (n, ...) are checked, and the images must be created from them."""
     if "threat" not in saved and saved["norm"] == "sphere":  # without a box
         if not bool(Ball(eps=saved["eps"], norm="sphere").contains(images, clean).all()):
             raise _Refuted(f"an image is not on the sphere within {saved['eps']:.6g} of its original")
@@ -207,7 +207,7 @@ def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: 
     if "threat" in saved:
         threat = _threat(saved)
         if points is None and not threat.points_are_images():
-            raise _Refuted("it has no points, of which its images would be made")
+            raise _Refuted("it lacks the points from which its images were created")
         points = images if points is None else points
         moved = ~points.reshape(len(points), -1).isnan().any(1)
         made = clean.clone()
@@ -222,7 +222,7 @@ def _check_allowed(images: Tensor, points: Tensor | None, clean: Tensor, saved: 
             ) from None
         made = lattice.nearest(made) if saved.get("grid") == "8bit" else made
         if not bool(((made - images).abs() <= _SAME_PIXEL).all()):  # also for NaN
-            raise _Refuted("an image is not the one that its point makes of the original")
+            raise _Refuted("an image is not the result of applying its point to the original")
         return
     if (order := _ORDERS[str(saved["norm"])]) is None:
         return
@@ -244,8 +244,8 @@ def _threat(saved: Mapping[str, Any]) -> Threat:
     name = saved.get("attack")
     if not isinstance(name, str) or ATTACKS.of_name(name) is None:
         raise RbError(
-            f"The claim is about the attack {shown(str(name))}, which is not known here. Install the package"
-            " that has it."
+            f"The claim is about the attack {shown(str(name))}, which is not installed. Install the package"
+            " that provides it."
         )
     method = rebuilt(ATTACKS, name, saved)
     if method is None or method.in_ball or method.within.name != saved["threat"]:
@@ -262,7 +262,7 @@ def claim_of(path: str) -> dict[str, Any]:
     with _archive(path) as archive, archive.open("claim.npy") as member:
         head = npy.header(member)
         if head.dtype.kind != "U" or head.shape or head.dtype.itemsize > _LONGEST:
-            raise ValueError("its claim is not a text")
+            raise ValueError("its claim is not a string")
         claim = orjson.loads(str(np.frombuffer(member.read(head.dtype.itemsize), head.dtype)[0]))
         numbers = ("n",) if isinstance(claim, dict) and "threat" in claim else ("n", "eps")
         if not isinstance(claim, dict) or not all(is_number(claim.get(name)) for name in numbers):
@@ -299,7 +299,7 @@ def batches(
             images, labels, ids, *points = batch
             yield pixels(images), labels, ids, points[0] if points else None
         if any(member.read(1) for member in members.values()):  # reading to the end compares the checksum
-            raise ValueError("an array goes on after its end")
+            raise ValueError("an array contains more data than its header declares")
 
 
 @contextlib.contextmanager
@@ -311,5 +311,5 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
     except (OSError, EOFError, ValueError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error) as why:
         raise RbError(
             f"{path} holds no adversarial images, or is damaged: {shown(str(why), 100)}. Expected an .npz"
-            " file of rb-attack --save-adv."
+            " file that rb-attack --save-adv wrote."
         ) from None

@@ -69,8 +69,8 @@ class MeasureJob(SplitJob):
             return
         names = ", ".join(measure.name for measure in self.measures)
         raise UsageError(
-            f"--batchnorm {self.batchnorm} has no effect on {names}, defined with running statistics or"
-            " without any. Leave it out, or measure ntk, naswot, nasi, snip, grad_norm or jacobian."
+            f"--batchnorm {self.batchnorm} has no effect on {names}, which use running statistics or none."
+            " Leave it out, or measure ntk, naswot, nasi, snip, grad_norm or jacobian."
         )
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def perturbing(
             )
         if norm == "sphere" and (name != "pgd" or max(distances) > 2):
             raise UsageError(
-                "--attack-norm sphere is for pgd alone, with --eps a share of the image's norm up to 2,"
-                " such as 0.1."
+                "--attack-norm sphere only works with pgd, and its --eps is a share of the image's norm."
+                " Expected --attack pgd and --eps up to 2, such as 0.1."
             )
         settings: dict[str, Any] = {}
         if name == "pgd":
@@ -204,13 +204,13 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureJob, run:
         fresh = " or measure fresh weights with --on init"
         advice = fresh if request.on == "auto" else " or leave out --on trained"
         raise RbError(
-            f"The measure {measure.name} needs trained weights, and the record has no checkpoint. Train it"
+            f"The measure {measure.name} needs trained weights, but the record has no checkpoint. Train it"
             f" first (rb-train --method trades),{advice}."
         )
     if queried.answers_of(record, run) is not None:
         raise RbError(
-            f"The measure {measure.name} needs the weights or the gradients of a network, and this model only"
-            " answers. rb-attack, rb-corrupt, rb-pr, rb-ge and rb-certify need no more than answers."
+            f"The measure {measure.name} needs the weights or the gradients of a network, but this model can"
+            " only be queried. For such a model, use rb-attack, rb-corrupt, rb-pr, rb-ge or rb-certify."
         )
     if "trained" in wanted:
         resolve.checkpoint_name(record, run)
@@ -291,7 +291,7 @@ def _entry(job: MeasureItem, value: Value, run: Run) -> dict[str, Any]:
 
 
 def _finite(value: object) -> Any:
-    """The value with None in place of numbers that are not finite, such as the trace of one layer."""
+    """The value with None instead of numbers that are not finite, such as the trace of one layer."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

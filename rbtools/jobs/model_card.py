@@ -140,7 +140,7 @@ class Card:
         self.states = [PartState(known[name]) for name in request.parts]
         for state in self.states:
             if state.part.name == "gap" and isinstance(record, InMemory):
-                state.reason = "images in memory belong to no split, so there are no training images."
+                state.reason = "images in memory have no split, so there are no training images."
         self.entries: dict[str, Entry] = {}
         self.about: Record = {}
         self.pass_seconds: float | None = None
@@ -273,7 +273,7 @@ class Card:
             if old and keep and results.difference(old, entry):
                 of_tool = old.get("tool") != self.run.tool
                 if of_tool or _images(old) > _images(entry):
-                    why = "another tool measured" if of_tool else "is of more images"
+                    why = "another tool measured" if of_tool else "was measured on more images"
                     report.notify(f"the record keeps its {metric}, which {why}.")
                     continue
             record = results.add(record, entry, replace=True)
@@ -367,11 +367,11 @@ def _row(difference: float, interval: Interval, n: int, *, lower: bool = False) 
 
 
 def answer_lines(record: Record, names: tuple[str, str]) -> list[str]:
-    """The comparison of two models, with a line for each part and metric. `record` is of the first model."""
+    """The comparison of two models, one line for each part and metric. `record` is the first model's."""
     lines = []
     for part, rows in record["card"].get("against", {"parts": {}})["parts"].items():
         if not rows:
-            lines.append(f"{part}: cannot be told: no value for each image of both models.")
+            lines.append(f"{part}: cannot be told: the models have no values for single images.")
         for metric, row in rows.items():
             low, high = row["ci95"]
             says = f"{metric} {row['difference']:+.4f} [{low:+.4f}, {high:+.4f}], {row['n']:,} images"

@@ -82,7 +82,7 @@ class Question:
         return False
 
     def joined(self, other: Any) -> Any:
-        """One question in place of both, or None if one measurement does not answer both."""
+        """One question that replaces both, or None if one measurement does not answer both."""
         return None
 
     def name(self) -> str | None:
@@ -235,13 +235,13 @@ def question_of(entry: Entry, beside: Mapping[str, Entry] | None = None) -> Ques
     specs = _specs(entry, parts, published)
     under = _under(entry, searched=specs[0].searches and not specs[0].precise, difference=difference)
     if entry.get("split") in (None, "test") and "indices" in entry and not published:
-        raise Unsayable("Chosen images were evaluated (--indices), of which the record has only a hash.")
+        raise Unsayable("The images were selected by --indices, of which the record has only a hash.")
     counts = _counts(entry, beside)
     if counts is None and not published:
-        raise Unsayable("The record does not say how many images rb-pr was given.")
+        raise Unsayable("The record does not say how many images rb-pr evaluated.")
     counts = counts or [None] * (1 + difference)
     if len(counts) != 1 + difference or not all(n is None or (type(n) is int and n > 0) for n in counts):
-        raise Unsayable(f"The record says only in part how this was measured: {name}.")
+        raise Unsayable(f"The record does not fully describe how this was measured: {name}.")
     if not parts.is_gap:
         counts = counts[::-1]  # a generalisation error lists train before test
     under = {**under, "n": counts[0]}
@@ -262,7 +262,7 @@ def _specs(entry: Entry, parts: metric_name.MetricName, published: bool) -> tupl
     if "archive" in entry and not published:
         raise Unsayable("The corrupted images came from an archive.")
     if "reference" in entry and not published:
-        raise Unsayable("mCE is relative to a reference, which the record does not have.")
+        raise Unsayable("mCE is relative to a reference, which the record does not contain.")
     names, severities = entry.get("corruptions") or [entry.get("corruption")], entry.get("severities")
     if isinstance(severities, list) and isinstance(names, list):
         several = [{**entry, "corruption": one, "severity": s} for one in names for s in severities]
@@ -282,9 +282,9 @@ def _specs(entry: Entry, parts: metric_name.MetricName, published: bool) -> tupl
         )
     attack = entry.get("attack")
     if isinstance(attack, str) and attack not in SEARCHES and ATTACKS.of_name(attack) is None:
-        raise Unsayable(f"The attack {attack} is not known here. Install the package that has it.")
+        raise Unsayable(f"The attack {attack} is not installed. Install the package that provides it.")
     known = _named(entry["metric"])
-    how = "says only in part how" if known else "does not say how"
+    how = "does not fully describe how" if known else "does not say how"
     raise Unsayable(f"The record {how} this was measured: {name}.")
 
 
@@ -317,7 +317,7 @@ def _under(entry: Entry, *, searched: bool = True, difference: bool = False) -> 
         whole = name in ("seed", "draws")
         if value is not None and not (type(value) is int and value >= 0 if whole else isinstance(value, str)):
             raise Unsayable(
-                f"the {name} of the entry is {value!r}, which is not a {'number' if whole else 'text'}."
+                f"the {name} of the entry is {value!r}, which is not a {'number' if whole else 'string'}."
             )
     return {name: value for name, value in under.items() if value is not None}
 
@@ -349,7 +349,7 @@ def _two_phase(entry: Entry, spec: Attacked, under: Mapping[str, Any]) -> Questi
     about, method = entry["two_phase"], spec.method
     sampled, goal, steps = (about.get(name) for name in ("sampled", "goal", "screen_steps"))
     if type(sampled) is not int or not (goal is None or is_number(goal)) or type(steps) is not int:
-        raise Unsayable(f"The record says only in part how this was measured: {entry['metric']}.")
+        raise Unsayable(f"The record does not fully describe how this was measured: {entry['metric']}.")
     size = None if sampled == about.get("survivors") or goal is not None else sampled
     screen = screened_attack.screen_of(method, steps)
     job = TwoPhaseJob(method, (method.eps,), screen, size, goal)
@@ -365,7 +365,7 @@ def _checked(entry: Entry, beside: Mapping[str, Entry]) -> Question:
             if alike and one.get("attack") == attack and option in one:
                 methods.setdefault(attack, ATTACKS.build(attack, **{option: one[option]}))
     if len(methods) < 4 or not is_number(entry.get("eps")):
-        raise Unsayable("the record lacks attacks that it compared")
+        raise Unsayable("the record lacks some of the attacks that were compared")
     checklist = MaskingChecklist(eps=float(entry["eps"]), **methods)
     return Question(fixed=checklist, under={**_under(entry), "n": entry.get("n")})
 

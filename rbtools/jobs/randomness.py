@@ -56,14 +56,14 @@ def _looked(inputs: Inputs) -> Randomness:
 
 
 def draws_of(inputs: Inputs) -> int:
-    """How many passes a verdict is the mean of; 0 means that one pass decides. Raises RbError as `found`."""
+    """The number of passes over which verdicts are averaged; 0 for one pass. Raises RbError like `found`."""
     draws = inputs.run.settings.draws
     return draws if found(inputs).randomised and draws > 1 else 0
 
 
 def judged(inputs: Inputs, evaluation: Evaluation, *, tell: bool) -> Evaluation:
     """The evaluation, with means over several passes if the model is randomised; with `tell`, this is
-    reported. Raises RbError for an evaluation that has no such means, and as `found`."""
+    reported. Raises RbError for an evaluation that has no such means, and in the cases of `found`."""
     changed, said = randomised.judged(evaluation, found(inputs), inputs.run.settings.draws)
     if tell and said is not None:
         arch = inputs.record["arch"]
@@ -78,7 +78,7 @@ def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ReadyCall(Call):
-    """Imports torch in a worker, because the import needs seconds."""
+    """Imports torch in a worker in advance, because the import takes seconds."""
 
     arch: Any
 

@@ -2,7 +2,7 @@
 
 A file contains four arrays. `images` (n, C, H, W) are float32 in [0, 1], or uint8 for an attack with --grid
 8bit. `labels` and `ids` (places in the split) are int64 (n,) in the order of the evaluation. `claim` is the
-result's entry with `checkpoint` and `data`, as JSON text. In a threat whose points are no images, `points`
+result's entry with `checkpoint` and `data`, as JSON text. In a threat whose points are not images, `points`
 are float32 (n, ...), and NaN for images that are unchanged.
 """
 
@@ -42,7 +42,7 @@ class ImageFiles(NamedTuple):
 
     def written(self) -> str:
         names = ", ".join(f"{name}.npz" for name in self.names.values())
-        return f"The adversarial images are in {self.folder}: {names}. rb-verify --adv judges them."
+        return f"The adversarial images are in {self.folder}: {names}. rb-verify --adv checks them."
 
 
 def files_to_save(
@@ -70,7 +70,7 @@ def saving(
     the files cannot be written.
     """
     if files.png and shape[1] not in (1, 3):
-        raise RbError(f"PNG needs images of 1 or 3 channels; these have {shape[1]}. Leave out --save-png.")
+        raise RbError(f"PNG needs 1 or 3 channels, but the images have {shape[1]}. Leave out --save-png.")
     with contextlib.ExitStack() as stack:
         results = {spec: _Saved(stack, files, spec, shape, claim) for spec, claim in claims.items()}
         yield lambda spec, ids, outcome: results[spec].add(spec, ids.cpu(), outcome)

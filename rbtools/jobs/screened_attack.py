@@ -130,7 +130,7 @@ def _finer(inputs: Inputs, entry: Entry) -> Entry:
     if inputs.run.replace or not isinstance(sampled, int) or sampled <= entry["two_phase"]["sampled"]:
         return entry
     inputs.run.report.notify(
-        f"{entry['metric']}: the record keeps its estimate, which is of a larger sample ({sampled})."
+        f"{entry['metric']}: the record keeps its estimate, which uses a larger sample ({sampled})."
     )
     return dict(old)
 

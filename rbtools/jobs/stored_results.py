@@ -40,7 +40,7 @@ Entries = list[Entry]
 
 POSTPROCESSING = 2  # version of the computation of entries from outcomes
 LARGE_DETAIL = 16384  # bytes of JSON; larger details of an evaluation stay in the store
-NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
+NO_FAST_MODEL = "The search ran on the original network in float32, because no faster copy could be prepared."
 
 
 class Results(NamedTuple):
@@ -97,8 +97,8 @@ def task_entries(inputs: Inputs, evaluation: Evaluation) -> Results:
 
 
 def stored_entries(run: Run, fields: Entry, count: int | None = None) -> Entries | None:
-    """The entries whose key in the store has these fields. Returns None if there are none, or if they do not
-    have the form of entries, of which there are `count`: the store may contain anything."""
+    """The entries whose key in the store has these fields. Returns None if there are none, or if the stored
+    value is not a list of (`count`) entries, because the store may contain anything."""
     kept = run.store.result(digest(fields))
     if not isinstance(kept, list) or count not in (None, len(kept)):
         return None
@@ -107,7 +107,7 @@ def stored_entries(run: Run, fields: Entry, count: int | None = None) -> Entries
 
 
 def keep_entries(inputs: Inputs, fields: Entry, entries: Entries, of: Entry | None = None) -> None:
-    """Store entries under a key with these fields. rb-store shows the fields `of`, or else these."""
+    """Store entries under a key with these fields. rb-store shows the fields in `of` (default: `fields`)."""
     about = {"kind": "evaluation", "of": of or fields, **resolve.names(inputs.record, inputs.data)}
     inputs.run.store.keep_result(digest(fields), fields, entries, about)
 
@@ -126,7 +126,7 @@ def renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
         more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
         names = ", ".join(entry["metric"] for entry in entries[:4]) + more
         raise RbError(
-            f"--as names one result, but this run has {len(entries)}: {names}. Ask for one of them alone."
+            f"--as names one result, but this run has {len(entries)}: {names}. Measure only one of them."
         )
     return [{**entries[0], "metric": run.name_as}]
 
@@ -142,12 +142,12 @@ def inputs_fields(inputs: Inputs) -> dict[str, Any]:
 
 
 def examples_digest(data: Data) -> str:
-    """The name of a list of examples, of which evaluations use the first n."""
+    """A hash that identifies a list of examples, of which evaluations use the first n."""
     return digest({"data": data.fingerprint, "split": data.split, "order": ORDER, **data.protocol()})[:16]
 
 
 def image_list(data: Data, n: int) -> Entry:
-    """The field of an entry that tells its images apart, also for a value that has no answers."""
+    """The field of an entry that identifies its images, even if the entry has no answers."""
     return {"image_list": {"digest": examples_digest(data), "images": n}}
 
 

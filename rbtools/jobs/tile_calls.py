@@ -219,8 +219,8 @@ class TileCall(OpenedCall):
         with self.opened(run) as (evaluation, evaluator):
             if evaluator.size != self.size:
                 raise RbError(
-                    f"A worker computes on {evaluator.device}, where {evaluator.size} images are measured"
-                    f" together, and others on a device where {self.size} are. Name one with --device."
+                    f"A worker on {evaluator.device} measures {evaluator.size} images together, but other"
+                    f" workers measure {self.size}. Select the same device for all with --device."
                 )
             first, stop = self.tile.examples[0] + 1, self.tile.examples.stop
             said = f"{evaluation.title} · images {first} to {stop}"

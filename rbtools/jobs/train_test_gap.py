@@ -45,7 +45,7 @@ class GapJob(PlanJob):
         try:
             return super().__call__(record, run.changed(split="test"))
         except NoSplit as wrong:
-            advice = " A generalisation error is a difference: give a data set that has train and test."
+            advice = " A generalisation error compares train and test: use a data set that has both."
             raise RbError(f"{wrong}{advice}") from None
 
     def _gaps(self, ask: Ask, evaluation: Evaluation) -> Iterator[Entries]:
@@ -70,7 +70,7 @@ def _images(test: Inputs) -> indices.Indices | None:
     used = set(trained.numbers)
     left = [number for number in asked.numbers if number in used]
     if not left:
-        raise RbError(f"The training run held out all images of --n {chosen}. Name others, or more.")
+        raise RbError(f"The training run held out all images of --n {chosen}. Select others, or more.")
     return indices.of(left)
 
 

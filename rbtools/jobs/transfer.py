@@ -136,7 +136,7 @@ def transferred(method: Any, eps: Sequence[float], records: tuple[str, ...], run
 
 
 def _one_or_all(items: Sequence[Any]) -> Any:
-    """A field of an entry or key. One source stands there without a list."""
+    """A field of an entry or key: a list, or the item itself if there is only one source."""
     return items[0] if len(items) == 1 else list(items)
 
 
@@ -192,6 +192,6 @@ def _check_fits(model: nn.Module, image: Tensor, classes: int) -> None:
         ) from None
     if found != classes:
         raise RbError(
-            f"It has {found} classes, and the evaluated model has {classes}. Expected a model with the same"
+            f"It has {found} classes, but the evaluated model has {classes}. Expected a model with the same"
             " classes."
         )

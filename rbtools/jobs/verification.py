@@ -232,7 +232,7 @@ class _Measurement:
             return _unmeasured(claim, self.failed.get(metric, "no tool measures a metric of that name"))
         published = consistency.is_published(claim)  # such a claim names only some of its settings
         if not published and images is None and claim.get("indices") != measured.get("indices"):
-            reason = "it is about chosen images (--indices), of which the record has only a hash"
+            reason = "its images were selected by --indices, of which the record has only a hash"
             return _unmeasured(claim, reason)
         if published:
             words = published_difference.difference(measured, claim)

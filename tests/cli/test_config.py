@@ -64,7 +64,7 @@ def test_method_and_preset_may_stand_in_a_file() -> None:
 
 
 WRONG = {
-    "rb-train: {epoch: 3}": "rbtools.yaml: rb-train has no 'epoch'. Did you mean 'epochs'",
+    "rb-train: {epoch: 3}": "rbtools.yaml: rb-train has no option 'epoch'. Did you mean 'epochs'",
     "rb-tran: {epochs: 3}": "Unknown section in rbtools.yaml: 'rb-tran'. Did you mean 'rb-train'",
     "rb-train: {lr: many}": "Invalid value for '--lr': 'many' is not a number.",
     "rb-train: {epochs: true}": "epochs in the configuration is True. Expected a value.",

@@ -74,7 +74,7 @@ def test_in_place_leaves_a_file_without_records_alone(tmp_path: Path) -> None:
 
 def test_assertions_on_no_records_fail_with_a_report() -> None:
     result = run("rank", "--assert-point 'acc > 0' --format junit")
-    assert result.exit_code == 1 and "There is no record." in result.stdout
+    assert result.exit_code == 1 and "There are no records." in result.stdout
 
 
 @pytest.mark.parametrize("tool", FILTERS)

@@ -134,12 +134,12 @@ def test_one_time_is_left_and_a_long_run_suggests_a_sample(
     window = Window(loop, 4)
     window.given, text = 6466, "erm · epoch 1/10 · 100 images/s · 50 s left · loss 2.000"
     assert loop._status(text, None, window, False) == f"[1/6466] {text}"
-    assert "6,466 results are to be computed or found in the store" in capsys.readouterr().err
+    assert "6,466 results will be computed or read from the store" in capsys.readouterr().err
     loop.done = loop.computed = 1
     words = "[2/6466, 4 days left] erm · epoch 1/10 · 100 images/s · loss 2.000"
     assert loop._status(text, None, window, False) == words
     said = capsys.readouterr().err
-    assert "All 6,466 results take about 4 days here." in said and "rb-arch --sample 20" in said
+    assert "All 6,466 results will take about 4 days." in said and "rb-arch --sample 20" in said
 
 
 @pytest.mark.parametrize("setting", ["TERM=dumb", "NO_COLOR=1"])

@@ -296,7 +296,7 @@ def test_a_smaller_sample_does_not_replace_a_larger(known: dict[str, Record]) ->
     exact = one(run(f"{TWO_PHASE} --two-phase all --screen-steps 1", known["erm"]))
     result = run(f"{TWO_PHASE} --two-phase 20 --screen-steps 1", exact)
     assert one(result)["evals"] == exact["evals"]
-    assert "the record keeps its estimate, which is of a larger sample" in result.stderr
+    assert "the record keeps its estimate, which uses a larger sample" in result.stderr
     replaced = one(run(f"{TWO_PHASE} --two-phase 20 --screen-steps 1 --force", exact))
     assert replaced["evals"][-1]["two_phase"]["sampled"] == 20
 

@@ -103,7 +103,7 @@ def test_a_command_that_is_interrupted_writes_the_record(
     assert result.exit_code == 130
     (record,) = records(result)
     assert record["card"]["ended"] == "interrupted" and record["card"]["parts"]["clean"]["n"] == 16
-    assert "interrupted; what was finished is written" in result.stderr
+    assert "interrupted; finished results were written" in result.stderr
 
 
 def test_parts_that_cannot_run_are_named_and_the_others_are_done(

@@ -88,7 +88,7 @@ def test_a_data_set_of_one_split_has_no_generalisation_error(
     result = run(f"acc --dataset npz:{tmp_path}/one.npz --device cpu", trained["erm"])
     assert result.exit_code == 1
     message = json.loads(result.stdout)["error"]["message"]
-    assert "has no split 'train'" in message and "give a data set that has train and test" in message
+    assert "has no split 'train'" in message and "use a data set that has both" in message
 
 
 def test_the_gap_of_pr_is_given_over_right_images_and_over_all(trained: dict[str, Record]) -> None:

@@ -187,7 +187,7 @@ def test_columns_in_the_order_of_the_user_with_intervals_and_the_best_in_bold(ro
 def test_the_metric_of_the_order_comes_first_unless_it_is_listed() -> None:
     head = out("--by pgd20.8 --columns rank,train.method --metric acc --format csv", ATTACKED).splitlines()[0]
     assert head == "rank,method,pgd20.8,pgd20.8_low,pgd20.8_high,pgd20.8_n,acc,acc_low,acc_high,acc_n"
-    for words, problem in (("x --format md", "no metric or field 'x'"), ("name", "jsonl has all fields")):
+    for words, problem in (("x --format md", "no metric or field 'x'"), ("name", "the format is jsonl")):
         result = run(f"--by acc --columns {words}", ATTACKED)
         assert result.exit_code == 2 and problem in result.stderr
 
@@ -265,7 +265,7 @@ def test_a_table_of_several_numbers_of_images_has_them_below() -> None:
 def test_merging_results_of_other_numbers_of_images_is_said() -> None:
     same = {"checkpoint": "sha256:1", "train": {"seed": 0}}
     parts = [{**of_images("a", acc=200), **same}, {**of_images("a", pgd20_8=50), **same}]
-    words = "are from different numbers of images, such as 'clean' of 200, 'PGD-20, ε = 8/255' of 50."
+    words = "were measured on different numbers of images, such as 'clean' of 200, 'PGD-20, ε = 8/255' of 50."
     for more in ("", "--aggregate seed", "--where 'acc > 0'"):
         assert words in run(f"--by acc {more}", parts).stderr
     assert "numbers of images" not in run("--by acc --metric acc --format md", parts).stderr
@@ -279,7 +279,7 @@ def test_a_mean_over_values_of_other_numbers_of_images_is_said_if_it_is_shown() 
         {**of_images("a", acc=acc, fgsm_8=50), "train": {"method": "pgd", "seed": seed}}
         for seed, acc in enumerate((50, 200))
     ]
-    words = "'clean' has means over values from 50 to 200 images."
+    words = "'clean' has means of values measured on 50 to 200 images."
     assert words in run("--by fgsm.8 --aggregate seed", seeds).stderr
     assert words in run("--by 'mean(acc,fgsm.8)' --metric fgsm.8 --aggregate seed --format md", seeds).stderr
     assert out("--by fgsm.8 --metric fgsm.8 --aggregate seed --format md", seeds)  # without a warning
@@ -289,7 +289,7 @@ def test_a_mean_over_values_of_other_numbers_of_images_is_said_if_it_is_shown() 
 def test_options_of_tables_for_people_are_refused_for_programs(option: str) -> None:
     for form in ("jsonl", "csv"):
         result = run(f"--by acc --format {form} {option}", SEEDS)
-        assert result.exit_code == 2 and f"{form} keeps numbers and names." in result.stderr
+        assert result.exit_code == 2 and f"the format is {form}." in result.stderr
     assert out(f"--by acc --format md {option}", SEEDS)
 
 

@@ -148,7 +148,7 @@ def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, wh
         ("--baseline last.jsonl --within dataset --assert 'acc >= 0'", "--baseline"),
         ("--paired base --aggregate-by train.method", "--paired compares models"),
         ("--paired bare", "no answers of single images for pgd20.8. Evaluations of up to 50,000"),
-        ("--assert 'pgd20.8 >= reference'", "'reference' is the record of --paired. Add --paired"),
+        ("--assert 'pgd20.8 >= reference'", "'reference' means the record of --paired. Add --paired"),
         ("--paired base --assert 'pgd20.8 >= 2 * reference'", "is not the reference plus or minus a number."),
         ("--by 'class.min(pgd20.8)' --ci", "class.min has no rank intervals."),
     ],
@@ -289,7 +289,7 @@ GATE = "--assert 'pgd20.8 >= reference - .02' --format jsonl"
 def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
     gate = f"{GATE} --baseline {place} --update-baseline --store kept"
     asked = run(gate.replace(" --update-baseline", ""), model("base", BASE))
-    assert asked.exit_code == 0 and "--update-baseline keeps the best record" in asked.stderr
+    assert asked.exit_code == 0 and "--update-baseline stores the best record" in asked.stderr
     first = run(gate, model("base", BASE))
     assert first.exit_code == 0 and "no baseline" in first.stderr, first.stderr
     assert "is now base pgd seed 0" in first.stderr and "paired" not in one(first)

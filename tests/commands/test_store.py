@@ -49,7 +49,7 @@ def test_what_ls_lists_goes_on_in_a_pipe_and_is_found(attacked: dict[str, Record
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ("--where 'acc > 2'", 0, "none of 6 results matches."),
+        ("--where 'acc > 2'", 0, "none of the 6 results matches."),
         ("--where 'acx > 2'", 0, "no result has all of acx, which --where needs."),
         ("zzzz", 2, "error: 'zzzz' is not a key. Expected at least 4 hexadecimal digits"),
         ("0000000", 2, "has no result with the key 0000000"),

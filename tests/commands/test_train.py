@@ -110,7 +110,7 @@ def test_a_step_that_cannot_reach_the_border_is_warned_about_once(
     assert said.count("the attack cannot reach the border of its ball.") == (size is not None)
     assert size is None or (
         "rb-train: warning: --eps is 32/255, but the steps add up to 20/255: the attack cannot reach the"
-        f" border of its ball. Give a longer {size}, or more {steps}.\n" in said
+        f" border of its ball. Increase {size} or {steps}.\n" in said
     )
 
 
@@ -137,7 +137,7 @@ def test_after_ctrl_c_the_next_run_goes_on() -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
-    assert "interrupted; what was finished is written and in the store." in err
+    assert "interrupted; finished results were written and stored." in err
     (state,) = states()
     done = kept_seconds(state)
     assert 1 <= len(done) < 30
@@ -219,4 +219,4 @@ def test_what_several_processes_cannot_do_is_said(monkeypatch: pytest.MonkeyPatc
     for words, option in (("--jobs 2", "--jobs"), ("--engine ray", "--engine ray")):
         result = run(words)
         assert result.exit_code == 2
-        assert f"2 processes train one network together, and {option}" in result.stderr
+        assert f"2 processes train one network together, which {option}" in result.stderr

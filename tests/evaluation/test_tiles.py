@@ -239,7 +239,7 @@ def test_workers_of_another_kind_of_device_are_refused(
 ) -> None:
     monkeypatch.setattr(resources, "kind", lambda run: resources.Kind("cuda"))
     run = run_in(precision="fp32")
-    with Backwards(run) as engine, pytest.raises(RbError, match="Name one with --device"):
+    with Backwards(run) as engine, pytest.raises(RbError, match="same device for all with --device"):
         run_task(trained["erm"], TASKS["pgd"](), run.changed(pool=engine))
 
 

@@ -140,7 +140,7 @@ def test_the_order_of_the_sources_changes_nothing_and_they_are_loaded_once(
 @pytest.mark.parametrize(
     ("network", "says"),
     [
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 7)), "It has 7 classes, and the evaluated model has 10"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 7)), "It has 7 classes, but the evaluated model has 10"),
         (nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), "It does not take images of shape 1x8x8"),
     ],
 )

@@ -130,6 +130,6 @@ def test_interruptions_end_in_two_seconds_and_keep_what_was_found(cluster: Clust
             wait_for(lambda: list(Path(way).glob("state/*/*")), started[way])  # noqa: B023
             end(started[way])
             assert started[way].process.wait(PATIENCE) == status
-            wanted = f"rb-train: error: {way}; what was finished is written and in the store.\n"
+            wanted = f"rb-train: error: {way}; finished results were written and stored.\n"
             assert started[way].errors.read().decode() == ("" if way == "gone" else wanted)
             assert not list(Path(way).glob("leases/*/*"))

@@ -84,7 +84,7 @@ def test_the_help_has_its_options(site: Path) -> None:
     text = rb(site, "attack", "shift --help")
     assert "--pixels LIST" in text and "--eps" not in text and "--two-phase" not in text
     told = rb(site, "attack", "shift --eps 8 trained.jsonl", status=2)
-    assert "No option '--eps' for shift, because its threat is not a ball. Give --pixels LIST." in told
+    assert "shift has no option '--eps', because its threat is not a ball. Give --pixels LIST." in told
     assert "shift, label-walk" in rb(site, "attack", "--help")
 
 
@@ -137,7 +137,7 @@ def test_generalisation_error_transfer_and_two_phase(site: Path) -> None:
     words = f"transfer --from trained.jsonl --attack shift --pixels 1 --n {N} trained.jsonl"
     assert only(rb(site, "attack", words))["metrics"]["transfer.shift.1"] == metrics["shift.1"]
     refusal = rb(site, "attack", f"shift --two-phase 20 --n {N} trained.jsonl", status=2)
-    assert "No option '--two-phase' for shift, because its threat is not a ball." in refusal
+    assert "shift has no option '--two-phase', because its threat is not a ball." in refusal
     words = f"label-walk --eps 8 --two-phase all --n {N} trained.jsonl"
     assert "two_phase" in only(rb(site, "attack", words))["evals"][-1]
 

@@ -125,7 +125,7 @@ def test_the_checklist_says_whether_attacks_were_adaptive() -> None:
 def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
     tests = [
         {"test": "a", "says": "fgsm.8 >= pgd20.8", "holds": True},
-        {"test": "b", "says": "square.8 >= pgd20.8, but it is not so by 0.08", "holds": False},
+        {"test": "b", "says": "square.8 >= pgd20.8: violated by 0.08", "holds": False},
     ]
     checked = {"metric": "obfuscation.failed", "value": 1, "tests": tests}
     warned = entry("aa.8", 0.4, attack="aa", eps=8 / 255, norm="linf", warnings=["Square broke 9 of 50"])
@@ -135,7 +135,7 @@ def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
     text = page([], record(entry("acc", 0.9), checked, warned, clean, run, without))
     found = rows(text)
     assert ("gradient masking a", "holds", "fgsm.8 &gt;= pgd20.8") in found
-    assert ("gradient masking b", "fails", "square.8 &gt;= pgd20.8, but it is not so by 0.08") in found
+    assert ("gradient masking b", "fails", "square.8 &gt;= pgd20.8: violated by 0.08") in found
     assert (f"flags of {heading('aa.8')}", "fails", "Square broke 9 of 50") in found
     kinds = {name: kind for name, kind, _ in found}
     assert [kinds[f"flags of {heading(f'aa.{eps}')}"] for eps in (1, 2, 4)] == ["hint", "holds", "hint"]

@@ -162,7 +162,7 @@ def test_a_preset_runs_what_can_run(program: Any, tmp_path: Path) -> None:
     assert set(json.loads(done.stdout)["metrics"]) == {"acc", "square.32"}
     assert "Left out: The attack fgsm needs gradients" in done.stderr
     told = run("attack", f"aa --eps 128 --n 2 --store none --model-cmd {program('logits')}").stderr
-    assert "Left out: apgd-ce, apgd-t, fab-t of aa, which need more than the model answers." in told
+    assert "Left out: apgd-ce, apgd-t, fab-t of aa, which need more than answers." in told
     none = run("attack", f"preset rice2020 --n 4 --store none --model-cmd {program('label')}")
     assert none.exit_code == 1 and "needs gradients, but the model returns only labels" in none.stderr
 
@@ -195,10 +195,10 @@ def test_labels_are_enough(program: Any, tool: str, words: str, metric: str) -> 
 def test_options_that_do_not_fit_are_refused(program: Any) -> None:
     for words, says in (
         ("--model-cmd x --checkpoint model.pt", "Both --model-cmd and --checkpoint are given"),
-        ("--model-cmd x --budget 9 --jobs 2", "--budget counts in one process"),
-        ("--checkpoint model.pt --rate 2", "--rate is for --model-cmd and --model-url"),
+        ("--model-cmd x --budget 9 --jobs 2", "--budget only works with a single process"),
+        ("--checkpoint model.pt --rate 2", "--rate only applies to --model-cmd and --model-url"),
         ("--model-cmd x file.jsonl", "Both --model-cmd and FILE are given"),
-        ("--model-pixels float", "--model-pixels is for a model named by --model-cmd or --model-url"),
+        ("--model-pixels float", "--model-pixels only applies to a model in --model-cmd or --model-url"),
     ):
         done = run("attack", f"none {words}")
         assert done.exit_code == 2 and says in done.stderr

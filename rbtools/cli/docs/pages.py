@@ -18,9 +18,9 @@ from rbtools.records import schema
 
 PAGES = (("rb-record", 5), ("rb-entry", 5), ("rbtools", 7))
 _GROUPS = {
-    "label": "What the entry is of, and where it was made:",
+    "label": "What the entry describes, and where it was created:",
     "result": "The result:",
-    "cost": "What it cost:",
+    "cost": "The cost of the measurement:",
 }
 _TERM = re.compile(r"^(?=\S[^\n]* :: )", re.M)
 
