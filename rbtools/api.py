@@ -92,7 +92,7 @@ def attack(
     With `preset`, the attacks of a paper run at the paper's distances or at `eps`.
     """
     if (attack is None) == (preset is None):
-        raise UsageError("Expected the name of an attack or, with preset=, of a paper, and not both.")
+        raise UsageError("Expected either the name of an attack or the name of a paper (preset=), not both.")
     if eps is not None:
         options["eps"] = eps
     return _of_record("attack", [attack] if attack is not None else ["preset", str(preset)], options, record)
@@ -277,7 +277,7 @@ def corr(
     if not isinstance(records, Mapping):
         return _of_records("corr", [], options, records)
     if len(records) > 1 and not options.get("on"):
-        raise UsageError("Result sets are joined by fields. Name the fields, such as on='arch.index'.")
+        raise UsageError("To join result sets, name the fields that they share, such as on='arch.index'.")
     sets = {f"{name}.jsonl": some for name, some in records.items()}
     return python_calls.call("corr", list(sets), options, MemoryStreams(files=sets))
 
@@ -334,7 +334,7 @@ def _load(work: tool_options.CommandContext) -> None:
         left = checkpoints.left_open(record)
         if left:
             work.screen.warn(
-                f"The record leaves open its {left}. Name the data set (dataset=), whose images decide it."
+                f"The record does not specify its {left}. Name a data set (dataset=) to determine it."
             )
         memory.result = resolve.load_model(record, None, run, place)
     else:
@@ -352,7 +352,7 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
     with progress_of(options.pop("progress", None)) as progress:
         written = python_calls.call(tool, words, options, MemoryStreams([record], progress=progress))
     if len(written) != 1:
-        raise RbError(f"rb-{tool} writes {len(written)} records for it. Call the function once for each.")
+        raise RbError(f"rb-{tool} writes {len(written)} records, not one. Call the function once for each.")
     return written[0]
 
 
@@ -389,9 +389,9 @@ def _check_record(given: object) -> None:
         return
     what = f"a {type(given).__name__}"
     if callable(getattr(given, "state_dict", None)):
-        what += ", a network of torch, without images. Add data=(images, labels), or data=DATASET or LOADER"
+        what += ", which is a torch module, without data. Add data=(images, labels), DATASET or LOADER"
     elif callable(given):
-        what += ", without images. Add data=(images, labels), or data=DATASET or LOADER"
+        what += ", without data. Add data=(images, labels), DATASET or LOADER"
     elif isinstance(given, (list, tuple)):
         what += " with several items: call the function once for each record"
     raise RbError(

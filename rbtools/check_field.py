@@ -19,8 +19,8 @@ RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     "non-negative": (lambda value: value >= 0, "0 or more"),
     "count": (lambda value: value >= 1, "1 or more"),
     "fraction": (lambda value: 0 <= value <= 1, "from 0 to 1"),
-    "below one": (lambda value: 0 <= value < 1, "from 0 to below 1"),
-    "share": (lambda value: 0 <= value < 1, "a share from 0 to below 1"),
+    "below one": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "share": (lambda value: 0 <= value < 1, "a share of at least 0 and below 1"),
     "quality": (lambda value: 1 <= value <= 100, "from 1 to 100"),
 }
 
@@ -51,7 +51,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "bool": (lambda value: {True: True, False: False}[value], "True or False"),
     "int": (operator.index, "a whole number"),
     "float": (float, "a number"),
-    "str": (operator.methodcaller("__str__"), "a text"),
+    "str": (operator.methodcaller("__str__"), "a string"),
 }
 
 

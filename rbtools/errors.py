@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 
 # The advice for a model that is not a network of PyTorch, such as a program or an address.
 WITHOUT_A_NETWORK = (
-    "a model in another form is evaluated by its answers: --model-cmd COMMAND, --model-url URL, or from"
-    " Python rbtools.evaluate(FUNCTION, data, ...)"
+    "a model in another form can be evaluated with --model-cmd COMMAND, with --model-url URL, or from"
+    " Python with rbtools.evaluate(FUNCTION, data, ...)"
 )
 
 
@@ -93,9 +93,9 @@ def of_network(wrong: BaseException) -> str | None:
     own = [frame for frame in inner if not frame.filename.startswith(_HERE)]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return (
-        f"The network raises {type(wrong).__name__}{where}: {shown(str(wrong).strip(), 300)}. It is given"
-        " float32 images (N, C, H, W) of the data set's size, and logits (N, classes) are expected. Check"
-        " that it is made for such images, or name others with --dataset."
+        f"The network raises {type(wrong).__name__}{where}: {shown(str(wrong).strip(), 300)}. It"
+        " receives float32 images (N, C, H, W) of the data set's size and must return logits (N, classes)."
+        " Check that it accepts images of this size, or name another data set with --dataset."
     )
 
 
@@ -115,7 +115,7 @@ def of_own_code(wrong: BaseException) -> str | None:
     if not called or last is None or last.filename.startswith(_HERE):
         return None
     what = f"{type(wrong).__name__}: {shown(str(wrong).strip(), 300)}"
-    return f"{what} (in code of yours: {last.filename}, line {last.lineno}, in {last.name})"
+    return f"{what} (in your code: {last.filename}, line {last.lineno}, in {last.name})"
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -259,5 +259,5 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = R
     known = list(known)
     listed = ", ".join(shown(word) for word in known[:40]) + (", ..." if len(known) > 40 else "")
     several = "," in name and {*name.split(",")} <= {*known}
-    hint = " Name only one; each needs a command of its own." if several else near(name, known)
+    hint = " Name only one, and run a separate command for each." if several else near(name, known)
     return error(f"Unknown {kind} '{shown(name)}'.{hint} Known: {listed}.")

@@ -107,7 +107,7 @@ def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -
     The message contains a command that converts the file, followed by `then`."""
     for pattern, what, command in _OTHER:
         if re.match(pattern, start):
-            return f"is {what}. Make plain text of it: {command} {shlex.quote(os.fspath(name))} {then}"
+            return f"is {what}. Convert it to plain text: {command} {shlex.quote(os.fspath(name))} {then}"
     return None
 
 
@@ -134,8 +134,8 @@ def shards_of(path: str | os.PathLike[str]) -> list[str]:
         return [os.path.join(folder, name) for name in names]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise RbError(
-            f"The checkpoint {os.fspath(path)} lists no files of weights. Expected an index,"
-            ' {"weight_map": {TENSOR: FILE}}, with the files next to it.'
+            f"The checkpoint {os.fspath(path)} lists no weight files. Expected an index,"
+            ' {"weight_map": {TENSOR: FILE}}, and the files in the same folder.'
         ) from None
 
 

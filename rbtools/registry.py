@@ -297,19 +297,19 @@ class Registry(Mapping[str, str]):
             or not getattr(vars(loaded).get("__dataclass_params__"), "frozen", False)
         ):
             raise RbError(
-                f"The {self.kind} {name} is not one: expected a frozen, keyword-only dataclass that inherits"
-                f" {base.__module__}.{base.__name__}."
+                f"The {self.kind} {name} has the wrong type. Expected a frozen, keyword-only dataclass that"
+                f" inherits from {base.__module__}.{base.__name__}."
             )
         if loaded.name in self._entries:  # type: ignore[attr-defined]
             raise RbError(
-                f"The {self.kind} {name} has the name '{loaded.name}', which is taken. Give the class another"  # type: ignore[attr-defined]
-                " name, or a field name: ClassVar[str]."
+                f"The {self.kind} {name} has the name '{loaded.name}', which is already in use. Rename the"  # type: ignore[attr-defined]
+                " class, or give it a field name: ClassVar[str]."
             )
         own_name = str(loaded.name)  # type: ignore[attr-defined]
         if name in self.plugins and own_name != name:
             raise RbError(
                 f"The entry point {name} is the class {loaded.__name__}, which has the name '{own_name}'."
-                " Give both the same name."
+                " Give both of them the same name."
             )
         self._own[loaded.name] = loaded  # type: ignore[attr-defined]
         Registry.changes += 1
@@ -329,7 +329,7 @@ class Registry(Mapping[str, str]):
             if python_name not in fields:
                 raise RbError(
                     f"{self.kind.capitalize()} '{name}' has no parameter '{key}'."
-                    f"{near(key, by_public)} It has: {', '.join(by_public) or 'none'}."
+                    f"{near(key, by_public)} Parameters: {', '.join(by_public) or 'none'}."
                 )
             values[python_name] = value
         norm = values.get("norm", getattr(cls, "norm", "linf"))

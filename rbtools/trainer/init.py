@@ -30,8 +30,8 @@ def mixed_seed(seed: int, purpose: str) -> int:
 
 def network(task: TrainingTask, run: Run) -> nn.Module:
     """The network on the CPU, with the normalisation, if there is one, as its first layer. A checkpoint keeps
-    its own normalisation. Raises RbError if a checkpoint has another architecture, or other classes or
-    another image shape than the data set."""
+    its own normalisation. Raises RbError if a checkpoint has a different architecture, or if its number
+    of classes or its image shape differs from the data set."""
     arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     if recipe.init == "checkpoint":
         _, file = resolve.checkpoint_of(task.former, run)

@@ -37,7 +37,7 @@ def named(name: str) -> TrainingPreset:
     """The preset with this name or alias. Raises UsageError, whose message lists similar names."""
     reason = gathered("presets-without-training").get(name)
     if reason is not None:
-        raise UsageError(f"The preset {name} trains nothing: {reason}")
+        raise UsageError(f"The preset {name} does not train a network: {reason}")
     preset: TrainingPreset = registry.preset("training-presets", name)
     return preset
 
@@ -70,8 +70,8 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["normalize"] = normalization(fields["normalize"])
         if fields["normalize"] == "per-image":
             raise UsageError(
-                "--normalize per-image is only for evaluating checkpoints. Train with MEAN STD, none or a"
-                " name."
+                "--normalize per-image can only be used to evaluate checkpoints. Train with MEAN STD, none or"
+                " a name."
             )
     return fields
 

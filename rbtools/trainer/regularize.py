@@ -37,7 +37,7 @@ class AWPAscent:
     |g|.
 
     Biases and BatchNorm's weights do not move. The optimiser makes its step, with weight decay, at the
-    perturbed weights, and the perturbation is subtracted afterwards. BatchNorm's statistics are those of the
+    perturbed weights, and the perturbation is subtracted afterwards. BatchNorm's statistics come from the
     second pass.
     """
 
@@ -55,7 +55,7 @@ class AWPAscent:
 class SAMAscent:
     """Sharpness-aware minimisation (Foret et al. 2021; davda54/sam): all weights move by rho g / |g|.
 
-    The optimiser makes its step from the weights before the perturbation. BatchNorm's statistics are those of
+    The optimiser makes its step from the weights before the perturbation. BatchNorm's statistics come from
     the first pass.
     """
 

@@ -50,7 +50,7 @@ def train_step(
     with contextlib.ExitStack() as perturbed:
 
         def ascend(loss: Callable[[], Loss] | None) -> None:
-            """Perturb the weights, until `perturbed` is closed, by the loss of this process's images."""
+            """Perturb the weights with the loss of this process's images, until `perturbed` is closed."""
             assert ascent is not None
             weighted = None if loss is None else lambda: loss().value * (len(share) / batch)
             sums = distributed.sum_all if distributed.count() > 1 else None

@@ -102,7 +102,7 @@ class StepNetworks:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def shortcuts(self) -> list[str]:
-        """The steps by which the network of the inner attack was made fast, for the record."""
+        """The optimisations of the network for inner attacks, as the record lists them."""
         if self.copy is None:
             return []
         names = [*(["folded"] if self.copy.folds else []), "channels-last"]

@@ -81,7 +81,7 @@ class Tracker:
     """Measures a model in eval mode, in float32, and restores its state.
 
     The random numbers depend on the examples and do not change those of the training, so the weights are the
-    same with and without a tracker. Images are not augmented. The attack is that of the validation.
+    same with and without a tracker. Images are not augmented. The attack is the one that the validation uses.
     """
 
     def __init__(

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 STEPS = 10
 ENOUGH = 16
-"""The test for catastrophic overfitting uses held-out images if there are at least so many, else training
-images."""
+"""The test for catastrophic overfitting uses held-out images if there are at least this many, otherwise
+training images."""
 _TILE = 500
 _LEAST, _MOST, _SHARE = 32, 512, 50  # the test for overfitting uses one training image of _SHARE
 _FALL, _GAP = 0.5, 0.2
 _ERRORS = 2  # a network that has learnt something is at least so many standard errors above chance
 LEARNING = 5
-"""Epochs after which a network should be better than chance; before, it may only begin to learn."""
+"""The number of epochs after which a network that learns should be better than chance."""
 
 
 def split(labels: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
@@ -71,8 +71,8 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
 
 
 def attack_of(method: Method) -> Any:
-    """The method's attack in another threat; or PGD in L-infinity with ten steps of a quarter of the radius,
-    which is the method's or 8/255."""
+    """Return the method's attack in another threat, if it has one; otherwise PGD in L-infinity with ten steps
+    of a quarter of the radius. The radius is that of the method, or 8/255."""
     if other := getattr(method, "attack", ""):
         return METHODS.build("pgd", attack=other, attack_steps=STEPS)
     eps = min(getattr(method, "eps", 8 / 255), 1.0)  # on the sphere it may be larger
@@ -87,8 +87,8 @@ def settings(method: Method) -> dict[str, Any]:
 
 
 class Checks:
-    """Accuracies under PGD after each epoch, always with the same random numbers, on the held-out images, if
-    there are any. For single-step training, also on training images if too few images are held out."""
+    """Measures accuracies under PGD after each epoch, always with the same random numbers, on the held-out
+    images, if any. For single-step training, training images are also used if too few are held out."""
 
     def __init__(self, examples: TrainExamples, method: Method, seed: int) -> None:
         self.examples, self.method, self.seed = examples, method, seed

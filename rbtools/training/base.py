@@ -92,9 +92,9 @@ class Method(Registered, Generic[InnerResult]):
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
-        """The method for one training run, which reads and writes `state`: a float16 tensor (examples of the
-        split, C, H, W), initially zero, for each name in `carried`. The trainer stores the tensors with its
-        own state, so an interrupted training run resumes with the same numbers."""
+        """Return the method for one training run. It reads and writes `state`, which has a float16 tensor
+        (examples of the split, C, H, W), initially zero, for each name in `carried`. The trainer stores the
+        tensors with its own state, so an interrupted training run resumes with the same numbers."""
         return self
 
     @property
@@ -114,7 +114,7 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def of_whole_batches(self) -> bool:
-        """Whether the loss of an example depends on its batch in another way than through BatchNorm."""
+        """Whether the loss of an example depends on the rest of its batch, apart from BatchNorm."""
         return False
 
     @property
@@ -154,7 +154,7 @@ class Adversarial(Method[Tensor]):
     attack_steps: int = param(10, "Number of steps of the inner attack.", check="positive")
     inner_mode: str = param(
         "eval",
-        "Mode of the model during the inner attack: eval as in PRBench's text, or train as in its code of"
+        "Mode of the model during the inner attack: eval as in PRBench's paper, or train as in its code for"
         " pgd, alp and clp.",
         choices=("eval", "train"),
     )

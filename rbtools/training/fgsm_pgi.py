@@ -26,7 +26,7 @@ class Prior(NamedTuple):
 
 
 class PriorStep(NamedTuple):
-    """The images at the start and at the end of the step (N, C, H, W), and the prior of the next epoch."""
+    """The images at the start and at the end of the step (N, C, H, W), and the prior for the next epoch."""
 
     start: Tensor
     perturbed: Tensor

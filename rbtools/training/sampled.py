@@ -24,7 +24,7 @@ class Sampled(Method[Any]):
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     samples: int = param(
         20,
-        "Number of random points for each image. PRBench's text has 20; its code has 10 for cvar.",
+        "Number of random points for each image. PRBench's paper uses 20; its code uses 10 for cvar.",
         check="positive",
     )
 
