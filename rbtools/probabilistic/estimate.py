@@ -25,7 +25,7 @@ INTERVALS = 3  # version of the intervals of PR_D, quantiles, ProbAcc and pfail,
 @dataclass(frozen=True, kw_only=True)
 class Estimator:
     """Settings of the estimates. `denominator` is "correct" (images classified correctly without noise) or
-    "all". `passes` is "at-least" for PR >= 1 - rho (PRBench's text), or "above" for PR > 1 - rho (its
+    "all". `passes` is "at-least" for PR >= 1 - rho (PRBench's paper), or "above" for PR > 1 - rho (its
     code)."""
 
     rho: tuple[float, ...] = (0.1, 0.05, 0.01)
@@ -44,7 +44,7 @@ class Estimator:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number of `n` images with its confidence interval, or the reason why there is no number. `interval`
+    """A value from `n` images with its confidence interval, or the reason why there is no value. `interval`
     is None if and only if `value` is None."""
 
     value: float | None

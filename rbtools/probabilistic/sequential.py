@@ -39,7 +39,7 @@ def allowed(samples: int, rho: float, above: bool = False) -> int:
 
 def needed(rho: float, confidence: float = 0.95) -> int | None:
     """The smallest number n of correct samples that shows a failure rate below rho, (1 - rho)^n <= 1 -
-    confidence, such as 299 for rho .01 and 95 %. Returns None for rho 0, which no number of samples shows."""
+    confidence, such as 299 for rho .01 and 95 %. Returns None for rho 0, which no sample can show."""
     return math.ceil(math.log(1 - confidence) / math.log1p(-rho) - COUNT_SLACK) if rho > 0 else None
 
 
@@ -48,11 +48,11 @@ def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> st
     for rho in rhos:
         least = needed(rho, confidence)
         if least is None:
-            return "--rho 0 tolerates no failure at all: no number of samples can show that."
+            return "--rho 0 tolerates no failures, which no number of samples can show."
         if samples < least:
             return (
-                f"{samples} samples cannot show a failure rate below {rho:g}: at {100 * confidence:g} % that"
-                f" takes {least}, all of them correct."
+                f"{samples} samples cannot show a failure rate below {rho:g}. With {100 * confidence:g} %"
+                f" confidence, this takes at least {least} samples, all of them correct."
             )
     return None
 

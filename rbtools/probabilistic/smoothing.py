@@ -66,8 +66,8 @@ def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) ->
         return None
     need = math.ceil(math.log(alpha) / math.log1p(-failure_rate(min(beyond), sigma)))
     return (
-        f"{draws} draws with sigma {sigma:g} certify radii up to {most:.4g}, so that no image has radius"
-        f" {min(beyond):g}. It takes {need} draws, or a larger sigma."
+        f"{draws} draws with sigma {sigma:g} can only certify radii up to {most:.4g}. The radius"
+        f" {min(beyond):g} needs {need} draws or a larger sigma."
     )
 
 

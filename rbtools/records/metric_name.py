@@ -36,7 +36,7 @@ _PIECE = r"[εγρσ] = [^ ]+ ?|\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
 
 
 class MetricName(NamedTuple):
-    """The parts of a metric's name, in order; missing parts are empty texts.
+    """The parts of a metric's name, in order; missing parts are empty strings.
 
     `prefixes` contains the split, `ge` and other words at the beginning. `stem` is an attack with its steps
     (`pgd20`), `pr`, `pr-all`, `probacc`, `probacc-all`, `pfail`, `corrupt` or `cert.smooth`; in any other
@@ -44,7 +44,7 @@ class MetricName(NamedTuple):
     is the norm or the threat (`l2`), with those of its settings that are before the number. `number` is eps,
     gamma, severity or another strength as it is written, and `fixed` contains the settings after it. `eot` is
     the number of samples in each pass over a randomised model, if it is not the usual one (`pgd20-eot10.8`).
-    `suffix` contains the words after the number (`mean`, `loss`). `form` is the form of the name.
+    `suffix` contains the words after the number (`mean`, `loss`). `form` is its `NameForm`.
     """
 
     stem: str

@@ -1,5 +1,5 @@
-"""The forms of metric names. Each kind of result has a class with its forms (`Spec.names`), and this module
-finds the classes: those of the package and those of installed packages (group rbtools.specs)."""
+"""The forms of metric names. Each kind of result has a class that lists its forms (`Spec.names`). This module
+finds these classes in rbtools and in other installed packages (group rbtools.specs)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class NameForm:
     """One form of metric names, and what such a name says about the result.
 
     `pattern` is a regular expression whose groups are fields of `MetricName`. `share` says what the value is
-    a share of. `axes` maps the quantities that may be varied to the labels of their axes, the quantity whose
-    value is `number` first. `title` is the heading without the quantities.
+    a share of. `axes` maps the quantities that can vary to the labels of their axes; the quantity whose value
+    is `number` comes first. `title` is the heading without the quantities.
     """
 
     pattern: str
@@ -62,7 +62,7 @@ class NameForm:
         return self.axes
 
     def quantities(self, parts: MetricName) -> Mapping[str, str]:
-        """The quantities of the name with their values, as headings say them (`γ = 0.08`)."""
+        """The quantities of the name with their values, as written in headings (`γ = 0.08`)."""
         return {over: f"{over} {parts.number}" for over in self.axes if parts.number}
 
     def heading(self, parts: MetricName, without: str | None = None) -> str:

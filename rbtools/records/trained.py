@@ -66,25 +66,25 @@ def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
     settings = train.get("config") if isinstance(train, Mapping) else train
     if not isinstance(settings or {}, Mapping):
         raise RbError(
-            f"The record's train.config is {shown(repr(settings))}. Expected an object such as rb-train"
-            " writes."
+            f"The record's train.config is {shown(repr(settings))}. Expected an object as written by"
+            " rb-train."
         )
     return settings or {}
 
 
 def images(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What chose the images of a training run, without options that chose all: the number of images
-    (`train_n`), and the share of them that was held out (`val`, in [0, 1)). Raises RbError."""
+    """Return the options that selected the images of a training run: the number of images (`train_n`), and
+    the share of them that was held out (`val`, in [0, 1)), unless all were used. Raises RbError."""
     settings = config(record)
     share, count = settings.get("val") or 0, settings.get("train_n")
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
         raise RbError(
             f"The record's train.config.val is {shown(repr(share))}. Expected the share of the training"
-            " images that was held out: a number from 0 to below 1."
+            " images that was held out, which is at least 0 and below 1."
         )
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise RbError(
             f"The record's train.config.train_n is {shown(repr(count))}. Expected the number of training"
-            " images: 1 or more."
+            " images, which is at least 1."
         )
     return {**({"val": float(share)} if share else {}), **({} if count is None else {"train_n": count})}

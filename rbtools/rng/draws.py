@@ -38,9 +38,7 @@ class Draws:
         self, seed: int, stream: str, examples: Tensor, offset: int = 0, host: Tensor | None = None
     ) -> None:
         if not 0 <= seed < 1 << 64:
-            raise RbError(
-                f"The seed is {seed}. A seed is a whole number from 0 to 2^64 - 1; use for example 0."
-            )
+            raise RbError(f"The seed is {seed}. Expected a whole number from 0 to 2^64 - 1, such as 0.")
         if examples.dim() != 1:
             raise ValueError(f"expected example numbers of shape (N,), got {tuple(examples.shape)}")
         self.seed = seed

@@ -38,7 +38,7 @@ MISTAKES = {
         "pgd --step-size 0.01 results.jsonl": "is ambiguous",
         "pgd --split tset results.jsonl": "Did you mean 'test'?",
         "pgd --output x.jsonl results.jsonl": "write > FILE",
-        "pgd model.pt": "Give a network's weights with --checkpoint FILE",
+        "pgd model.pt": "the weights of a network, use --checkpoint FILE",
         "pgd --checkpoint https://x.example/m.pt": "is an address. Download the file of weights",
         "pgd --device cuda:99 results.jsonl": "The device 'cuda:99' cannot be used",
         "pgd --checkpoint model.pt --arch mynet:build": "write --arch python:mynet:build --allow-code",
@@ -132,14 +132,14 @@ MISTAKES = {
         "--metric , --format md results.jsonl": "--metric: The list of metrics is empty.",
         "--aggregate-by method results.jsonl": "--aggregate-by: no record has 'method'. Did you mean"
         " 'train.method'?",
-        '--where "train.method in [pgd]" results.jsonl': "field 'pgd'. Texts need quotes: 'pgd'. Metrics: ",
+        '--where "train.method in [pgd]" results.jsonl': "field 'pgd'. Strings need quotes: 'pgd'. Metrics: ",
         "--pivot train.method --aggregate-by dataset results.jsonl": "--pivot and --aggregate-by both define"
         " the rows. Give one of them.",
         "--pivot train.method --top 1 results.jsonl": "--top needs a ranking, but --pivot keeps the order.",
     },
     "score": {
         "--add acc results.jsonl": "--add is 'acc'. Expected NAME=EXPRESSION",
-        "--add 'x=acc -' results.jsonl": "--add x: Expression 'acc -' does not parse",
+        "--add 'x=acc -' results.jsonl": "--add x: Expression 'acc -' cannot be parsed",
         "--weight acc=0 results.jsonl": "The weight of 'acc' is 0.",
         "--weight acc results.jsonl": "--weight is 'acc'. Expected NAME=NUMBER",
         "--metric acc:2 results.jsonl": "Write --weight 'acc=2'.",
@@ -151,7 +151,7 @@ MISTAKES = {
     "pr": {
         "--eps 0.1 results.jsonl": "Did you mean '--gamma'?",
         "--as mine --gamma 8": "Did you mean 8/255?",
-        "--truncate --no-clip": "in place of clipping",
+        "--truncate --no-clip": "instead of clipping",
         "--confidence 95": "Expected a number in [0.5, 1), such as 0.95. Did you mean 0.95?",
         "--confidence 0.3": "Expected a number in [0.5, 1)",
         "--rho 0.1,0 --passes above": "no PR is above 1",

@@ -18,7 +18,7 @@ ABSENT = object()
 class MissingName(RbError):
     """The exception for a name that the record lacks, or for a glob that matches no metric.
 
-    The message is made only if it is read, because a filter over thousands of records discards most messages.
+    The message is created only when it is read, because a filter over many records discards most messages.
     """
 
     def __init__(self, name: str, record: Record) -> None:
@@ -41,12 +41,12 @@ class MissingName(RbError):
         """A suggestion of a similar name, as a sentence after a space; empty if there is none."""
         names = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
-            return f" Texts need quotes: '{self.name}'."
+            return f" Strings need quotes: '{self.name}'."
         parts = self.name.split("-")
         if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
         if there := _mean_of_corruptions(self.name, metrics_of(self.record)):
-            return f" It needs all severities: rb-corrupt all --severity 1-5 measures it. There is '{there}'."
+            return f" It needs all severities (rb-corrupt all --severity 1-5). The record has '{there}'."
         # "none" is here the count of an operation; it does not mean clean accuracy
         return near(self.name, names, not_for=("none",))
 
@@ -113,8 +113,8 @@ def is_glob(name: str) -> bool:
 
 
 def expand(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a glob or a plain name matches; only itself, if it is one of the names. `*` also matches
-    dots; `[13]` is one character."""
+    """Return the names that a glob or a plain name matches. A pattern that is itself one of the names matches
+    only itself. `*` also matches dots, and `[13]` is one character."""
     names = names if isinstance(names, Collection) else list(names)
     return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
@@ -125,7 +125,7 @@ def select(metrics: Iterable[str], text: str) -> list[str]:
     metrics = list(metrics)
     listed = [text] if text in metrics else items(text)
     if not listed:
-        raise RbError("The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*")
+        raise RbError("The list of metrics is empty. Expected names or globs, such as acc,fgsm.*")
     chosen: dict[str, None] = {}
     for item in listed:
         names = expand(item, metrics)
