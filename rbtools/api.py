@@ -7,11 +7,11 @@
 
 Every function runs the command of its tool. The keyword arguments are the options of the command line, with
 the same defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii for pixels
-in [0, 1]. Dashes in the name of an option become underscores. A value with several items is a list or a text
-with commas. A record, a list of records or a mapping can be passed instead of a file. `help(rbtools.attack)`
-shows the options of the tool, and `rb-attack pgd --help` shows the options of a method. If the tool fails,
-the function raises rbtools.errors.RbError with the tool's message; the tool's warnings become Python
-warnings.
+in [0, 1]. Dashes in the name of an option become underscores. A value with several items is a list or a
+string with commas. A record, a list of records or a mapping can be passed instead of a file.
+`help(rbtools.attack)` shows the options of the tool, and `rb-attack pgd --help` shows the options of a
+method. If the tool fails, the function raises rbtools.errors.RbError with the tool's message; the tool's
+warnings become Python warnings.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> R
     """Return the record with the value of an evaluation on train minus its value on test; see rb-ge.
 
     `evaluation` is "acc", "attack", "loss", "corrupt" or "pr". `chosen` is the attack for "attack" and
-    "loss", the corruptions for "corrupt", and the noise for "pr". The options are the options of the
-    evaluation's own command.
+    "loss", the corruptions for "corrupt", and the noise for "pr". The options are those of the
+    command for this evaluation.
     """
     words = {
         "attack": ["attack", chosen or "pgd"],
@@ -180,10 +180,10 @@ def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> R
 
 @_tool("plot")
 def plot(records: Any, kind: Any, **options: object) -> Any:
-    """Return a matplotlib Figure of records, or the text of a page; see rb-plot. The options are the options
-    of the figure.
+    """Return a matplotlib Figure of records, or the text of a page; see rb-plot. The options are those of the
+    figure.
 
-    The order of the first two arguments is free: plot(records, "box") and plot("box", records) are the same.
+    The first two arguments can be swapped: plot(records, "box") and plot("box", records) are the same.
     With `output`, the figure or page is also written to this file. `rbtools.plots.base.encode(figure, "svg")`
     returns the bytes that rb-plot writes.
     """
@@ -203,7 +203,7 @@ def read(path: str | os.PathLike[str]) -> list[Record]:
 
 def frame(records: Iterable[Mapping[str, Any]]) -> Any:
     """Return a pandas DataFrame with a row for each record and the columns of `rb-convert csv --write`, which
-    have the names of metrics and fields.
+    are named after metrics and fields.
     """
     from rbtools.formats.csv import CSV
 
@@ -249,7 +249,7 @@ def score(
 ) -> list[Record]:
     """Return the records with their composite score; see rb-score.
 
-    `weights` maps metrics to numbers such as 2; `lower` and `higher` name metrics with another direction.
+    `weights` maps metrics to numbers such as 2; `lower` and `higher` override the direction of metrics.
     """
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
@@ -292,7 +292,7 @@ def search(
     """Return the result of a search over a table of records, as rb-search writes it.
 
     Call this function as `rbtools.api.search`, because `rbtools.search` is the package of the search
-    algorithms. `objective` is a metric or an expression, whose direction `lower` and `higher` override;
+    algorithms. `objective` is a metric or an expression; `lower` and `higher` override its direction.
     nsga2 needs several objectives. `report_table` maps names to further tables in which the
     results are looked up.
     """
@@ -309,10 +309,10 @@ def load(record: Given, **options: object) -> nn.Module:
     """Return the record's network in eval mode, with its weights and its normalisation; it maps images in [0,
     1] to logits.
 
-    The options are the options of a run, such as `dataset`, `member`, `device` and `store`. If the record of
-    a file (rb-arch --from-checkpoint) names no data set, the network is loaded as it was recognised in the
-    file. Without `dataset=`, fields that depend on the images of a data set stay open, and a warning names
-    these fields.
+    The options are those of a run, such as `dataset`, `member`, `device` and `store`. If a record made from
+    a checkpoint file (rb-arch --from-checkpoint) names no data set, the architecture found in the file is
+    used. Without `dataset=`, fields that depend on the images of a data set are not determined, and a warning
+    names these fields.
     """
     _check_record(record)
     memory = MemoryStreams([record])

@@ -1,4 +1,4 @@
-"""Checks of images, labels, models and logits; each raises RbError, which says what to do."""
+"""Checks of images, labels, models and logits, which raise RbError with advice on what to do."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _dimensions(shape: tuple[int, ...]) -> str:
 
 
 def floats(images: Tensor) -> Tensor:
-    """The images as float32 in [0, 1], without a graph. Raises RbError as `check_images` does."""
+    """Return the images as float32 in [0, 1], detached from the graph. Raises RbError like `check_images`."""
     check_images(images)
     images = images.clone() if images.is_inference() else images
     return images.detach().float().div(255) if images.dtype == torch.uint8 else images.detach().float()
@@ -101,7 +101,7 @@ def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
 
 
 def check_model(model: Any) -> None:
-    """Check that the model is callable and that no layer in train mode depends on the batch or on chance."""
+    """Check that the model is callable and that no layer in train mode depends on the batch or is random."""
     if not callable(model):
         raise RbError(
             f"The model is of type {type(model).__name__}. Expected a module or a function from images in"
@@ -115,7 +115,7 @@ def check_model(model: Any) -> None:
 
 
 def layer_in_train_mode(model: Any) -> str | None:
-    """The kind and name of a layer that is in train mode and behaves differently in this mode, or None."""
+    """Return the type and name of a layer that is in train mode and behaves differently then, or None."""
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         kind = type(module).__name__
         if module.training and any(word in kind for word in _BY_MODE):
@@ -180,7 +180,7 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
 
 
 def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The hook for a network that changes its input in place: replaces the images by a copy."""
+    """The hook for a network that changes its input in place. It replaces the images with a copy."""
     return images[0].clone(), *images[1:]
 
 

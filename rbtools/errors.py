@@ -74,9 +74,9 @@ def is_foreign(wrong: BaseException) -> bool:
 
 
 def of_network(wrong: BaseException) -> str | None:
-    """The message for an exception that a user's network raises for its input; None for any other exception.
+    """Return the message for an exception that a user's network raises for its input, or None.
 
-    The innermost `forward` outside torch must not belong to rbtools, except to its wrappers of networks.
+    The innermost `forward` outside torch must not belong to rbtools, unless it wraps other networks.
     """
 
     def of_torch(file: str) -> bool:
@@ -100,7 +100,7 @@ def of_network(wrong: BaseException) -> str | None:
 
 
 def of_own_code(wrong: BaseException) -> str | None:
-    """The message, with file and line, for an exception in code of the user; None for any other exception."""
+    """Return the message, with file and line, for an exception in the user's code, or None."""
     packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
     of_python = os.path.dirname(os.__file__) + os.sep
 
@@ -155,14 +155,14 @@ _OPTION = re.compile(
 
 
 def one_line(text: str) -> str:
-    """The text with escape sequences for line ends and other control characters."""
+    """Return the text with escape sequences for line ends and other control characters."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def shown(text: str, most: int = 80) -> str:
-    """An untrusted name for use in a message, shortened and without line ends."""
+    """Return an untrusted name for use in a message, shortened and without line ends."""
     line = one_line(text[: most + 1])
     return line if len(line) <= most else line[:most] + "..."
 
@@ -249,7 +249,7 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
 
 
 def near_option(name: str, known: Iterable[str]) -> str:
-    """The same as `near`, for options: the names and the answer contain the dashes."""
+    """The same as `near`, but for options: the names and the result contain the dashes."""
     answer = near(name.lstrip("-"), [flag.lstrip("-") for flag in known if flag.startswith("--")])
     return re.sub("'([^']+)'", r"'--\1'", answer)
 

@@ -60,7 +60,7 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Parse a list of non-negative integers; an empty text is an empty list. Raises UsageError."""
+    """Parse a list of non-negative integers; an empty string is an empty list. Raises UsageError."""
     values = number_list(text, what) if text else []
     wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:
@@ -112,7 +112,7 @@ def reaches(length: float, eps: float) -> bool:
 
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
-    """The warning for an L2 distance such as 8, if any. Raises UsageError for 0.031 in L-infinity."""
+    """Return a warning for a large L2 distance such as 8. Raises UsageError for 0.031 in L-infinity."""
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if norm == "l2" and what == "--eps" and value > 4:
         return "is an L2 distance on [0, 1], where 0.5 or 1 is usual. For L-infinity, use --norm linf."

@@ -58,7 +58,7 @@ class Noise(Registered):
         seed: int = 0,
         examples: Tensor | None = None,
     ) -> Tensor:
-        """Noisy copies of images, for example by `Uniform()(images, gamma=0.1)`. The images are not changed.
+        """Return noisy copies of images, such as `Uniform()(images, gamma=0.1)`. The images are not changed.
 
         Random numbers depend only on (seed, example, draw). Copy number `draw` of an image is the same as in
         `rb-pr --seed`, which classifies the copies 0 to --samples - 1. All radii use the same unit sample.
@@ -87,7 +87,7 @@ class Noise(Registered):
         return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """The number of standard normal numbers in one sample for an image of this shape."""
+        """Return the number of standard normal numbers in one sample for an image of this shape."""
         return math.prod(shape)
 
     @property
@@ -99,7 +99,7 @@ class Noise(Registered):
         raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
-        """Noisy images at radius `gamma`, in the higher of both precisions."""
+        """Noisy images at radius `gamma`, in the higher of the two precisions."""
         raise NotImplementedError
 
 

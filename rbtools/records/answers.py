@@ -43,7 +43,7 @@ def packed(right: np.ndarray, examples: str) -> dict[str, Any]:
 
 
 def of(entry: Mapping[str, Any]) -> Answers | None:
-    """The answers in an entry, if any. Raises RbError if they are damaged or contradict the value."""
+    """Return the answers in an entry, if any. Raises RbError if they are damaged or contradict the value."""
     data = check(entry)
     if data is None:
         return None
@@ -53,7 +53,7 @@ def of(entry: Mapping[str, Any]) -> Answers | None:
 
 
 def check(entry: Mapping[str, Any]) -> bytes | None:
-    """The bits of the answers in an entry, if any. Raises the same errors as `of`, without numpy."""
+    """Return the bits of the answers in an entry, if any. Raises the same errors as `of`, without numpy."""
     if FIELD not in entry:
         return None
     try:
@@ -117,7 +117,7 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
 
 
 def packed_labels(labels: np.ndarray) -> dict[str, Any]:
-    """The value in the field `examples` for the labels (N,) of a list of images, counted from 0."""
+    """Return the value in the field `examples` for the labels (N,) of a list of images, counted from 0."""
     data = zlib.compress(labels.astype("<u2").tobytes(), 9)
     return {"images": len(labels), "labels": base64.b64encode(data).decode()}
 
@@ -147,7 +147,7 @@ def _count(field: object) -> int:
 
 
 def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
-    """The classes (N,) of the images. Raises RbError if the classes are missing or damaged."""
+    """Return the classes (N,) of the images. Raises RbError if the classes are missing or damaged."""
     count = len(answers.right)
     field = _lists(record).get(answers.examples)
     if field is None:

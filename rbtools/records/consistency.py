@@ -134,20 +134,20 @@ def findings(record: Record) -> list[Finding]:
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """The inconsistencies in the form of the field `verify`, and the metrics without a checksum, if any."""
+    """Return the value of the field `verify`: the inconsistencies, and metrics without a checksum, if any."""
     unknown = without_checksum(record)
     fields = {"inconsistent": [finding._asdict() for finding in findings(record)]}
     return {**fields, **({"without_checksum": unknown} if unknown else {})}
 
 
 def contradicts_name(name: str, entry: Entry) -> str | None:
-    """Why an attack's entry contradicts the metric's name (distance, steps); None if they agree."""
+    """Return why an attack's entry contradicts the metric's name (distance, steps), or None."""
     attacked = MeasuredEntry.of({"attack": None, **entry, "metric": name})
     return next((says for _, says in _units(attacked, {})), None)
 
 
 def without_checksum(record: Record) -> list[str]:
-    """The metrics of entries without a checksum, which another program or a person has written."""
+    """Return the metrics of entries without a checksum, which another program or a person has written."""
     sums = checksums.known(record)
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
@@ -404,7 +404,7 @@ def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> floa
 
 
 def standard_error(value: float, entry: Entry) -> float | None:
-    """The standard error of a share, computed from its interval or from n; None if both are missing."""
+    """Return the standard error of a share, from its interval or from n, or None if both are missing."""
     ends, n = results.interval(entry), entry.get("n")
     if ends is None:
         if type(n) is not int or n <= 0:

@@ -19,7 +19,7 @@ def section(
     preset: str | None = None,
     stored: Container[str] | None = None,
 ) -> dict[str, Any]:
-    """The record's `train`: the method, its configuration, its cost and its history.
+    """Return the record's `train`: the method, its configuration, its cost and its history.
 
     `checkpoints` names the last weights and, after validation, the best weights; `select` determines which of
     them the record's `checkpoint` names. `stored` contains the names of the weights that were stored (None:
@@ -45,7 +45,7 @@ def section(
 
 
 def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The metrics of the training run: the seconds per epoch, if there was at least one epoch."""
+    """Return the metrics of the training run: the seconds per epoch, if there was at least one epoch."""
     if done["seconds_per_epoch"] is None:
         return []
     return [
@@ -61,7 +61,7 @@ def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record's `train.config`, if any. Raises RbError if `train` or its `config` is not an object."""
+    """Return the record's `train.config`, if any. Raises RbError if it or `train` is not an object."""
     train = record.get("train") or {}
     settings = train.get("config") if isinstance(train, Mapping) else train
     if not isinstance(settings or {}, Mapping):

@@ -52,7 +52,7 @@ class TrainExamples:
 
     @classmethod
     def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
-        """The examples of a split. Raises RbError if all belong to one class."""
+        """Return the examples of a split. Raises RbError if all belong to one class."""
         dataset = data.load()
         ids, held = validation.split(dataset.labels, recipe)
         labels = dataset.labels[ids]
@@ -111,7 +111,7 @@ class TrainSetup:
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """The method that training steps use: with the filter of --filter, or with its tensors `kept`."""
+    """Return the method that training steps use: with the filter of --filter, or with its tensors `kept`."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)

@@ -33,12 +33,12 @@ class Order(NamedTuple):
 
 
 def count() -> int:
-    """The number of processes that torchrun started, or 1 without torchrun."""
+    """Return the number of processes that torchrun started, or 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 def here() -> int:
-    """The number of processes of the training run on this machine."""
+    """Return the number of processes of the training run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
 
 
@@ -47,7 +47,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """The rank of this process among the processes on this machine, which determines its GPU."""
+    """Return the rank of this process among the processes on this machine, which determines its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else 0
 
 
@@ -130,7 +130,7 @@ def has_batchnorm(model: nn.Module) -> bool:
 def notices(
     recipe: Recipe, method: Method[Any], model: nn.Module, name: str, device: torch.device
 ) -> Iterator[str]:
-    """A sentence for each way in which the result differs from undivided batches in one process."""
+    """Yield a sentence for each reason why the result differs from complete batches in one process."""
     processes, size, piece = count(), recipe.batch_size, recipe.micro_batch
     whole = method.of_whole_batches or "wci" in recipe.regularize
     if processes > 1 and whole:

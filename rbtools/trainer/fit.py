@@ -262,9 +262,9 @@ def _with_batches_of(data: Any, recipe: Recipe, images: int) -> Recipe:
 
 
 def read_data(data: Any, **options: Any) -> FitData:
-    """The training split of `data`: the name of a data set, a pair (images, labels) of tensors or arrays, or
-    a torch Dataset or DataLoader of such pairs, which is read once. `options` scale and crop the images of a
-    named data set. Raises RbError for anything else."""
+    """Return the training split of `data`: the name of a data set, a pair (images, labels) of tensors or
+    arrays, or a torch Dataset or DataLoader of such pairs, which is read once. `options` scale and crop the
+    images of a named data set. Raises RbError for anything else."""
     scaled = preprocessing.of_arguments(data, options)
     if isinstance(data, str):
         source = datasets.source(data, preprocessing=scaled)
@@ -286,7 +286,7 @@ def read_data(data: Any, **options: Any) -> FitData:
 
 
 def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
-    """The number of outputs of a model on its device. Raises RbError if the outputs are not logits."""
+    """Return the number of outputs of a model on its device. Raises RbError if the outputs are not logits."""
     images = pixels(data.images[:2].to(device))
     try:
         with torch.no_grad(), mode(model, train=False):

@@ -179,8 +179,8 @@ def _end_epoch(
 
 
 def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str]) -> dict[str, Any]:
-    """The fields of a finished training run for the record. `keep` is called with each network and returns
-    the name of its checkpoint. The history maps a quantity to a list with an entry per epoch."""
+    """Return the fields of a finished training run for the record. `keep` is called with each network and
+    returns the name of its checkpoint. The history maps a quantity to a list with an entry per epoch."""
     recipe, kept, place = setup.recipe, state.kept, setup.device.type
     seconds = state.history.get("seconds", [])
     steady = seconds[1:] or seconds  # the first epoch warms up caches and kernels

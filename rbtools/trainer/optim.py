@@ -47,7 +47,7 @@ Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
 
 
 def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser of a recipe. With `fused`, one kernel updates all weights or groups of weights."""
+    """Return the optimiser of a recipe. With `fused`, one kernel updates all weights or groups of weights."""
     options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": fused or None}
     if recipe.optimizer == "adam":
         return Adam(weights, lr=recipe.lr, betas=(recipe.momentum, 0.999), **options)
@@ -55,7 +55,7 @@ def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
 
 
 def schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, batches: int) -> Schedule:
-    """The learning rate schedule of a recipe, for `batches` batches per epoch."""
+    """Return the learning rate schedule of a recipe, for `batches` batches per epoch."""
     schedulers = torch.optim.lr_scheduler
     epochs = max(recipe.epochs, 1)
     if recipe.schedule == "onecycle":
@@ -95,8 +95,8 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. If the last batch is a single image and others are not, it joins the batch
-    before it, because BatchNorm needs more than one image for a variance."""
+    """Return the batches of an epoch. If the last batch is a single image and others are not, it joins the
+    batch before it, because BatchNorm needs more than one image for a variance."""
     pieces = list(order.split(batch_size))
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
         pieces[-2:] = [torch.cat(pieces[-2:])]
@@ -106,8 +106,8 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 def step_size(
     arch: dict[str, Any], method: Mixed, model: nn.Module, images: Tensor, labels: Tensor, seed: int
 ) -> float:
-    """The step size of NAS-RobBench-201's theorem 1: sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)),
-    without its factor nu / (sqrt(C) e^C).
+    """Return the step size of NAS-RobBench-201's theorem 1: sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m
+    sqrt(N)), without its factor nu / (sqrt(C) e^C).
 
     m is the width of the network. For rescnn, the result is the step size of corollary 1, min(...) / (sqrt(p
     kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of pixels of

@@ -291,18 +291,18 @@ class Recipe:
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name of the record's checkpoint, among the `names` of a training run."""
+        """Return the name of the record's checkpoint, among the `names` of a training run."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names of the weights to store, among the `names` of a training run."""
+        """Return the names of the weights to store, among the `names` of a training run."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}
 
     def config(self) -> dict[str, Any]:
-        """The recipe as the record contains it, without unused fields."""
+        """Return the recipe as the record contains it, without unused fields."""
         config = registry.config(self)
         # These options are in other fields of the record, or do not affect the weights.
         for key in "normalize given select keep preset track every track_n init_file".split():
@@ -355,7 +355,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
 
 def used(recipe: Recipe, training_images: int) -> int:
-    """The number of images that --train-n leaves, of which --val holds out some."""
+    """Return the number of images that --train-n selects, including those that --val holds out."""
     return min(recipe.train_n or training_images, training_images)
 
 

@@ -88,7 +88,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def threads(data: bytes | None) -> int | None:
-    """The number of CPU threads of each process of a stored training run, or None if it is not known."""
+    """Return the number of CPU threads per process of a stored training run, or None if it is unknown."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
     except Exception:  # torch raises many errors for damaged files; loading the state reports them

@@ -94,7 +94,7 @@ def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascen
 
 
 def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple[Tensor, Tensor]:
-    """A batch's images in [0, 1], and labels (N,) or distributions (N, K). `mixing` is the seed of mixup."""
+    """Return images in [0, 1], and labels (N,) or distributions (N, K). `mixing` is the seed of mixup."""
     recipe, examples = setup.recipe, setup.examples
     labels = examples.labels[ids]
     streamed = isinstance(examples.images, streaming.Streamed)
@@ -122,8 +122,8 @@ def loss_of(
     draws: Draws,
     ascend: Callable[[Callable[[], Loss]], None] | None,
 ) -> Loss:
-    """The method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K). If `ascend` is
-    given, it is first called with this loss and perturbs the weights."""
+    """Return the method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K). If `ascend`
+    is given, it is first called with this loss and perturbs the weights."""
     networks = setup.networks
     index_weight = setup.recipe.wci_weight if "wci" in setup.recipe.regularize else 0.0
     if networks.copy is None and ascend is None and not index_weight:

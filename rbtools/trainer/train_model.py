@@ -184,8 +184,8 @@ def _joined(plain: dict[str, Any], tracked: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
-    """The data with the recipe's normalisation, and the recipe with the defaults that depend on the data set
-    or the method. Raises RbError if the normalisation or the recipe does not match the images."""
+    """Return the data with the recipe's normalisation, and the recipe with the defaults that depend on the
+    data set or the method. Raises RbError if the normalisation or the recipe does not match the images."""
     about = data.about
     changes: dict[str, Any] = {}
     if recipe.normalize is not None:

@@ -41,7 +41,7 @@ LEARNING = 5
 
 
 def split(labels: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """The examples to train on and the held-out examples, both in order and in proportion to the classes."""
+    """Return the training examples and the held-out ones, both in order and in proportion to the classes."""
     order = torch.arange(len(labels))
     if recipe.train_n is not None:
         order = datasets.subset(labels, recipe.train_n, seed=0).sort().values
@@ -54,9 +54,9 @@ def split(labels: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The images of the training split that `--train-n` chose and `--val` did not hold out. Returns None if
-    all images were used, if nothing is known about the training, or if the run uses other data. Raises
-    RbError for an invalid record."""
+    """Return the images of the training split that `--train-n` chose and `--val` did not hold out. Returns
+    None if all images were used, if nothing is known about the training, or if the run uses other data.
+    Raises RbError for an invalid record."""
     chosen = trained.images(record)
     data = data_of(record, run, "train")
     if not chosen or named_data(record, data.name) != data.name:
@@ -104,7 +104,7 @@ class Checks:
         return ids[datasets.subset(self.examples.labels.cpu()[ids], count, seed=0)].sort().values
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the finished epoch. Stores the best epoch (by accuracy, then loss) in `state`."""
+        """Return the results of the finished epoch, and store the best epoch (by accuracy, then loss)."""
         held, numbers = self.examples.held, {}
         if len(held):
             numbers = self.measure(state.kept, held)
@@ -178,8 +178,8 @@ def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
 def ended_at_chance(
     model: nn.Module, images: Tensor | Streamed, labels: Tensor, ids: Tensor, classes: int
 ) -> float | None:
-    """The clean accuracy on at most 512 of the training examples `ids`, in proportion to the classes, or
-    None if it is better than guessing (at least two standard errors above 1 / classes)."""
+    """Return the clean accuracy on at most 512 of the training examples `ids`, in proportion to the classes,
+    or None if it is better than guessing (at least two standard errors above 1 / classes)."""
     chosen = ids[datasets.subset(labels[ids].cpu(), min(_MOST, len(ids)), seed=0)]
     right = []
     with torch.no_grad(), mode(model, train=False):

@@ -201,7 +201,7 @@ class ATPR(Method[Solution]):
         return self.settings == "batch" or self.walk_rest > 0
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
-        """The chosen candidates, shaped as the images, or with `walk_gradient="keep"` also `Walk.last`."""
+        """Return the chosen candidates, shaped as the images, and with `walk_gradient="keep"` `Walk.last`."""
         candidates, step_sizes = [], []
         with torch.no_grad(), mode(model, train=self._in_train):
             # All attacks come before the first walk; the reference code updates BatchNorm in this order.
@@ -220,7 +220,7 @@ class ATPR(Method[Solution]):
         return chosen, next((walk.last for walk in reversed(walks) if walk.last is not None), None)
 
     def choice(self, walks: list[Walk]) -> Tensor:
-        """The index (N,) of each image's candidate: the first of the deepest candidates."""
+        """Return the index (N,) of each image's candidate: the first of the deepest candidates."""
         depth = torch.stack([walk.depth for walk in walks])
         if self.walk_size == "plain":
             depth = depth.round(decimals=_CLOSE)
@@ -248,8 +248,8 @@ class ATPR(Method[Solution]):
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, settings: CandidateSettings
     ) -> Tensor:
-        """The last iterate of each image's attack. In train mode, an image whose steps are finished still
-        goes through the network, because BatchNorm uses the complete batch."""
+        """Return the last iterate of each image's attack. In train mode, an image whose steps are finished
+        still goes through the network, because BatchNorm uses the complete batch."""
         perturbed = ball.uniform_start(images, draws, settings.eps)
         for done in range(int(settings.steps.max())):
             moving = uploaded((settings.steps > done).nonzero()[:, 0], images.device)
@@ -261,7 +261,7 @@ class ATPR(Method[Solution]):
         return perturbed
 
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, step_size: Tensor) -> Walk:
-        """The walk of each misclassified candidate, in steps of `step_size` (N, 1, 1, 1).
+        """Return the walk of each misclassified candidate, in steps of `step_size` (N, 1, 1, 1).
 
         In eval mode, an image that is classified correctly is removed from the batch, except on a GPU, where
         removing it would need a synchronisation. In train mode, all images go through the network at each

@@ -65,7 +65,7 @@ class CVaR(Sampled):
         return self.tail != "exact" and self.tail_step == "batch"
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Thresholds:
-        """The thresholds (N,) before the last round, and the points of the last round."""
+        """Return the thresholds (N,) before the last round, and the points of the last round."""
         if self.tail == "exact":
             return None, self.points(images, draws, 0)
         threshold = images.new_ones(len(images))
@@ -76,7 +76,7 @@ class CVaR(Sampled):
         return threshold, self.points(images, draws, self.rounds - 1)
 
     def moved(self, threshold: Tensor, losses: Tensor) -> Tensor:
-        """The thresholds after one step of gradient descent. The losses are (M, N)."""
+        """Return the thresholds after one step of gradient descent. The losses are (M, N)."""
         above = losses >= threshold if self.tail == "prl" else losses > threshold
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)

@@ -86,7 +86,7 @@ class FGSMPGI(Method[PriorStep]):
         return CarriedPrior(self, Prior(**state))
 
     def random_prior(self, images: Tensor, draws: Draws) -> Prior:
-        """The prior of the first epoch and of every `reset`-th later epoch."""
+        """Return the prior of the first epoch and of every `reset`-th later epoch."""
         upper = draws.child("prior").uniform(tuple(images.shape[1:])) >= 0.5
         signs = torch.where(upper, self.eps, -self.eps).to(images)
         return Prior(signs, torch.zeros_like(images))

@@ -80,8 +80,8 @@ class Expression:
         self.functions = frozenset(built.functions if built else ())
 
     def __call__(self, record: Record) -> Any:
-        """The metric that has the expression as its name, or else the value for a record. Raises MissingName
-        for a name that the record lacks, and RbError for values of the wrong kind."""
+        """Return the metric that has the expression as its name, or else the value for a record. Raises
+        MissingName for a name that the record lacks, and RbError for values of the wrong kind."""
         metrics = metrics_of(record)
         if self.text in metrics:
             return metrics[self.text]
@@ -116,8 +116,8 @@ class Expression:
         return names if names and all(map(is_bare, names)) else None
 
     def number(self, record: Record) -> float | None:
-        """The value; None if the record has no value. Raises RbError if the value is not a number, because
-        the error is then in the expression and not in the record."""
+        """Return the value, or None if the record has none. Raises RbError if the value is not a number,
+        because the error is then in the expression and not in the record."""
         try:
             value = self(record)
         except RbError:
@@ -127,7 +127,7 @@ class Expression:
         return value
 
     def holds(self, record: Record) -> bool:
-        """The value of a condition, True or False. Raises RbError if the expression has any other value."""
+        """Return the value of a condition. Raises RbError if the expression is neither true nor false."""
         value = self(record)
         if not isinstance(value, bool):
             raise RbError(

@@ -52,7 +52,7 @@ class MissingName(RbError):
 
 
 def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
-    """The names that are nearest to `name` (at most `most`), and the number of all other names."""
+    """Return the names that are nearest to `name` (at most `most`), and the number of all other names."""
     names = list(names)
     near_ones = difflib.get_close_matches(name, names, most, 0.0) if len(names) > most else names
     more = f" and {len(names) - len(near_ones)} more" if len(names) > most else ""
@@ -91,7 +91,7 @@ def _fields(record: Record, before: str = "") -> Iterable[str]:
 
 
 def lookup(record: Record, name: str) -> Any:
-    """The metric, or else the value at a dotted path in the record or in `arch`. Raises MissingName."""
+    """Return the metric, or the value at a dotted path in the record or in `arch`. Raises MissingName."""
     for place in (record.get("metrics"), record, record.get("arch")):
         value = _walk(place, name)
         if value is not ABSENT:
@@ -120,8 +120,8 @@ def expand(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def select(metrics: Iterable[str], text: str) -> list[str]:
-    """The metrics that a list such as `acc, fgsm.*` selects, each once, in the order of the list. Raises
-    MissingName for an item that matches no metric, and RbError for an empty list."""
+    """Return the metrics that a list such as `acc, fgsm.*` selects, each once, in the order of the list.
+    Raises MissingName for an item that matches no metric, and RbError for an empty list."""
     metrics = list(metrics)
     listed = [text] if text in metrics else items(text)
     if not listed:
