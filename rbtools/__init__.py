@@ -3,8 +3,8 @@
 In Python, each tool except rb-store is a function (`arch`, `attack`, `card`, `certify`, `convert`, `corr`,
 `corrupt`, `ge`, `measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, `rbtools.api.search`); see
 `rbtools.api`. `check`, `curve` and `transfer` are subcommands of rb-attack. `read` reads files of records,
-`frame` makes a pandas DataFrame, and `load` returns a record's model. `evaluate` and `fit` evaluate and train
-a module in memory. The packages `rbtools.records`, `rbtools.datasets` and `rbtools.models` are public, too.
+`frame` returns a pandas DataFrame, and `load` returns a record's model. `evaluate` and `fit` evaluate and
+train a module. The packages `rbtools.records`, `rbtools.datasets` and `rbtools.models` are public, too.
 """
 
 from __future__ import annotations

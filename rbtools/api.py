@@ -7,11 +7,11 @@
 
 Every function runs the command of its tool. The keyword arguments are the options of the command line, with
 the same defaults and units: L-infinity distances in 1/255 (`8`, `"8/255"`), L2 distances and radii for pixels
-in [0, 1]. Dashes in the name of an option become underscores. A value with several items is a list or a text
-with commas. A record, a list of records or a mapping can be passed instead of a file. `help(rbtools.attack)`
-shows the options of the tool, and `rb-attack pgd --help` shows the options of a method. If the tool fails,
-the function raises rbtools.errors.RbError with the tool's message; the tool's warnings become Python
-warnings.
+in [0, 1]. Dashes in the name of an option become underscores. A value with several items is a list or a
+string with commas. A record, a list of records or a mapping can be passed instead of a file.
+`help(rbtools.attack)` shows the options of the tool, and `rb-attack pgd --help` shows the options of a
+method. If the tool fails, the function raises rbtools.errors.RbError with the tool's message; the tool's
+warnings become Python warnings.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def attack(
     With `preset`, the attacks of a paper run at the paper's distances or at `eps`.
     """
     if (attack is None) == (preset is None):
-        raise UsageError("Expected the name of an attack or, with preset=, of a paper, and not both.")
+        raise UsageError("Expected either the name of an attack or the name of a paper (preset=), not both.")
     if eps is not None:
         options["eps"] = eps
     return _of_record("attack", [attack] if attack is not None else ["preset", str(preset)], options, record)
@@ -166,8 +166,8 @@ def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> R
     """Return the record with the value of an evaluation on train minus its value on test; see rb-ge.
 
     `evaluation` is "acc", "attack", "loss", "corrupt" or "pr". `chosen` is the attack for "attack" and
-    "loss", the corruptions for "corrupt", and the noise for "pr". The options are the options of the
-    evaluation's own command.
+    "loss", the corruptions for "corrupt", and the noise for "pr". The options are those of the
+    command for this evaluation.
     """
     words = {
         "attack": ["attack", chosen or "pgd"],
@@ -180,10 +180,10 @@ def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> R
 
 @_tool("plot")
 def plot(records: Any, kind: Any, **options: object) -> Any:
-    """Return a matplotlib Figure of records, or the text of a page; see rb-plot. The options are the options
-    of the figure.
+    """Return a matplotlib Figure of records, or the text of a page; see rb-plot. The options are those of the
+    figure.
 
-    The order of the first two arguments is free: plot(records, "box") and plot("box", records) are the same.
+    The first two arguments can be swapped: plot(records, "box") and plot("box", records) are the same.
     With `output`, the figure or page is also written to this file. `rbtools.plots.base.encode(figure, "svg")`
     returns the bytes that rb-plot writes.
     """
@@ -203,7 +203,7 @@ def read(path: str | os.PathLike[str]) -> list[Record]:
 
 def frame(records: Iterable[Mapping[str, Any]]) -> Any:
     """Return a pandas DataFrame with a row for each record and the columns of `rb-convert csv --write`, which
-    have the names of metrics and fields.
+    are named after metrics and fields.
     """
     from rbtools.formats.csv import CSV
 
@@ -249,7 +249,7 @@ def score(
 ) -> list[Record]:
     """Return the records with their composite score; see rb-score.
 
-    `weights` maps metrics to numbers such as 2; `lower` and `higher` name metrics with another direction.
+    `weights` maps metrics to numbers such as 2; `lower` and `higher` override the direction of metrics.
     """
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
@@ -277,7 +277,7 @@ def corr(
     if not isinstance(records, Mapping):
         return _of_records("corr", [], options, records)
     if len(records) > 1 and not options.get("on"):
-        raise UsageError("Result sets are joined by fields. Name the fields, such as on='arch.index'.")
+        raise UsageError("To join result sets, name the fields that they share, such as on='arch.index'.")
     sets = {f"{name}.jsonl": some for name, some in records.items()}
     return python_calls.call("corr", list(sets), options, MemoryStreams(files=sets))
 
@@ -292,7 +292,7 @@ def search(
     """Return the result of a search over a table of records, as rb-search writes it.
 
     Call this function as `rbtools.api.search`, because `rbtools.search` is the package of the search
-    algorithms. `objective` is a metric or an expression, whose direction `lower` and `higher` override;
+    algorithms. `objective` is a metric or an expression; `lower` and `higher` override its direction.
     nsga2 needs several objectives. `report_table` maps names to further tables in which the
     results are looked up.
     """
@@ -309,10 +309,10 @@ def load(record: Given, **options: object) -> nn.Module:
     """Return the record's network in eval mode, with its weights and its normalisation; it maps images in [0,
     1] to logits.
 
-    The options are the options of a run, such as `dataset`, `member`, `device` and `store`. If the record of
-    a file (rb-arch --from-checkpoint) names no data set, the network is loaded as it was recognised in the
-    file. Without `dataset=`, fields that depend on the images of a data set stay open, and a warning names
-    these fields.
+    The options are those of a run, such as `dataset`, `member`, `device` and `store`. If a record made from
+    a checkpoint file (rb-arch --from-checkpoint) names no data set, the architecture found in the file is
+    used. Without `dataset=`, fields that depend on the images of a data set are not determined, and a warning
+    names these fields.
     """
     _check_record(record)
     memory = MemoryStreams([record])
@@ -334,7 +334,7 @@ def _load(work: tool_options.CommandContext) -> None:
         left = checkpoints.left_open(record)
         if left:
             work.screen.warn(
-                f"The record leaves open its {left}. Name the data set (dataset=), whose images decide it."
+                f"The record does not specify its {left}. Name a data set (dataset=) to determine it."
             )
         memory.result = resolve.load_model(record, None, run, place)
     else:
@@ -352,7 +352,7 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
     with progress_of(options.pop("progress", None)) as progress:
         written = python_calls.call(tool, words, options, MemoryStreams([record], progress=progress))
     if len(written) != 1:
-        raise RbError(f"rb-{tool} writes {len(written)} records for it. Call the function once for each.")
+        raise RbError(f"rb-{tool} writes {len(written)} records, not one. Call the function once for each.")
     return written[0]
 
 
@@ -389,9 +389,9 @@ def _check_record(given: object) -> None:
         return
     what = f"a {type(given).__name__}"
     if callable(getattr(given, "state_dict", None)):
-        what += ", a network of torch, without images. Add data=(images, labels), or data=DATASET or LOADER"
+        what += ", which is a torch module, without data. Add data=(images, labels), DATASET or LOADER"
     elif callable(given):
-        what += ", without images. Add data=(images, labels), or data=DATASET or LOADER"
+        what += ", without data. Add data=(images, labels), DATASET or LOADER"
     elif isinstance(given, (list, tuple)):
         what += " with several items: call the function once for each record"
     raise RbError(

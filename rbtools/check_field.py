@@ -1,4 +1,4 @@
-"""Checks of the value of one field, against its type, its choices, its bounds and its rule."""
+"""Checks the value of a field against its type, its choices, its bounds and its rule."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     "non-negative": (lambda value: value >= 0, "0 or more"),
     "count": (lambda value: value >= 1, "1 or more"),
     "fraction": (lambda value: 0 <= value <= 1, "from 0 to 1"),
-    "below one": (lambda value: 0 <= value < 1, "from 0 to below 1"),
-    "share": (lambda value: 0 <= value < 1, "a share from 0 to below 1"),
+    "below one": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "share": (lambda value: 0 <= value < 1, "a share of at least 0 and below 1"),
     "quality": (lambda value: 1 <= value <= 100, "from 1 to 100"),
 }
 
 
 def check_field(field: dataclasses.Field[Any], value: Any, label: str, norm: Any, eps: Any) -> Any:
-    """The value of a field, converted by `plain`. Raises RbError if the value is out of range; the method's
-    `norm` and `eps` limit its distances."""
+    """Return the value of a field, converted by `plain`. Raises RbError if the value is out of range. The
+    method's `norm` and `eps` limit its distances."""
     choices = field.metadata.get("choices")
     if value is None and (field.default is None or "None" in str(field.type)):
         return None
@@ -51,12 +51,12 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "bool": (lambda value: {True: True, False: False}[value], "True or False"),
     "int": (operator.index, "a whole number"),
     "float": (float, "a number"),
-    "str": (operator.methodcaller("__str__"), "a text"),
+    "str": (operator.methodcaller("__str__"), "a string"),
 }
 
 
 def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
-    """Convert a number, a text or a switch to the type of its field. Raises RbError for another type."""
+    """Convert a number, a string or a switch to the type of its field. Raises RbError for another type."""
     kind = kind_of(field)
     if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
         return value
@@ -83,7 +83,7 @@ def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
 
 
 def within(bounds: str) -> tuple[Callable[[float], bool], str]:
-    """The rule for bounds such as [1, inf) or (0, 1), and the rule in words."""
+    """Return the rule for bounds such as [1, inf) or (0, 1), and its description in words."""
     least, most = map(float, bounds[1:-1].split(","))
     low, high = (operator.gt, operator.ge)[bounds[0] == "["], (operator.lt, operator.le)[bounds[-1] == "]"]
     first = f"{least:.0f} or more" if bounds[0] == "[" else f"above {least:.0f}"

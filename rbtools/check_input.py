@@ -1,4 +1,4 @@
-"""Checks of images, labels, models and logits; each raises RbError, which says what to do."""
+"""Checks of images, labels, models and logits, which raise RbError with advice on what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROBED = 4  # number of images that test whether a model returns logits
 _CHANNELS = 4  # maximum number of channels
-COPIES = "its forward pass changes its input in place, so it is given a copy of each batch"
+COPIES = "its forward pass changes its input in place, so it receives a copy of each batch"
 # Modules that compute something else in training mode.
 _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
@@ -28,15 +28,15 @@ def check_images(images: Tensor) -> None:
     """Check that images (N, C, H, W) are floats in [0, 1] or uint8."""
     if not isinstance(images, torch.Tensor):
         raise RbError(
-            f"The images are of type {type(images).__name__}. Expected a tensor (N, C, H, W):"
+            f"The images are of type {type(images).__name__}. Expected a tensor (N, C, H, W). Use"
             " torch.as_tensor(images)."
         )
     shape = tuple(images.shape)
     if images.dim() != 4 or 0 in shape[1:]:
-        raise RbError(f"The images have the shape {shape}. Expected (N, C, H, W){_dimensions(shape)}.")
+        raise RbError(f"The images have the shape {shape}. Expected (N, C, H, W).{_dimensions(shape)}")
     if shape[3] <= _CHANNELS < shape[1]:
         raise RbError(
-            f"The images have the shape {shape}, with channels last. Expected (N, C, H, W):"
+            f"The images have the shape {shape}, with channels last. Expected (N, C, H, W). Use"
             " images.permute(0, 3, 1, 2)."
         )
     if images.dtype == torch.uint8:
@@ -51,27 +51,27 @@ def check_images(images: Tensor) -> None:
     if low >= 0 and high <= 1:
         return
     if not math.isfinite(low + high):
-        raise RbError("The images have values that are NaN or infinite. Expected [0, 1].")
+        raise RbError("The images contain NaN or infinite values. Expected values in [0, 1].")
     if low >= 0 and 1 < high <= 255:
         advice = "Divide them by 255."
     else:
-        advice = "Undo the normalisation: it belongs in the model, as its first layer."
-    raise RbError(f"The images have values from {low:.4g} to {high:.4g}. Expected [0, 1]. {advice}")
+        advice = "Undo the normalisation, and make it the first layer of the model instead."
+    raise RbError(f"The images have values from {low:.4g} to {high:.4g}. Expected values in [0, 1]. {advice}")
 
 
 def _dimensions(shape: tuple[int, ...]) -> str:
     if len(shape) == 3 and shape[2] <= _CHANNELS < shape[0]:
-        return ": of one image (H, W, C) images.permute(2, 0, 1)[None]"
+        return " For one image (H, W, C), use images.permute(2, 0, 1)[None]."
     if len(shape) == 3:
-        one = ", of one image (C, H, W) images[None]" if shape[0] <= _CHANNELS else ""
-        return f": of greyscale images (N, H, W) images[:, None]{one}"
+        one = " For one image (C, H, W), use images[None]." if shape[0] <= _CHANNELS else ""
+        return f" For greyscale images (N, H, W), use images[:, None].{one}"
     if len(shape) == 2:
-        return ": of one greyscale image images[None, None], of rows of pixels images.view(-1, C, H, W)"
+        return " For one greyscale image, use images[None, None]; for flat images, images.view(-1, C, H, W)."
     return ""
 
 
 def floats(images: Tensor) -> Tensor:
-    """The images as float32 in [0, 1], without a graph. Raises RbError as `check_images` does."""
+    """Return the images as float32 in [0, 1], detached from the graph. Raises RbError like `check_images`."""
     check_images(images)
     images = images.clone() if images.is_inference() else images
     return images.detach().float().div(255) if images.dtype == torch.uint8 else images.detach().float()
@@ -84,24 +84,24 @@ def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
     shape = tuple(labels.shape)
     if labels.dim() == 2 and shape[0] == n and shape[1] > 1:
         raise RbError(
-            f"The labels have the shape {shape}, as if they were one-hot. Expected class numbers ({n},):"
-            " labels.argmax(1)."
+            f"The labels have the shape {shape}, as if they were one-hot. Expected class numbers ({n},)."
+            " Use labels.argmax(1)."
         )
     if shape != (n,):
-        raise RbError(f"The labels have the shape {shape}. Expected ({n},), one for each image.")
+        raise RbError(f"The labels have the shape {shape}. Expected ({n},), one label for each image.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise RbError(f"The labels are of type {labels.dtype}. Expected class numbers: labels.long().")
+        raise RbError(f"The labels are of type {labels.dtype}. Expected class numbers. Use labels.long().")
     if not n:
         return
     low, high = int(labels.long().min()), int(labels.long().max())
     if low < 0 or (classes is not None and high >= classes):
         expected = "0 or more" if classes is None else f"0 to {classes - 1}, the classes of the model"
-        advice = " If they start at 1, give labels - 1." if low == 1 and high == classes else ""
+        advice = " If they start at 1, pass labels - 1." if low == 1 and high == classes else ""
         raise RbError(f"The labels range from {low} to {high}. Expected {expected}.{advice}")
 
 
 def check_model(model: Any) -> None:
-    """Check that the model is callable and that no layer in train mode depends on the batch or on chance."""
+    """Check that the model is callable and that no layer in train mode depends on the batch or is random."""
     if not callable(model):
         raise RbError(
             f"The model is of type {type(model).__name__}. Expected a module or a function from images in"
@@ -109,13 +109,13 @@ def check_model(model: Any) -> None:
         )
     if (layer := layer_in_train_mode(model)) is not None:
         raise RbError(
-            f"The model is in training mode, in which its {layer} depends on the batch or on chance. Call"
+            f"The model is in training mode, in which its {layer} depends on the batch or is random. Call"
             " model.eval() first."
         )
 
 
 def layer_in_train_mode(model: Any) -> str | None:
-    """The kind and name of a layer that is in train mode and behaves differently in this mode, or None."""
+    """Return the type and name of a layer that is in train mode and behaves differently then, or None."""
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         kind = type(module).__name__
         if module.training and any(word in kind for word in _BY_MODE):
@@ -128,7 +128,7 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     if first is not None and first.device != device:
         raise RbError(
-            f"{whose} on {device}, the model is on {first.device}. Expected one device: model.to('{device}')."
+            f"{whose} on {device}, but the model is on {first.device}. Move it with model.to('{device}')."
         )
 
 
@@ -166,8 +166,8 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
         if first is None or first.dtype == torch.float32 or not first.is_floating_point():
             raise
         raise RbError(
-            f"The model has weights of type {first.dtype}, and fails on images of type torch.float32"
-            f" ({str(wrong)[:100]}). Expected a model for float32: model.float()."
+            f"The model has weights of type {first.dtype} and fails on images of type torch.float32"
+            f" ({str(wrong)[:100]}). Convert it to float32 with model.float()."
         ) from wrong
     check_logits(logits, len(images), probabilities)
     if _changed(given, version, images):
@@ -180,7 +180,7 @@ def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[An
 
 
 def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The hook for a network that changes its input in place: replaces the images by a copy."""
+    """The hook for a network that changes its input in place. It replaces the images with a copy."""
     return images[0].clone(), *images[1:]
 
 
@@ -199,9 +199,9 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
         if _changed(given, version, images):
             if isinstance(network, torch.jit.ScriptModule):
                 raise RbError(
-                    "The network is a TorchScript program that changes its input in place, and cannot"
-                    " be given copies. Give the module that it was made from, or one whose forward"
-                    " calls it with images.clone()."
+                    "The network is a TorchScript program that changes its input in place, and it"
+                    " cannot receive copies. Use the module from which it was created, or a module"
+                    " that calls it with images.clone()."
                 )
             return network.register_forward_pre_hook(give_copies, prepend=True)
     return None
@@ -259,8 +259,8 @@ def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (n, classes):
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
-            f"The model gives {found} for {n} images of {classes} classes{mode}. Expected"
-            f" logits of shape ({n}, {classes}): return only those."
+            f"The model returns {found} for {n} images of {classes} classes{mode}. Expected"
+            f" only logits of shape ({n}, {classes})."
         )
 
 
@@ -269,17 +269,15 @@ def check_logits(logits: Any, n: int, probabilities: bool = False) -> None:
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
-            f"The model gives {found} for {n} images. Expected logits ({n}, classes): wrap it in a module"
-            " that returns them."
+            f"The model returns {found} for {n} images. Expected logits ({n}, classes). Wrap the model in a"
+            " module that returns only the logits."
         )
     if not logits.is_floating_point():
-        raise RbError(
-            f"The model gives values of type {logits.dtype}. Expected logits as floats, not predictions."
-        )
+        raise RbError(f"The model returns values of type {logits.dtype}. Expected floating-point logits.")
     if not bool(logits.isfinite().all()):
-        raise RbError("The model gives NaN or infinite logits. Check its weights and its normalisation.")
+        raise RbError("The model returns NaN or infinite logits. Check its weights and its normalisation.")
     if n and not probabilities and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
         raise RbError(
-            "The model gives probabilities: no value is negative, and each row sums to 1. Expected logits:"
-            " leave out the softmax, whose gradient vanishes, so that attacks look weak."
+            "The model returns probabilities: no value is negative, and each row sums to 1. Expected logits."
+            " Remove the softmax, because its vanishing gradient makes attacks look weak."
         )

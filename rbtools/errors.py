@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 
 # The advice for a model that is not a network of PyTorch, such as a program or an address.
 WITHOUT_A_NETWORK = (
-    "a model in another form is evaluated by its answers: --model-cmd COMMAND, --model-url URL, or from"
-    " Python rbtools.evaluate(FUNCTION, data, ...)"
+    "a model in another form can be evaluated with --model-cmd COMMAND, with --model-url URL, or from"
+    " Python with rbtools.evaluate(FUNCTION, data, ...)"
 )
 
 
@@ -74,9 +74,9 @@ def is_foreign(wrong: BaseException) -> bool:
 
 
 def of_network(wrong: BaseException) -> str | None:
-    """The message for an exception that a user's network raises for its input; None for any other exception.
+    """Return the message for an exception that a user's network raises for its input, or None.
 
-    The innermost `forward` outside torch must not belong to rbtools, except to its wrappers of networks.
+    The innermost `forward` outside torch must not belong to rbtools, unless it wraps other networks.
     """
 
     def of_torch(file: str) -> bool:
@@ -93,14 +93,14 @@ def of_network(wrong: BaseException) -> str | None:
     own = [frame for frame in inner if not frame.filename.startswith(_HERE)]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return (
-        f"The network raises {type(wrong).__name__}{where}: {shown(str(wrong).strip(), 300)}. It is given"
-        " float32 images (N, C, H, W) of the data set's size, and logits (N, classes) are expected. Check"
-        " that it is made for such images, or name others with --dataset."
+        f"The network raises {type(wrong).__name__}{where}: {shown(str(wrong).strip(), 300)}. It"
+        " receives float32 images (N, C, H, W) of the data set's size and must return logits (N, classes)."
+        " Check that it accepts images of this size, or name another data set with --dataset."
     )
 
 
 def of_own_code(wrong: BaseException) -> str | None:
-    """The message, with file and line, for an exception in code of the user; None for any other exception."""
+    """Return the message, with file and line, for an exception in the user's code, or None."""
     packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
     of_python = os.path.dirname(os.__file__) + os.sep
 
@@ -115,7 +115,7 @@ def of_own_code(wrong: BaseException) -> str | None:
     if not called or last is None or last.filename.startswith(_HERE):
         return None
     what = f"{type(wrong).__name__}: {shown(str(wrong).strip(), 300)}"
-    return f"{what} (in code of yours: {last.filename}, line {last.lineno}, in {last.name})"
+    return f"{what} (in your code: {last.filename}, line {last.lineno}, in {last.name})"
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -155,14 +155,14 @@ _OPTION = re.compile(
 
 
 def one_line(text: str) -> str:
-    """The text with escape sequences for line ends and other control characters."""
+    """Return the text with escape sequences for line ends and other control characters."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def shown(text: str, most: int = 80) -> str:
-    """An untrusted name for use in a message, shortened and without line ends."""
+    """Return an untrusted name for use in a message, shortened and without line ends."""
     line = one_line(text[: most + 1])
     return line if len(line) <= most else line[:most] + "..."
 
@@ -249,7 +249,7 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
 
 
 def near_option(name: str, known: Iterable[str]) -> str:
-    """The same as `near`, for options: the names and the answer contain the dashes."""
+    """The same as `near`, but for options: the names and the result contain the dashes."""
     answer = near(name.lstrip("-"), [flag.lstrip("-") for flag in known if flag.startswith("--")])
     return re.sub("'([^']+)'", r"'--\1'", answer)
 
@@ -259,5 +259,5 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = R
     known = list(known)
     listed = ", ".join(shown(word) for word in known[:40]) + (", ..." if len(known) > 40 else "")
     several = "," in name and {*name.split(",")} <= {*known}
-    hint = " Name only one; each needs a command of its own." if several else near(name, known)
+    hint = " Name only one, and run a separate command for each." if several else near(name, known)
     return error(f"Unknown {kind} '{shown(name)}'.{hint} Known: {listed}.")

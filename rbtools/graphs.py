@@ -16,8 +16,8 @@ _SINCE = (2, 12)
 
 
 def usable(device: torch.device) -> bool:
-    """True if work on this device is captured: on a GPU, by default with a recent torch. The environment
-    variable RB_CUDA_GRAPHS disables (0) or enables (1) captures on GPUs."""
+    """Return whether work on this device is captured. The default is true for a GPU with a recent torch. The
+    environment variable RB_CUDA_GRAPHS disables (0) or enables (1) captures on GPUs."""
     if device.type != "cuda":
         return False
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
@@ -58,7 +58,7 @@ class Pool:
 
 @functools.cache
 def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
-    """A pool, with a graph that keeps the pool alive until `lasting_pool.cache_clear()`. After a failed
+    """Return a pool and a graph that keeps the pool alive until `lasting_pool.cache_clear()`. After a failed
     capture, the pool must not be used again."""
     pool, graph = Pool(device), torch.cuda.CUDAGraph()
     with pool.capture(graph):

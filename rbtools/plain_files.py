@@ -1,4 +1,4 @@
-"""Opens files for reading that a record or an option names.
+"""Opens, for reading, the files that a record or an option names.
 
 A path may come from an untrusted source, because records name data sets and checkpoints, and shared folders
 contain links. Reading a device may never end, and a pipe may have no writer. Therefore only plain files are
@@ -38,7 +38,7 @@ _OTHER = (
 
 
 class NoPlainFile(OSError):
-    """The exception for a folder, a pipe, a device, or a link that must not be followed."""
+    """Raised for a folder, a pipe, a device, or a link that must not be followed."""
 
     def __init__(self, path: str | os.PathLike[str], number: int = errno.EINVAL) -> None:
         why = os.strerror(number) if number == errno.EISDIR else "it is not a plain file"
@@ -60,7 +60,7 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 
 
 def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """A file descriptor for reading a plain file or, with `follow`, a link to such a file. Raises OSError."""
+    """Open a plain file or, with `follow`, a link to one. Returns a file descriptor. Raises OSError."""
     _check(os.stat(path, follow_symlinks=follow).st_mode, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     handle = os.open(path, flags)
@@ -73,23 +73,23 @@ def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a plain file as a stream. Raises OSError, also if the path is not a plain file."""
+    """Open a plain file as a stream. Raises OSError, for example if the path is not a plain file."""
     return open(open_plain(path), "rb")
 
 
 def read_plain(path: str | os.PathLike[str], most: int | None = None, *, follow: bool = True) -> bytes:
-    """The bytes of a plain file. Raises OSError, also if the file has more than `most` bytes."""
+    """Return the bytes of a plain file. Raises OSError, for example if it has more than `most` bytes."""
     with open(open_plain(path, follow=follow), "rb") as stream:
         return stream.read() if most is None else _bounded(stream, most, path)
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = LARGEST_LIST) -> str:
-    """The text of a plain file, with LF as line ends. Raises OSError, and the errors of `text_of`."""
+    """Return the text of a plain file, with LF as line ends. Raises OSError and the errors of `text_of`."""
     return text_of(read_plain(path, most), encoding, path)
 
 
 def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a file or pipe that the command line names. Raises OSError, also for an endless device."""
+    """Open a file or pipe that the command line names. Raises OSError, for example for an endless device."""
     status = os.stat(path)
     if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not _ends(status)):
         raise OSError(errno.EINVAL, "it is a device", os.fspath(path))
@@ -97,17 +97,17 @@ def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_settings(path: str | os.PathLike[str]) -> str:
-    """The text of a small file or pipe. Raises OSError, and the errors of `text_of`."""
+    """Return the text of a small file or pipe. Raises OSError and the errors of `text_of`."""
     with streamed(path) as stream:
         return text_of(_bounded(stream, LARGEST_SETTINGS, path), "utf-8", path)
 
 
 def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -> str | None:
-    """The end of an error message if the first bytes of a file are compressed or in UTF-16; None otherwise.
+    """Return the end of an error message if the first bytes of a file are compressed or in UTF-16, else None.
     The message contains a command that converts the file, followed by `then`."""
     for pattern, what, command in _OTHER:
         if re.match(pattern, start):
-            return f"is {what}. Make plain text of it: {command} {shlex.quote(os.fspath(name))} {then}"
+            return f"is {what}. Convert it to plain text: {command} {shlex.quote(os.fspath(name))} {then}"
     return None
 
 
@@ -119,8 +119,8 @@ def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
 
 
 def shards_of(path: str | os.PathLike[str]) -> list[str]:
-    """The other files of a checkpoint: those that an index (`*.index.json`) lists, or the file of weights
-    beside an ONNX model (`*.onnx.data`). Raises OSError if the index cannot be read, and RbError if it lists
+    """Return the other files of a checkpoint: the files in an index (`*.index.json`), or the file of weights
+    next to an ONNX model (`*.onnx.data`). Raises OSError if the index cannot be read, and RbError if it lists
     no files, or files in another folder."""
     if os.fspath(path).endswith(".onnx") and os.path.isfile(weights := f"{os.fspath(path)}.data"):
         return [weights]
@@ -134,8 +134,8 @@ def shards_of(path: str | os.PathLike[str]) -> list[str]:
         return [os.path.join(folder, name) for name in names]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise RbError(
-            f"The checkpoint {os.fspath(path)} lists no files of weights. Expected an index,"
-            ' {"weight_map": {TENSOR: FILE}}, with the files next to it.'
+            f"The checkpoint {os.fspath(path)} lists no weight files. Expected an index,"
+            ' {"weight_map": {TENSOR: FILE}}, and the files in the same folder.'
         ) from None
 
 

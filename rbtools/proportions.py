@@ -10,7 +10,7 @@ Interval = tuple[float, float]
 
 @functools.lru_cache(maxsize=64)
 def normal_quantile(confidence: float) -> float:
-    """The z for which P(|Z| <= z) = confidence (1.96 for 0.95), where Z is standard normal."""
+    """Return the z for which P(|Z| <= z) = confidence (1.96 for 0.95), where Z is standard normal."""
     from statistics import NormalDist
 
     if not 0 < confidence < 1:

@@ -55,7 +55,7 @@ def param(
     is true and the field has its default value, the field is left out of records and keys, so that earlier
     results without the option remain valid. `elsewhere` is the name of the option in other programs, for a
     hint. `bounds` are the limits of a number, such as "[1, inf)" or "(0, 1)". `typed` is the default on the
-    command line, if it differs from the default of the field, which `factory` makes if it can change. `flags`
+    command line, if it differs from the default of the field. `factory` creates a mutable default. `flags`
     replaces the flags of the option, which are by default --NAME and, for a bool, also --no-NAME. `variable`
     is an environment variable that overrides the default. A `positional` field is typed without a flag.
     Fields with `last` follow all others. A field whose default is REQUIRED must be given. `group` is the
@@ -71,18 +71,18 @@ rare_param = functools.partial(param, rare=True)
 
 
 def public_name(field: dataclasses.Field[Any]) -> str:
-    """The name of a field in records; on the command line, hyphens replace the underscores."""
+    """Return the name of a field in records; on the command line, hyphens replace the underscores."""
     return field.metadata.get("name") or field.name
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:
-    """The option of a field as messages name it, such as --epochs."""
+    """Return the name of a field's option in messages, such as --epochs."""
     flags: tuple[str, ...] = field.metadata.get("flags") or ()
     return flags[0] if flags else f"--{public_name(field).replace('_', '-')}"
 
 
 def options(cls: type) -> list[dataclasses.Field[Any]]:
-    """The fields of a registered class that users may set, which are the fields made by `param`."""
+    """Return the fields of a registered class that users may set, which `param` created."""
     return [field for field in _fields(cls) if "help" in field.metadata]
 
 
@@ -91,7 +91,7 @@ def _fields(cls: Any) -> list[dataclasses.Field[Any]]:
 
 
 def config(method: object) -> dict[str, Any]:
-    """The configuration of a method as it is in a record and in a key; maps public names to values."""
+    """Return the configuration of a method for records and keys, which maps public names to values."""
     assert dataclasses.is_dataclass(method)
     return {
         public_name(f): getattr(method, f.name)
@@ -158,18 +158,18 @@ def rooms() -> dict[str, dict[str, str]]:
 
 
 def hooks(group: str) -> list[Any]:
-    """The objects that folders of the package register in the group."""
+    """Return the objects that folders of the package register in the group."""
     return [imported(target) for target in rooms().get(group, {}).values()]
 
 
 @functools.cache
 def gathered(group: str) -> dict[str, Any]:
-    """The tables that folders of the package register in the group, joined to one table."""
+    """Return the tables that folders of the package register in the group, joined to one table."""
     return {name: value for table in hooks(group) for name, value in table.items()}
 
 
 def preset(group: str, name: str) -> Any:
-    """The preset with that name or alias. Raises UsageError, which suggests similar names."""
+    """Return the preset with that name or alias. Raises UsageError, which suggests similar names."""
     presets, aliases = gathered(group), gathered("preset-aliases")
     if (found := presets.get(aliases.get(name, name))) is None:
         raise unknown("preset", name, [*presets, *aliases], UsageError)
@@ -196,13 +196,13 @@ class CommandPreset:
 
 
 def imported(target: str) -> Any:
-    """The object that a text "module:attribute" names."""
+    """Return the object that a string "module:attribute" names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 class Registry(Mapping[str, str]):
-    """Maps names to "module:Class"; `load` imports a class, and `build` makes an object of the class.
+    """Maps names to "module:Class"; `load` imports a class, and `build` creates an object of the class.
 
     With a `group`, folders of the package can add entries (`rooms` reads them), which are listed before the
     names in `last`. `load` and `build` then also accept two kinds of names that are not listed: entry points
@@ -267,7 +267,7 @@ class Registry(Mapping[str, str]):
         return loaded if self.closed else self._fitting(name, loaded)
 
     def docstring(self, name: str) -> str:
-        """The docstring of a class. If the class is listed, it is read from the source, because an import
+        """Return the docstring of a class. For a listed class, it is read from the source, because an import
         takes ten times as long."""
         module, _, attribute = self._entries.get(name, "").partition(":")
         file = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
@@ -280,7 +280,7 @@ class Registry(Mapping[str, str]):
         return self.load(name).__doc__ or ""
 
     def of_name(self, name: object) -> Any | None:
-        """The class that entries call by this name; None if it is unknown, or the user's and not loaded."""
+        """Return the class with this name, or None if it is unknown, or a user's class that is not loaded."""
         if not isinstance(name, str) or name.startswith(OWN):
             return None
         return self._own.get(name) or (self.load(name) if self.knows(name) else None)
@@ -297,26 +297,26 @@ class Registry(Mapping[str, str]):
             or not getattr(vars(loaded).get("__dataclass_params__"), "frozen", False)
         ):
             raise RbError(
-                f"The {self.kind} {name} is not one: expected a frozen, keyword-only dataclass that inherits"
-                f" {base.__module__}.{base.__name__}."
+                f"The {self.kind} {name} has the wrong type. Expected a frozen, keyword-only dataclass that"
+                f" inherits from {base.__module__}.{base.__name__}."
             )
         if loaded.name in self._entries:  # type: ignore[attr-defined]
             raise RbError(
-                f"The {self.kind} {name} has the name '{loaded.name}', which is taken. Give the class another"  # type: ignore[attr-defined]
-                " name, or a field name: ClassVar[str]."
+                f"The {self.kind} {name} has the name '{loaded.name}', which is already in use. Rename the"  # type: ignore[attr-defined]
+                " class, or give it a field name: ClassVar[str]."
             )
         own_name = str(loaded.name)  # type: ignore[attr-defined]
         if name in self.plugins and own_name != name:
             raise RbError(
                 f"The entry point {name} is the class {loaded.__name__}, which has the name '{own_name}'."
-                " Give both the same name."
+                " Give both of them the same name."
             )
         self._own[loaded.name] = loaded  # type: ignore[attr-defined]
         Registry.changes += 1
         return loaded
 
     def build(self, name: str, **params: object) -> Any:
-        """Make an object of the named class with these parameters (public or Python names).
+        """Create an object of the named class with these parameters (public or Python names).
 
         Raises RbError for an unknown name, an unknown parameter, or a value out of range.
         """
@@ -329,7 +329,7 @@ class Registry(Mapping[str, str]):
             if python_name not in fields:
                 raise RbError(
                     f"{self.kind.capitalize()} '{name}' has no parameter '{key}'."
-                    f"{near(key, by_public)} It has: {', '.join(by_public) or 'none'}."
+                    f"{near(key, by_public)} Parameters: {', '.join(by_public) or 'none'}."
                 )
             values[python_name] = value
         norm = values.get("norm", getattr(cls, "norm", "linf"))

@@ -60,11 +60,11 @@ def number_list(text: str | float, what: str) -> list[float]:
 
 
 def whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Parse a list of non-negative integers; an empty text is an empty list. Raises UsageError."""
+    """Parse a list of non-negative integers; an empty string is an empty list. Raises UsageError."""
     values = number_list(text, what) if text else []
     wrong = [value for value in values if value != int(value) or value < 0]
     if wrong:
-        raise UsageError(f"{what} has {wrong[0]:g}. Expected whole numbers from 0 on, such as 0,1,2.")
+        raise UsageError(f"{what} contains {wrong[0]:g}. Expected whole numbers of 0 or more, such as 0,1,2.")
     return tuple(map(int, values))
 
 
@@ -75,7 +75,7 @@ def _is_whole(text: str) -> bool:
 
 def _check_count(count: int, part: str, what: str) -> None:
     if count > MOST:
-        raise UsageError(f"{what} has '{part}', which is {count:,} numbers. Expected {MOST:,} at most.")
+        raise UsageError(f"{what} contains '{part}', a list of {count:,} numbers. Expected at most {MOST:,}.")
 
 
 def _spaced(start: float, stop: float, count: str, what: str) -> list[float]:
@@ -94,14 +94,14 @@ def eps_to_pixels(text: str | float, norm: str = "linf", what: str = "--eps") ->
     """
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if value < 0:
-        raise UsageError(f"{what} is {value:g}. A distance is 0 or more; write for example {what} 8.")
+        raise UsageError(f"{what} is {value:g}. Expected a distance of 0 or more, such as {what} 8.")
     if norm != "linf":
         return value
     pixels = value if "/" in str(text) else value / 255
     if pixels > 1:
         raise UsageError(
             f"{what} is {value:g}, which is more than the whole pixel range. L-infinity distances are in"
-            f" 1/255: write for example {what} 8 (or 8/255)."
+            f" units of 1/255. Write for example {what} 8 (or 8/255)."
         )
     return pixels
 
@@ -112,16 +112,16 @@ def reaches(length: float, eps: float) -> bool:
 
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
-    """The warning for an L2 distance such as 8, if any. Raises UsageError for 0.031 in L-infinity."""
+    """Return a warning for a large L2 distance such as 8. Raises UsageError for 0.031 in L-infinity."""
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if norm == "l2" and what == "--eps" and value > 4:
-        return "is an L2 distance on [0, 1], where 0.5 or 1 is usual. Is --norm linf meant?"
+        return "is an L2 distance on [0, 1], where 0.5 or 1 is usual. For L-infinity, use --norm linf."
     if norm == "linf" and "/" not in str(text) and 0 < value < 0.1:
         meant = value * 255
         whole = abs(meant - round(meant)) <= 0.05 * meant  # 0.03 and 0.031 are roundings of 8/255
         scaled = str(round(meant)) if whole else f"{meant:.3g}"
         raise UsageError(
-            f"{what} {text} has two readings. L-infinity distances are in 1/255: write {what} {scaled} for"
-            f" {value:g} on the [0, 1] scale, or {what} {text}/255."
+            f"{what} {text} is ambiguous. L-infinity distances are in units of 1/255. Write {what} {scaled}"
+            f" for {value:g} on the [0, 1] scale, or {what} {text}/255."
         )
     return None

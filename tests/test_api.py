@@ -76,7 +76,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         return rbtools.load(record)(torch.ones(2, 3, 16, 16))
 
     for _ in range(2):
-        with pytest.warns(UserWarning, match="leaves open its normalisation. Name the data set"):
+        with pytest.warns(UserWarning, match="does not specify its normalisation. Name a data set"):
             assert loaded(None).shape == (2, 7)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -207,7 +207,7 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     cells = [{**cell, "metrics": {"acc": n}} for n, cell in enumerate(rbtools.arch(unique=True, sample=9))]
     searched = written("search", "random --objective acc --budget 5", cells)
     assert api.search(cells, "random", "acc", budget=5) == searched
-    with pytest.raises(RbError, match="Result sets are joined by fields"):
+    with pytest.raises(RbError, match="To join result sets, name the fields"):
         rbtools.corr(sets)
 
 
@@ -215,7 +215,7 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (torch.nn.Linear(2, 2), "Found a Linear, a network of torch, without images. Add data="),
+        (torch.nn.Linear(2, 2), "Found a Linear, which is a torch module, without data. Add data="),
         ([{"arch": ARCH}], "Found a list with several items: call the function once for each record"),
         (None, "Found a NoneType."),
         ({"train": {}}, 'The record is not a record: it has no "arch"'),

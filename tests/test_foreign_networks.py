@@ -165,7 +165,7 @@ def test_a_file_of_a_network_in_place(code: dict[str, Any]) -> None:
     [
         ("Squeezed", r"shape \(10,\) for 1 images of 10 classes"),
         ("Auxiliary", "tuple for 2 images of 10 classes in train mode"),
-        ("frozen", "no weight to train"),
+        ("frozen", "no trainable weights"),
         ("Exits", "SystemExit"),
         ("reads_options", r"SystemExit: 2 \(.*foreign.py"),
     ],

@@ -97,9 +97,9 @@ def test_results_of_changed_code_are_measured_anew() -> None:
     [
         ("python:own", "does not name a class. Expected python:MODULE:CLASS"),
         ("python:gone:Darker", "There is no module gone"),
-        ("python:own:Plain", "keyword-only dataclass that inherits rbtools.attacks.base.Attack"),
+        ("python:own:Plain", "keyword-only dataclass that inherits from rbtools.attacks.base.Attack"),
         ("python:loose:Loose", "Write @dataclass(frozen=True, kw_only=True) above the class."),
-        ("python:own:PGD", "has the name 'pgd', which is taken"),
+        ("python:own:PGD", "has the name 'pgd', which is already in use"),
     ],
 )
 def test_what_is_no_attack_is_refused(name: str, message: str) -> None:
@@ -126,5 +126,5 @@ def test_a_crash_in_an_attack_of_yours_is_said_to_be_there(words: str, line: str
     result = run(f"python:own:Crash {words} --allow-code")
     assert result.exit_code == 1
     assert "bug in rbtools" not in result.stderr and "Traceback" not in result.stderr
-    place = f"(in code of yours: {Path('own.py').absolute()}, line {number}, in __call__)"
+    place = f"(in your code: {Path('own.py').absolute()}, line {number}, in __call__)"
     assert kind in result.stderr and place in result.stderr

@@ -68,11 +68,11 @@ def test_an_l_infinity_distance_is_the_same_number_with_and_without_its_255(eps:
     ("text", "meant"), [("0.031", "8"), ("0.03137", "8"), ("0.01", "2.55"), ("0.03", "8")]
 )
 def test_a_distance_with_two_readings_is_refused_with_both(text: str, meant: str) -> None:
-    words = f"--eps {text} has two readings. .* write --eps {meant} for .*, or --eps {text}/255"
+    words = f"--eps {text} is ambiguous. .* Write --eps {meant} for .*, or --eps {text}/255"
     for read in (lambda: units.eps_slip(text), lambda: parse_units.distances(f"8,{text}", "linf")):
         with pytest.raises(UsageError, match=words):
             read()
-    with pytest.raises(UsageError, match=f"--step-size {text} has two readings"):
+    with pytest.raises(UsageError, match=f"--step-size {text} is ambiguous"):
         parse_units.distance(text, "--step-size")
     assert parse_units.distances(text, "l2") == (float(text),)
     assert parse_units.distances(f"{text}/255", "linf") == (float(text) / 255,)
@@ -80,7 +80,7 @@ def test_a_distance_with_two_readings_is_refused_with_both(text: str, meant: str
 
 def test_a_range_has_two_readings_if_all_of_it_has() -> None:
     assert parse_units.distances("0:2:101", "linf")[1] == 0.02 / 255
-    with pytest.raises(UsageError, match="has two readings"):
+    with pytest.raises(UsageError, match="is ambiguous"):
         parse_units.distances("0:0.06:7", "linf")
     assert parse_units.distances("0", "linf") == (0.0,)
 

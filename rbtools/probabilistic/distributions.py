@@ -58,7 +58,7 @@ class Noise(Registered):
         seed: int = 0,
         examples: Tensor | None = None,
     ) -> Tensor:
-        """Noisy copies of images, for example by `Uniform()(images, gamma=0.1)`. The images are not changed.
+        """Return noisy copies of images, such as `Uniform()(images, gamma=0.1)`. The images are not changed.
 
         Random numbers depend only on (seed, example, draw). Copy number `draw` of an image is the same as in
         `rb-pr --seed`, which classifies the copies 0 to --samples - 1. All radii use the same unit sample.
@@ -77,7 +77,7 @@ class Noise(Registered):
         if not 0 <= gamma < math.inf:
             raise RbError(f"gamma is {gamma}. Expected a radius of 0 or more, in pixel units of [0, 1].")
         if count < 1 or not 0 <= draw <= (1 << 32) - count:
-            raise RbError(f"{count} copies from number {draw} are requested. Expected 1 or more, from 0 on.")
+            raise RbError(f"Found {count} copies from number {draw}. Expected at least 1, from at least 0.")
         draws, shape = of_images(f"noise.{self.stem}", images, seed, examples), tuple(images.shape[1:])
         copies = [self.apply(images, self.unit(draws, shape, draw + i), gamma) for i in range(count)]
         return copies[0] if samples is None else torch.stack(copies)
@@ -87,7 +87,7 @@ class Noise(Registered):
         return self.shaped(draws.normal((self.width(shape),), draw=draw), shape)
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """The number of standard normal numbers in one sample for an image of this shape."""
+        """Return the number of standard normal numbers in one sample for an image of this shape."""
         return math.prod(shape)
 
     @property
@@ -99,7 +99,7 @@ class Noise(Registered):
         raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
-        """Noisy images at radius `gamma`, in the higher of both precisions."""
+        """Noisy images at radius `gamma`, in the higher of the two precisions."""
         raise NotImplementedError
 
 
@@ -159,15 +159,15 @@ class Uniform(BallNoise):
     truncate: bool = rare_param(
         False,
         "Sample uniformly from the part of the ball inside [0, 1] instead of clipping. PRBench's code"
-        " does so; its text does not say.",
+        " does this; its paper does not say.",
         optional=True,
     )
 
     def __post_init__(self) -> None:
         if self.truncate and (self.norm != "linf" or not self.clip):
             raise RbError(
-                "truncate draws from the part of the L-infinity ball that lies in [0, 1], in place of"
-                " clipping. Leave it out for norm l2, and without clip."
+                "truncate samples from the part of the L-infinity ball inside [0, 1] instead of clipping."
+                " Leave it out with norm l2 or without clip."
             )
 
     @property

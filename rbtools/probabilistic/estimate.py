@@ -25,7 +25,7 @@ INTERVALS = 3  # version of the intervals of PR_D, quantiles, ProbAcc and pfail,
 @dataclass(frozen=True, kw_only=True)
 class Estimator:
     """Settings of the estimates. `denominator` is "correct" (images classified correctly without noise) or
-    "all". `passes` is "at-least" for PR >= 1 - rho (PRBench's text), or "above" for PR > 1 - rho (its
+    "all". `passes` is "at-least" for PR >= 1 - rho (PRBench's paper), or "above" for PR > 1 - rho (its
     code)."""
 
     rho: tuple[float, ...] = (0.1, 0.05, 0.01)
@@ -44,7 +44,7 @@ class Estimator:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number of `n` images with its confidence interval, or the reason why there is no number. `interval`
+    """A value from `n` images with its confidence interval, or the reason why there is no value. `interval`
     is None if and only if `value` is None."""
 
     value: float | None
@@ -54,7 +54,7 @@ class Estimate:
     reason: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """The fields of an `evals` entry: value, n, ci95 (or ci99 for another confidence), reason."""
+        """Return the fields of an `evals` entry: value, n, ci95 (or ci99 for another confidence), reason."""
         fields: dict[str, Any] = {"value": self.value, "n": self.n}
         if self.interval is not None:
             fields[interval_name(self.confidence)] = list(self.interval)
@@ -140,7 +140,7 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
     def chance(images: int) -> float:
-        """The probability p for which P[Bin(images, p) >= more + 1] = tail."""
+        """Return the probability p for which P[Bin(images, p) >= more + 1] = tail."""
         return float(special.betaincinv(more + 1, images - more, tail))
 
     low, high = counts[rank - 1 - more], counts[min(rank + more, n) - 1]
@@ -153,8 +153,8 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
 def findings(
     outcomes: Iterable[int], estimator: Estimator, samples: int, rho: float | None = None
 ) -> dict[str, Any]:
-    """The results in the `evals` entry of one radius: PR_D, or ProbAcc(rho). `outcomes` contains for each
-    image the number of correctly classified noisy copies, or -1 if the image is excluded. A number that
+    """Return the results in the `evals` entry of one radius: PR_D, or ProbAcc(rho). `outcomes` contains for
+    each image the number of correctly classified noisy copies, or -1 if the image is excluded. A number that
     cannot be computed has the value None and a reason."""
     outcomes, sure = [int(k) for k in outcomes], estimator.confidence
     if rho is None:
@@ -181,7 +181,7 @@ def plug_in(samples: int) -> str:
 def stopped_findings(
     rows: Iterable[Sequence[float]], estimator: Estimator, samples: int, adaptive: bool = False
 ) -> list[dict[str, Any]]:
-    """The results of ProbAcc for each rho if sampling stops as soon as an image is decided.
+    """Return the results of ProbAcc for each rho if sampling stops as soon as an image is decided.
 
     A row contains the number of correct copies (-1 if the image is excluded), the number of samples, and for
     each rho 1 (passed), 0 (failed) or -1 (undecided after `samples` samples). An undecided image passes or

@@ -1,4 +1,4 @@
-"""Random transformations: the numbers of a family are drawn uniformly from its box."""
+"""Random transformations: the parameters of a family are sampled uniformly from its box."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rbtools.threats.family import Family
 class FamilyNoise(Noise):
     """Base class of noise in a family of transformations, whose strength is --gamma.
 
-    A sample is a point of the family: each of its numbers is independently uniform in the interval that the
-    family allows. A subclass names the family and, in `fields`, its other settings.
+    A sample is a point of the family: each of its parameters is independently uniform in the interval that
+    the family allows. A subclass names the family and, in `fields`, its other settings.
     """
 
     family: ClassVar[type[Family]]

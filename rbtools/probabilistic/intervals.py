@@ -16,7 +16,7 @@ _STEP = 0.2  # step of its quadrature
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """The exact interval of a proportion by Clopper and Pearson (Biometrika 26, 1934).
+    """Return the exact interval of a proportion by Clopper and Pearson (Biometrika 26, 1934).
 
     The coverage is at least the confidence. The interval is [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)] with
     a = 1 - confidence. `successes` may be fractional, as a sum of values in [0, 1].
@@ -31,7 +31,7 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
-    """The quantile t with P(|T| <= t) = confidence for Student's T, such as 4.30 for 0.95 and 2."""
+    """Return the quantile t with P(|T| <= t) = confidence for Student's T, such as 4.30 for 0.95 and 2."""
     normal_quantile(confidence)  # refuses a confidence out of range
     x = float(special.betaincinv(freedom / 2, 0.5, 1 - confidence))
     return math.sqrt(freedom * (1 - x) / x)
@@ -42,8 +42,8 @@ def mean_interval(
     counts: Sequence[float] | np.ndarray | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """The interval of the mean of a distribution on [0, 1], from independent samples `values` (N,), each
-    sampled `counts` (N,) times (once by default).
+    """Return the interval of the mean of a distribution on [0, 1], from independent samples `values` (N,),
+    each sampled `counts` (N,) times (once by default).
 
     The interval makes no assumption on the distribution, so it is also valid if rare values matter, such as
     images that always fail and of which the sample contains one or none. Each end is Gaffke's bound at half
@@ -143,7 +143,7 @@ def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
 def skewed_interval(
     mean: float, deviation: float, skewness: float, count: int, confidence: float = 0.95
 ) -> Interval:
-    """The interval of the mean of `count` values of any range, such as losses with a long tail.
+    """Return the interval of the mean of `count` values of any range, such as losses with a long tail.
 
     The interval is Student's, with Hall's cubic transformation of the t statistic (J. R. Stat. Soc. B 54,
     1992), which corrects the skewness of the t statistic. `deviation` is the standard deviation with divisor
@@ -170,7 +170,7 @@ OF_IMAGES_VERSION = 4
 
 
 def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -> Interval:
-    """The 95 % interval of the mean of two or more numbers (N,), one per image, cut off below `least`.
+    """Return the 95 % interval of the mean of two or more numbers (N,), one per image, cut off below `least`.
 
     Each end is the outer end of Student's and Hall's intervals. Up to 3/N of all images may be unlike the N
     images of the sample (the rule of three, Hanley and Lippman-Hand, JAMA 249, 1983). Such images are assumed
@@ -188,7 +188,7 @@ def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -
 
 
 def square_and_add(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
-    """The interval of `first - second`, from independent intervals of the two numbers.
+    """Return the interval of `first - second`, from independent intervals of the two numbers.
 
     The method is Zou and Donner's MOVER (Stat. Med. 27, 2008): the distance of each end from the difference
     is the root of a sum of two squared distances, one from each interval.

@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
-    """The number of images with at most k failures, for thresholds k up to 3 deviations from rho."""
+    """Return the number of images with at most k failures, for thresholds k up to 3 deviations from rho."""
     deviation = math.sqrt(samples * rho * (1 - rho))
     around = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
     thresholds = sorted({min(max(threshold, 0), samples - 1) for threshold in around})
@@ -37,7 +37,7 @@ def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
 
 
 def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: float = 0.95) -> Interval:
-    """The interval of G([0, rho]) from nested events of independent images, without assumptions on G.
+    """Return the interval of G([0, rho]) from nested events of independent images, without assumptions on G.
 
     The ends are the smallest and the largest value of G([0, rho]) over all G whose event probabilities are in
     their intervals. The method is F-localization (Ignatiadis and Wager, "Confidence intervals for

@@ -30,36 +30,36 @@ class Rule(NamedTuple):
 
 
 def allowed(samples: int, rho: float, above: bool = False) -> int:
-    """The number of `samples` copies that may fail if PR must be at least 1 - rho or, with `above`, larger
-    than 1 - rho, or -1 if even 0 failures are too many."""
+    """Return the number of `samples` copies that may fail if PR must be at least 1 - rho or, with `above`,
+    larger than 1 - rho, or -1 if even 0 failures are too many."""
     if above:
         return math.ceil(rho * samples - COUNT_SLACK) - 1
     return math.floor(rho * samples + COUNT_SLACK)
 
 
 def needed(rho: float, confidence: float = 0.95) -> int | None:
-    """The smallest number n of correct samples that shows a failure rate below rho, (1 - rho)^n <= 1 -
-    confidence, such as 299 for rho .01 and 95 %. Returns None for rho 0, which no number of samples shows."""
+    """Return the smallest number n of correct samples that shows a failure rate below rho, (1 - rho)^n <= 1 -
+    confidence, such as 299 for rho .01 and 95 %. Returns None for rho 0, which no sample can show."""
     return math.ceil(math.log(1 - confidence) / math.log1p(-rho) - COUNT_SLACK) if rho > 0 else None
 
 
 def too_few(rhos: Iterable[float], samples: int, confidence: float = 0.95) -> str | None:
-    """The reason why `samples` samples cannot decide every rho at this confidence, or None if they can."""
+    """Return why `samples` samples cannot decide every rho at this confidence, or None if they can."""
     for rho in rhos:
         least = needed(rho, confidence)
         if least is None:
-            return "--rho 0 tolerates no failure at all: no number of samples can show that."
+            return "--rho 0 tolerates no failures, which no number of samples can show."
         if samples < least:
             return (
-                f"{samples} samples cannot show a failure rate below {rho:g}: at {100 * confidence:g} % that"
-                f" takes {least}, all of them correct."
+                f"{samples} samples cannot show a failure rate below {rho:g}. With {100 * confidence:g} %"
+                f" confidence, this takes at least {least} samples, all of them correct."
             )
     return None
 
 
 def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, int]:
-    """The smallest and largest number of failures in `samples` (0 or more) that do not decide if the rate is
-    below rho, by the exact binomial test at level 1 - confidence."""
+    """Return the smallest and largest number of failures in `samples` (0 or more) that do not decide if the
+    rate is below rho, by the exact binomial test at level 1 - confidence."""
     counts = np.arange(samples + 1, dtype=float)
     level = 1 - confidence
     low = int((special.bdtr(counts, samples, rho) <= level).sum()) if rho > 0 else 0
@@ -69,7 +69,7 @@ def undecided(samples: int, rho: float, confidence: float = 0.95) -> tuple[int, 
 
 @functools.lru_cache(maxsize=64)
 def fixed(samples: int, rho: float, above: bool = False) -> Rule:
-    """The rule that makes the same decision as all `samples` samples, as soon as this decision is certain."""
+    """Return the rule that decides as all `samples` samples would, as soon as this decision is certain."""
     most = allowed(samples, rho, above)
     failures = np.arange(most + 2)
     passes = np.where(failures <= most, samples - most + failures, NEVER)
@@ -78,7 +78,7 @@ def fixed(samples: int, rho: float, above: bool = False) -> Rule:
 
 @functools.lru_cache(maxsize=64)
 def anytime(samples: int, rho: float, confidence: float = 0.95) -> Rule:
-    """A sequential test of the failure rate p against rho that is valid after every sample.
+    """Return a sequential test of the failure rate p against rho that is valid after every sample.
 
     An image with p >= rho passes at any time with probability at most 1 - confidence, and an image with p <=
     rho fails at any time with at most the same probability (Ville's inequality). Each decision corresponds to

@@ -28,8 +28,8 @@ _HOPE = 0.015
 
 
 def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray:
-    """The exact lower confidence bound (N,) of a probability (Clopper and Pearson, Biometrika 26, 1934).
-    `hits` and `draws` are numbers of copies (N,), and alpha is the one-sided error probability."""
+    """Return the exact lower confidence bound (N,) of a probability (Clopper and Pearson, Biometrika 26,
+    1934). `hits` and `draws` are numbers of copies (N,), and alpha is the one-sided error probability."""
     hits, draws = np.asarray(hits, float), np.asarray(draws, float)
     bound: np.ndarray = np.where(
         hits > 0, special.betaincinv(np.maximum(hits, 1), draws - hits + 1, alpha), 0.0
@@ -38,36 +38,36 @@ def lower_bound(hits: np.ndarray, draws: np.ndarray, alpha: float) -> np.ndarray
 
 
 def certified_radii(hits: np.ndarray, draws: np.ndarray, sigma: float, alpha: float) -> np.ndarray:
-    """The certified L2 radius (N,) of each image, in the unit of sigma, or NaN if CERTIFY abstains. `hits`
-    (N,) is the number of the `draws` copies that the network classifies as the selected class. Each radius is
-    too large with a probability of at most alpha."""
+    """Return the certified L2 radius (N,) of each image, in the unit of sigma, or NaN if CERTIFY abstains.
+    `hits` (N,) is the number of the `draws` copies that the network classifies as the selected class. Each
+    radius is too large with a probability of at most alpha."""
     share = lower_bound(hits, draws, alpha)
     radii: np.ndarray = np.where(share > 0.5, sigma * special.ndtri(share), np.nan)
     return radii
 
 
 def failure_rate(radius: float, sigma: float) -> float:
-    """The failure rate 1 - Phi(radius / sigma), below which the radius is certified."""
+    """Return the failure rate 1 - Phi(radius / sigma), below which the radius is certified."""
     return float(special.ndtr(-radius / sigma))
 
 
 def largest_radius(draws: int, sigma: float, alpha: float) -> float:
-    """The largest radius that is certified if all `draws` noisy copies get the same class; 0 if there is
-    none."""
+    """Return the largest radius that is certified if all `draws` noisy copies get the same class; 0 if there
+    is none."""
     share = alpha ** (1 / draws)
     return sigma * float(special.ndtri(share)) if share > 0.5 else 0.0
 
 
 def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) -> str | None:
-    """The reason why `draws` samples cannot certify every radius, or None if all radii can be certified."""
+    """Return why `draws` samples cannot certify every radius, or None if all radii can be certified."""
     most = largest_radius(draws, sigma, alpha)
     beyond = [radius for radius in radii if radius > most]
     if not beyond:
         return None
     need = math.ceil(math.log(alpha) / math.log1p(-failure_rate(min(beyond), sigma)))
     return (
-        f"{draws} draws with sigma {sigma:g} certify radii up to {most:.4g}, so that no image has radius"
-        f" {min(beyond):g}. It takes {need} draws, or a larger sigma."
+        f"{draws} draws with sigma {sigma:g} can only certify radii up to {most:.4g}. The radius"
+        f" {min(beyond):g} needs {need} draws or a larger sigma."
     )
 
 
@@ -75,9 +75,9 @@ class StoppingPlan(NamedTuple):
     """A table for deciding images from the number of failures at certain numbers of samples.
 
     `checks`, int64 (L,), are the numbers of samples at which an image is checked, and the last check is after
-    all samples. Both have a row for each radius and a column for each check, (R, L). `certify` is the largest
-    number of failures that still certifies the radius (-1 if none does), and `give_up` is the smallest number
-    at which the radius is given up.
+    all samples. `certify` and `give_up`, (R, L), have a row for each radius and a column for each check:
+    `certify` is the largest number of failures that still certifies the radius (-1 if none does), and
+    `give_up` is the smallest number at which the radius is given up.
     """
 
     checks: np.ndarray
@@ -87,7 +87,7 @@ class StoppingPlan(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: float) -> StoppingPlan:
-    """The plan for deciding with at most `draws` samples which of the increasing `radii` are certified.
+    """Return the plan for deciding, with at most `draws` samples, which increasing `radii` are certified.
 
     A radius is certified if the failure rate p is shown to be below rho = 1 - Phi(radius / sigma). If p >=
     rho, the radius is certified at any check with a probability of at most alpha. The boundaries distribute

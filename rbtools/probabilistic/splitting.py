@@ -56,8 +56,8 @@ class Splitting:
         return {"splitting": law, **{name: getattr(self, name) for name in names}}
 
     def log_probabilities(self, score: Callable[[Tensor], Tensor], width: int, draws: Draws) -> Tensor:
-        """The logarithm of each run's estimate of P[score(z) >= 0]: float64 (runs,), or -inf below `floor`.
-        `score` maps standard normal numbers (M, width) to scores (M,)."""
+        """Return the logarithm of each run's estimate of P[score(z) >= 0]: float64 (runs,), or -inf below
+        `floor`. `score` maps standard normal numbers (M, width) to scores (M,)."""
         shape = (self.runs, self.particles)
 
         def scored(points: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
 
 
 def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
-    """The results in an `evals` entry: the mean failure probability 1 - PR over images, with the interval of
-    the mean over the distribution from which the images are drawn (`mean_interval`).
+    """Return the results in an `evals` entry: the mean failure probability 1 - PR over images, with the
+    interval of the mean over the distribution from which the images are drawn (`mean_interval`).
 
     A row contains the example's id and the logarithm of its failure probability in each run (-inf below the
     floor), or NaN if the example is excluded because it is misclassified without noise. `images` contains for

@@ -53,8 +53,8 @@ class TwoPhaseEstimate(NamedTuple):
 
 
 def order(margins: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order for sampling survivors: positions (S,), and the stratum of each position (S,). It begins with
-    one image of each stratum.
+    """Return the order for sampling survivors: positions (S,), and the stratum of each position (S,). It
+    begins with one image of each stratum.
 
     `margins` (S,) are smaller for images nearer to the boundary, and `keys` (S,) are independent uniform
     numbers. A sample of size N consists of the first N positions.
@@ -83,7 +83,7 @@ def sizes(survivors: int) -> list[int]:
 
 
 def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stratum]:
-    """The strata after a sample. `stands` (N,) is 1 for each sampled image that is unbroken."""
+    """Return the strata after a sample. `stands` (N,) is 1 for each sampled image that is unbroken."""
     count = len(_STRATA)
     sampled = np.bincount(stratum, minlength=count)
     broken = np.bincount(stratum, weights=1 - stands, minlength=count)
@@ -94,7 +94,7 @@ def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stra
 
 
 def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEstimate:
-    """The number of images that survive both the cheap and the expensive attack.
+    """Return the number of images that survive both the cheap and the expensive attack.
 
     The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
     independent priors: Beta(1/2, 1/2) for the lower end and Beta(0, 1/2) for the upper end. With the second
@@ -143,10 +143,10 @@ def _unsampled(part: Stratum, prior: float) -> np.ndarray:
 
 
 def population_interval(robust: float, interval: tuple[float, float], n: int) -> tuple[float, float]:
-    """The 95 % interval of the accuracy on the population from which the n images are a sample. `robust` and
-    `interval` are for the number of unbroken images among the n images. The distances of the limits of this
-    interval and of Wilson's interval from the estimate are combined as the root of the sum of squares (Zou
-    and Donner, Stat. Med. 27, 2008)."""
+    """Return the 95 % interval of the accuracy on the population from which the n images are a sample.
+    `robust` and `interval` are for the number of unbroken images among the n images. The distances of the
+    limits of this interval and of Wilson's interval from the estimate are combined as the root of the sum of
+    squares (Zou and Donner, Stat. Med. 27, 2008)."""
     value = robust / n
     low, high = intervals.wilson(robust, n)
     low = value - math.hypot(value - low, value - interval[0] / n)
@@ -155,7 +155,7 @@ def population_interval(robust: float, interval: tuple[float, float], n: int) ->
 
 
 def looks(survivors: int) -> list[int]:
-    """The sample sizes at which a run with a goal of precision checks its interval, up to all survivors."""
+    """Return the sample sizes at which a run with a goal of precision checks its interval."""
     schedule = []
     size = 48.0
     while size < survivors:
@@ -165,6 +165,6 @@ def looks(survivors: int) -> list[int]:
 
 
 def confidence_of_look(survivors: int) -> float:
-    """The confidence of each check, with which all checks are valid at 95 % (Bonferroni's inequality). The
-    check of all survivors cannot be wrong and is not counted."""
+    """Return the confidence of each check, with which all checks are valid at 95 % (Bonferroni's inequality).
+    The check of all survivors cannot be wrong and is not counted."""
     return 1 - (1 - 0.95) / max(len(looks(survivors)) - 1, 1)

@@ -3,7 +3,7 @@
 An entry whose value is a share of images has the field `answers`. The field contains the digest of the list
 of examples, the number of examples, and a bit for each example in base64. The bit is 1 if the image counts in
 the value (correct, robust, certified ...). The answers for 10,000 images need 1.7 KB. For accuracies of
-single classes, a record contains in `examples` the classes of each list once.
+single classes, the field `examples` of a record contains the classes of each list once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rbtools.records import metric_name, results
 FIELD = "answers"
 LABELS = "examples"
 MOST = 50_000  # most images of an entry with answers (8.4 KB): ImageNet's validation set
-HOW = f"Evaluations of up to {MOST:,} images add them: evaluate again, with --force if it is stored."
+HOW = f"Evaluations of up to {MOST:,} images add them. Evaluate again, with --force if the result is stored."
 _MOST = 1 << 24  # most images of a list; another person's record may contain anything
 
 
@@ -37,13 +37,13 @@ class Answers(NamedTuple):
 
 
 def packed(right: np.ndarray, examples: str) -> dict[str, Any]:
-    """Make the field `answers` of an entry from `right`, bool (N,)."""
+    """Return the value of the field `answers` of an entry for `right`, bool (N,)."""
     bits = base64.b64encode(np.packbits(right).tobytes()).decode()
     return {"examples": examples, "images": len(right), "bits": bits}
 
 
 def of(entry: Mapping[str, Any]) -> Answers | None:
-    """The answers in an entry, if any. Raises RbError if they are damaged or contradict the value."""
+    """Return the answers in an entry, if any. Raises RbError if they are damaged or contradict the value."""
     data = check(entry)
     if data is None:
         return None
@@ -53,7 +53,7 @@ def of(entry: Mapping[str, Any]) -> Answers | None:
 
 
 def check(entry: Mapping[str, Any]) -> bytes | None:
-    """The bits of the answers in an entry, if any. Raises the same errors as `of`, without numpy."""
+    """Return the bits of the answers in an entry, if any. Raises the same errors as `of`, without numpy."""
     if FIELD not in entry:
         return None
     try:
@@ -71,19 +71,19 @@ def _checked(entry: Mapping[str, Any]) -> bytes:
         raise ValueError("expected the fields examples, images and bits")
     images = field["images"]
     if not 0 < images <= _MOST:
-        raise ValueError(f"they are for {images} images")
+        raise ValueError(f"the number of images is {images}")
     try:
         data = base64.b64decode(field["bits"], validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("the bits are not in base64") from None
     if len(data) != -(-images // 8):
-        raise ValueError(f"{len(data)} bytes for {images} images")
+        raise ValueError(f"there are {len(data)} bytes for {images} images")
     if data[-1] & ((1 << -images % 8) - 1):
         raise ValueError(f"there are bits after image {images}")
     right = int.from_bytes(data, "big").bit_count()
     value, n = entry.get("value"), entry.get("n")
     if type(n) is not int or not 0 < n <= images or not results.is_number(value):
-        raise ValueError("the entry has no value and number of images to compare them with")
+        raise ValueError("the entry has no value or number of images to compare with them")
     if abs(right / n - value) > 1e-6:
         raise ValueError(f"{right} of {n} images count, but the value is {value}")
     return data
@@ -97,38 +97,38 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
     parts = metric_name.parse(metric_name.without_split(metric))
     if "two_phase" in entry:
         why = (
-            "is an estimate: not all images were attacked. Attack all of them (--two-phase all, or without"
-            " this option)."
+            "is an estimate, because not all images were attacked. Attack all of them (with --two-phase all,"
+            " or without this option)."
         )
     elif parts.stem in ("pr", "pr-all"):
-        why = "is a share of noisy copies, so images do not count as a whole. They do for ProbAcc (--rho)."
+        why = "is a share of noisy copies, so no image counts completely or not at all. Use ProbAcc (--rho)."
     elif "records" in entry:
         why = (
-            "is a mean over records, so images do not have one answer. Add the metric that needs answers to"
-            " each record before, with rb-score --add."
+            "is a mean over records, so an image has more than one answer. First add the metric that needs"
+            " the answers to each record, with rb-score --add."
         )
     elif "expression" in entry and "union" not in entry:
-        why = f"is computed from other metrics: {entry['expression']}. Expected a metric that was measured."
+        why = f"is computed from other metrics: {entry['expression']}. Expected a measured metric."
     elif parts.is_ge or (entry and type(entry.get("n")) is not int):
         why = "is not a share of images."
     else:
-        raise NoAnswers(f"There are no answers of single images for {metric}. {HOW}")
+        raise NoAnswers(f"The record has no answers for single images for {metric}. {HOW}")
     raise NoAnswers(f"{metric} {why}")
 
 
 def packed_labels(labels: np.ndarray) -> dict[str, Any]:
-    """The value in the field `examples` for the labels (N,) of a list of images, counted from 0."""
+    """Return the value in the field `examples` for the labels (N,) of a list of images, counted from 0."""
     data = zlib.compress(labels.astype("<u2").tobytes(), 9)
     return {"images": len(labels), "labels": base64.b64encode(data).decode()}
 
 
 def with_labels(record: dict[str, Any], examples: str, packed: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the classes of a list of examples, unless the record contains those of more images."""
+    """Add the classes of a list of examples, unless the record has the classes of more images."""
     return {**record, LABELS: all_labels(record, {LABELS: {examples: packed}})}
 
 
 def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the classes in two records; for each list of examples, those of more images are kept."""
+    """Merge the classes in two records; for each list of examples, keep the classes of more images."""
     both = dict(_lists(old))
     for examples, field in _lists(new).items():
         if examples not in both or _count(field) >= _count(both[examples]):
@@ -147,7 +147,7 @@ def _count(field: object) -> int:
 
 
 def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
-    """The classes (N,) of the images. Raises RbError if the classes are missing or damaged."""
+    """Return the classes (N,) of the images. Raises RbError if the classes are missing or damaged."""
     count = len(answers.right)
     field = _lists(record).get(answers.examples)
     if field is None:
@@ -160,7 +160,7 @@ def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
             raise ValueError
     except (ValueError, KeyError, TypeError, zlib.error):
         raise RbError(
-            f"The classes of the examples {answers.examples} are damaged: expected {count} labels. Evaluate"
+            f"The classes of the examples {answers.examples} are damaged. Expected {count} labels. Evaluate"
             " again."
         ) from None
     return labels[:count].astype(np.int64)

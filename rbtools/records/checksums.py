@@ -23,7 +23,7 @@ _DIGITS = 16  # hexadecimal digits
 
 
 def of(entry: Mapping[str, Any]) -> str:
-    """The checksum of an entry: 64 bits of BLAKE2b, computed from its JSON with sorted keys."""
+    """Return the checksum of an entry: 64 bits of BLAKE2b, computed from its JSON with sorted keys."""
     fields = {name: entry[name] for name in _counted(tuple(entry))}
     try:
         text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def of_all(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The field `checksums` of a record for new entries; empty if there are no new entries."""
+    """Return the field `checksums` of a record for new entries, or {} if there are no new entries."""
     return {FIELD: {entry["metric"]: of(entry) for entry in entries}} if entries else {}
 
 

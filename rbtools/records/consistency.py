@@ -134,20 +134,20 @@ def findings(record: Record) -> list[Finding]:
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """The inconsistencies in the form of the field `verify`, and the metrics without a checksum, if any."""
+    """Return the value of the field `verify`: the inconsistencies, and metrics without a checksum, if any."""
     unknown = without_checksum(record)
     fields = {"inconsistent": [finding._asdict() for finding in findings(record)]}
     return {**fields, **({"without_checksum": unknown} if unknown else {})}
 
 
 def contradicts_name(name: str, entry: Entry) -> str | None:
-    """Why an attack's entry contradicts the metric's name (distance, steps); None if they agree."""
+    """Return why an attack's entry contradicts the metric's name (distance, steps), or None."""
     attacked = MeasuredEntry.of({"attack": None, **entry, "metric": name})
     return next((says for _, says in _units(attacked, {})), None)
 
 
 def without_checksum(record: Record) -> list[str]:
-    """The metrics of entries without a checksum, which another program or a person has written."""
+    """Return the metrics of entries without a checksum, which another program or a person has written."""
     sums = checksums.known(record)
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
@@ -205,13 +205,13 @@ def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
         if ends is None:
             continue
         if "estimator" not in entry and not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
-            yield "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
+            yield "interval", f"{name} is {value:.6g}, which is outside its interval {_pair(ends)}."
         elif field == "ci95" and "anytime" not in entry and result.counts_images and 0 <= value <= 1:
             n = entry["n"]
             low, high = wanted = _wilson(value * n, n)
             allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
             if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
-                says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n {n} is"
+                says = f"{name} has the interval {_pair(ends)}, but for {value:.6g} with n {n} it is"
                 yield "interval", f"{says} {_pair(wanted)}."
 
 
@@ -227,7 +227,7 @@ def _shares(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     name, value, entry, kind = result
     n = entry.get("n", 1)
     if not all(map(_is_count, n if isinstance(n, list) else [n])):
-        yield "n", f"{name} has n {n}. A number of images is 1 or more."
+        yield "n", f"{name} has n {n}. Expected a number of images of 1 or more."
     elif kind.share and not 0 <= value <= 1:
         hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
         yield "share", f"{name} is {value:.6g}, which is not a share from 0 to 1.{hint}"
@@ -246,7 +246,7 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
         return
     said = _settings(kind.parts)
     if norm != said.get("norm", norm):
-        yield "unit", f"{name} is in {said['norm']} by its name, but in {norm} by its entry."
+        yield "unit", f"{name} names the norm {said['norm']}, but its entry has {norm}."
         return
     for field, named in said.items():
         there = entry.get(field)
@@ -259,7 +259,7 @@ def _units(result: MeasuredEntry, by_name: _ByName) -> _Problems:
                 f"{name} names the distance {kind.parts.number}, but its entry has eps {there:g} ({norm}).",
             )
         elif field in ("attack", "steps"):
-            yield "unit", f"{name} is {entry.get('attack')} with {entry.get('steps')} steps by its entry."
+            yield "unit", f"{name} has an entry of {entry.get('attack')} with {entry.get('steps')} steps."
             return
         else:
             yield "unit", f"{name} names {field} {named}, but its entry has {there}."
@@ -292,7 +292,7 @@ def _parts(result: MeasuredEntry, by_name: _ByName) -> _Problems:
         five = [by_name[one] for one in names if one in by_name]
         alike = [part.entry.get("n") for part in five] == [entry.get("n")] * 5
         if alike and not _equal(value, sum(part.value for part in five) / 5, 1e-6):
-            yield "parts", f"{name} is {value:.6g}, not the mean of its five severities."
+            yield "parts", f"{name} is {value:.6g}, which is not the mean of its five severities."
 
 
 def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
@@ -309,7 +309,7 @@ def _unions(result: MeasuredEntry, by_name: _ByName) -> _Problems:
     given = answers.of(entry)
     least = min((one for one in parts.values() if is_number(one)), default=1.0)
     if value > least + _EXACT:
-        yield "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
+        yield "parts", f"{name} is {value:.6g}, which is above its smallest part, {least:.6g}."
     rows = [row for one in parts if one in by_name and (row := _answers_of(by_name[one])) is not None]
     if given is None or len(rows) != len(parts) or any(row.examples != given.examples for row in rows):
         return
@@ -404,7 +404,7 @@ def _by_chance(low: MeasuredEntry, high: MeasuredEntry, *, paired: bool) -> floa
 
 
 def standard_error(value: float, entry: Entry) -> float | None:
-    """The standard error of a share, computed from its interval or from n; None if both are missing."""
+    """Return the standard error of a share, from its interval or from n, or None if both are missing."""
     ends, n = results.interval(entry), entry.get("n")
     if ends is None:
         if type(n) is not int or n <= 0:

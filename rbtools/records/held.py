@@ -10,10 +10,10 @@ from rbtools.records.lines import dumps, parse_again
 
 
 class HeldRecords:
-    """Holds records in 2 KB each, where the objects of a record with 14 entries take 49 KB.
+    """Holds records in 2 KB each, whereas the Python objects of a record with 14 entries take 49 KB.
 
-    The records of a file are alike, so the others are compressed with the first record as the dictionary.
-    This takes half as long as parsing a line, and reduces it to a tenth.
+    The records of a file are similar, so the first record is the dictionary for compressing the others.
+    Compressing a line takes half as long as parsing it, and reduces its size to a tenth.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class HeldRecords:
         self._last: tuple[bytes, dict[str, Any]] = b"", {}
 
     def hold(self, record: dict[str, Any], model: int, text: bytes | None = None) -> HeldRecord:
-        """`model` is the digest of the record's model, and `text` the line of the record if it is known."""
+        """Hold a record; `model` is the digest of its model, and `text` is its line, if it is known."""
         text = dumps(record) if text is None else text
         if self._writer is None:
             self._first, self._writer = text, zlib.compressobj(1, wbits=-zlib.MAX_WBITS, zdict=text)
@@ -37,8 +37,8 @@ class HeldRecords:
 
 
 class HeldRecord(Mapping[str, Any]):
-    """A record of which only the metrics and the data set are objects. Any other field is parsed from the
-    line, which a loop over the fields of one record does once."""
+    """A record that holds only its metrics and its data set as objects. Any other field is parsed from the
+    line. A loop over the fields of one record parses the line once."""
 
     __slots__ = ("_known", "_packed", "_records", "model")
 

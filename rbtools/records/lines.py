@@ -54,8 +54,8 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
     """Return the record on this line.
 
     If `whole` is false, the text does not end with a newline, and the line may be truncated. Raises BadLine
-    if the line is not one JSON object with an `arch`, and for NaN, Infinity, duplicate keys, too deep
-    nesting, or a newer schema than this version supports.
+    if the line is not one JSON object with an `arch`, and for NaN, Infinity, duplicate keys, too many
+    levels, or a newer schema than this version supports.
     """
     try:
         record: object = orjson.loads(text)
@@ -68,11 +68,11 @@ def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
     schema = record.get("schema", SCHEMA)
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise BadLine(
-            f"has schema {shown(repr(schema))}. Expected a whole number; this rbtools writes {SCHEMA}."
+            f"has schema {shown(repr(schema))}. Expected a whole number, such as {SCHEMA} for this version."
         )
     if schema > SCHEMA:
         raise BadLine(
-            f"has schema {schema}, which is newer than this rbtools reads ({SCHEMA}). Upgrade rbtools."
+            f"has schema {schema}, which is newer than schema {SCHEMA} of this version. Upgrade rbtools."
         )
     if "error" not in record:
         check_shape(record)
@@ -94,7 +94,7 @@ def _says_all(record: object, text: bytes) -> bool:
         plain: bytes = orjson.dumps(record)
     except orjson.JSONEncodeError:
         raise BadLine(
-            "nests lists and objects too deep to be written. Expected at most about 250 levels."
+            "nests lists and objects too deeply to be written. Expected at most about 250 levels."
         ) from None
     return plain == text or plain == text.replace(b'": ', b'":').replace(b", ", b",")
 
@@ -109,23 +109,23 @@ def check_shape(record: dict[str, Any]) -> None:
         )
     if not isinstance(record["arch"], dict):
         kind = _kind(record["arch"])
-        raise BadLine(f'has an "arch" that is {kind}. Expected an object such as rb-arch writes.')
+        raise BadLine(f'has an "arch" that is {kind}. Expected an object as written by rb-arch.')
     for field, wanted in (("metrics", dict), ("evals", list), ("train", dict)):
         if field in record and not isinstance(record[field], wanted):
             words = "an object" if wanted is dict else "a list"
-            raise BadLine(f'has "{field}" that is {_kind(record[field])}. Expected {words}.')
+            raise BadLine(f'has a "{field}" that is {_kind(record[field])}. Expected {words}.')
     for name, value in record.get("metrics", {}).items():
         if not _is_number(value):
             wrong = "too large" if type(value) in (int, float) else _kind(value)
-            raise BadLine(f'has the metric "{shown(name)}" that is {wrong}. Expected a number.')
+            raise BadLine(f'has a metric "{shown(name)}" that is {wrong}. Expected a number.')
     for entry in record.get("evals", ()):
         if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str):
-            raise BadLine('has an entry in "evals" that is not an object with the name of a "metric".')
+            raise BadLine('has an entry in "evals" that is not an object with a "metric".')
         if not _is_measured(entry):
             name = shown(entry["metric"])
             raise BadLine(
-                f'has the entry "{name}" in "evals" with a "value" or "std" that is not a number or too'
-                ' large, or with a "ci95" that is not two numbers, the lower one first.'
+                f'has an entry "{name}" in "evals" whose "value" or "std" is not a number or too large, or'
+                ' whose "ci95" is not a list of two numbers in increasing order.'
             )
 
 
@@ -164,7 +164,7 @@ def _parse_slowly(text: bytes) -> dict[str, Any]:
         if len(result) != len(items):
             counts = Counter(key for key, _ in items)
             twice = next(key for key, count in counts.items() if count > 1)
-            raise BadLine(f'has the key "{shown(twice)}" twice. Expected every key once.')
+            raise BadLine(f'contains the key "{shown(twice)}" twice. Expected each key only once.')
         return result
 
     return dict(json.loads(text, object_pairs_hook=pairs))
@@ -191,8 +191,8 @@ def _over_lines(text: bytes) -> str:
     """The problem of a first line that is only a bracket, because the JSON is on several lines."""
     kind, way = ("object", ".") if text == b"{" else ("list", "'.[]'")
     return (
-        f"begins a JSON {kind} over several lines. Expected one JSON object per line, as"
-        f" jq -c {way} FILE writes it."
+        f"begins a JSON {kind} over several lines. Expected one JSON object per line, as written"
+        f" by jq -c {way} FILE."
     )
 
 
@@ -201,7 +201,7 @@ def _start_of(text: bytes) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    raise BadLine(f"holds {name}, which JSON does not have. Numbers in a record are finite; use null.")
+    raise BadLine(f"contains {name}, which is not valid JSON. Numbers in a record must be finite; use null.")
 
 
 def _kind(value: object) -> str:
@@ -243,8 +243,8 @@ def _not_text(text: bytes, source: str) -> str:
         return f"{other}."
     return (
         f"is binary data, not text: {_start_of(text)}. Expected one JSON object per line; the rest is not"
-        " read. Give a network's weights with --checkpoint FILE to a tool that evaluates, or make a record of"
-        " them with rb-arch --from-checkpoint FILE."
+        " read. To evaluate the weights of a network, use --checkpoint FILE, or create a record of them with"
+        " rb-arch --from-checkpoint FILE."
     )
 
 

@@ -36,7 +36,7 @@ _PIECE = r"[εγρσ] = [^ ]+ ?|\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
 
 
 class MetricName(NamedTuple):
-    """The parts of a metric's name, in order; missing parts are empty texts.
+    """The parts of a metric's name, in order; missing parts are empty strings.
 
     `prefixes` contains the split, `ge` and other words at the beginning. `stem` is an attack with its steps
     (`pgd20`), `pr`, `pr-all`, `probacc`, `probacc-all`, `pfail`, `corrupt` or `cert.smooth`; in any other
@@ -44,7 +44,7 @@ class MetricName(NamedTuple):
     is the norm or the threat (`l2`), with those of its settings that are before the number. `number` is eps,
     gamma, severity or another strength as it is written, and `fixed` contains the settings after it. `eot` is
     the number of samples in each pass over a randomised model, if it is not the usual one (`pgd20-eot10.8`).
-    `suffix` contains the words after the number (`mean`, `loss`). `form` is the form of the name.
+    `suffix` contains the words after the number (`mean`, `loss`). `form` is its `NameForm`.
     """
 
     stem: str
@@ -131,7 +131,7 @@ def _parsed(name: str, changes: int) -> MetricName:
 
 
 def heading(name: str) -> str:
-    """The heading of a metric's column, such as `PR uniform, γ = 0.08`; expressions are unchanged."""
+    """Return the heading of a metric's column, such as `PR uniform, γ = 0.08`; expressions are unchanged."""
     parts = parse(name)
     first = parts.prefixes[0] if parts.prefixes else ""
     if first in ("ge", *SPLITS, *OF_OTHERS):
@@ -142,7 +142,7 @@ def heading(name: str) -> str:
 
 
 def heading_pieces(name: str) -> list[str]:
-    """The name in pieces; a narrow column may break the name between two pieces."""
+    """Return the name in pieces; a narrow column may break the name between two pieces."""
     return re.findall(_PIECE, name)
 
 
@@ -196,7 +196,7 @@ def ge_name(metric: str) -> str:
 
 
 def sides_of_ge(metric: str) -> tuple[str, str]:
-    """The metrics on train and on test whose difference is `ge.NAME`."""
+    """Return the metrics on train and on test whose difference is `ge.NAME`."""
     parts = parse(metric)
     name = parts._replace(prefixes=tuple(word for word in parts.prefixes if word != "ge")).build()
     return split_name(name, "train"), split_name(name, "test")
@@ -255,7 +255,7 @@ def is_share_of_images(metric: str) -> bool:
 
 
 def last_evaluated(record: Mapping[str, Any]) -> str | None:
-    """The metric of the last entry that has a value, or else the last of `metrics`."""
+    """Return the metric of the last entry that has a value, or else the last of `metrics`."""
     metrics = record.get("metrics") or {}
     for entry in reversed(record.get("evals") or []):
         if entry.get("metric") in metrics:
@@ -264,8 +264,8 @@ def last_evaluated(record: Mapping[str, Any]) -> str | None:
 
 
 def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
-    """The metric `score` if a record has it, else the metric that most records evaluated last (if several,
-    the first). Raises RbError if no record has a metric."""
+    """Return the metric `score` if a record has it, else the metric that most records evaluated last (if
+    several, the first). Raises RbError if no record has a metric."""
     last: Counter[str] = Counter()
     for record in records:
         if "score" in (record.get("metrics") or {}):
@@ -282,7 +282,7 @@ def default_rank_key(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def names(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """All metrics of the records, in the order of first occurrence."""
+    """Return all metrics of the records, in the order of first occurrence."""
     seen: dict[str, None] = {}
     for record in records:
         seen.update(dict.fromkeys(record.get("metrics") or ()))

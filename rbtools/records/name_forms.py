@@ -1,5 +1,5 @@
-"""The forms of metric names. Each kind of result has a class with its forms (`Spec.names`), and this module
-finds the classes: those of the package and those of installed packages (group rbtools.specs)."""
+"""The forms of metric names. Each kind of result has a class that lists its forms (`Spec.names`). This module
+finds these classes in rbtools and in other installed packages (group rbtools.specs)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class NameForm:
     """One form of metric names, and what such a name says about the result.
 
     `pattern` is a regular expression whose groups are fields of `MetricName`. `share` says what the value is
-    a share of. `axes` maps the quantities that may be varied to the labels of their axes, the quantity whose
-    value is `number` first. `title` is the heading without the quantities.
+    a share of. `axes` maps the quantities that can vary to the labels of their axes; the quantity whose value
+    is `number` comes first. `title` is the heading without the quantities.
     """
 
     pattern: str
@@ -37,7 +37,7 @@ class NameForm:
     title: Callable[[MetricName], str] | None = None
 
     def parsed(self, name: str) -> MetricName | None:
-        """The parts of a name, or None if the name belongs to no result of this kind."""
+        """Return the parts of a name, or None if the name belongs to no result of this kind."""
         from rbtools.records.metric_name import MetricName
 
         match = _compiled(self.pattern).fullmatch(name)
@@ -62,11 +62,11 @@ class NameForm:
         return self.axes
 
     def quantities(self, parts: MetricName) -> Mapping[str, str]:
-        """The quantities of the name with their values, as headings say them (`γ = 0.08`)."""
+        """Return the quantities of the name with their values, as written in headings (`γ = 0.08`)."""
         return {over: f"{over} {parts.number}" for over in self.axes if parts.number}
 
     def heading(self, parts: MetricName, without: str | None = None) -> str:
-        """The name in words, such as `PGD-20, ε = 8/255`, without the quantity `without`."""
+        """Return the name in words, such as `PGD-20, ε = 8/255`, without the quantity `without`."""
         title = parts.build() if self.title is None else self.title(parts)
         kept = [text for name, text in self.quantities(parts).items() if name != without]
         return ", ".join(filter(None, [title, *kept]))

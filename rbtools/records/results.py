@@ -13,14 +13,14 @@ LATER: Any = object()  # placeholder for a value that is known only after the wo
 
 
 def short_dataset(name: str) -> str:
-    """The name of a data set in tables and figures; for a path, its last part."""
+    """Return the name of a data set in tables and figures; for a path, its last part."""
     kind, _, path = name.partition(":")
     with_path = kind in ("imagefolder", "npz", "parquet")
     return path.rstrip("/").rpartition("/")[2] or name if with_path else name
 
 
 def at(value: object, path: Iterable[str]) -> Any:
-    """The value at a path in nested objects, such as ("train", "seed"); None if the path does not exist."""
+    """Return the value at a path in nested objects, such as ("train", "seed"), or None if it is missing."""
     for step in path:
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
@@ -32,7 +32,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
-    """The two ends of an interval; None if the entry has no valid interval."""
+    """Return the two ends of an interval, or None if the entry has no valid interval."""
     ends = entry.get(field) if isinstance(entry, Mapping) else None
     if isinstance(ends, (list, tuple)) and len(ends) == 2 and is_number(ends[0]) and is_number(ends[1]):
         return ends[0], ends[1]
@@ -40,7 +40,7 @@ def interval(entry: object, field: str = "ci95") -> tuple[float, float] | None:
 
 
 def counts(entry: Mapping[str, Any]) -> list[int]:
-    """The numbers of images of an entry, one for each side of a difference; empty if they are unknown."""
+    """Return an entry's numbers of images, one for each side of a difference, or [] if they are unknown."""
     n = entry.get("n")
     sides: list[Any] = n if isinstance(n, list) else [n]
     return sides if all(type(side) is int for side in sides) else []
@@ -52,13 +52,13 @@ def by_metric(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """The last entry of the metric; empty if the metric has no entry."""
+    """Return the last entry of the metric, or {} if the metric has no entry."""
     entries = (entry for entry in reversed(record.get("evals") or ()) if entry.get("metric") == metric)
     return next(entries, {})
 
 
 def protocol(fields: Mapping[str, Any], of: Literal["record", "train", "entry"] = "entry") -> dict[str, Any]:
-    """The fields that decide whether two entries can be compared (or whether two records are one model)."""
+    """Return the fields that decide whether two entries are comparable (or two records are one model)."""
     return {name: value for name, value in fields.items() if schema.role(name, of) == "protocol"}
 
 
@@ -113,7 +113,7 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
 def difference(
     old: Mapping[str, Any], new: Mapping[str, Any], sides: tuple[str, str] = ("there", "here")
 ) -> str:
-    """The fields in which two protocols differ, in words such as `steps 20 there and 40 here`."""
+    """Return the fields in which two protocols differ, in words such as `steps 20 there and 40 here`."""
 
     def shown(fields: dict[str, Any], key: str) -> str:
         return repr(fields[key]) if key in fields else "absent"
@@ -130,7 +130,7 @@ def difference(
 
 
 def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The entries whose values differ from the values in `metrics`."""
+    """Yield the entries whose values differ from the values in `metrics`."""
     metrics = record.get("metrics") or {}
     for entry in record.get("evals") or ():
         metric, value = metrics.get(entry["metric"]), entry.get("value")
@@ -141,7 +141,7 @@ def edited(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def forget_evaluations(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without the results of its old weights, which a new training run replaces.
+    """Return the record without the results of its old weights, which a new training run replaces.
 
     The removed results are entries with a `split` (unless they were measured `on` fresh weights), the seconds
     per epoch of the old training run, and scores. Measures of the architecture are kept.

@@ -55,7 +55,7 @@ def is_interval(name: str) -> bool:
 
 @cache
 def role(name: str, of: Literal["record", "train", "entry"] = "entry") -> str:
-    """The role of a field. Fields that are not in the table, such as options of methods, are protocol."""
+    """Return the role of a field. Fields outside the table, such as options of methods, are protocol."""
     table = {"record": RECORD, "train": TRAIN, "entry": EVALS}[of]
     roles = {field.name: field.role for field in table}
     return "result" if of == "entry" and is_interval(name) else roles.get(name, "protocol")
@@ -69,5 +69,5 @@ def of_images() -> frozenset[str]:
 
 @cache
 def on_page(how: str) -> tuple[str, ...]:
-    """The fields of an entry that the leaderboard page stores as `own`, or leaves out as `omitted`."""
+    """Return the fields of an entry that the leaderboard page stores as `own`, or leaves out as `omitted`."""
     return tuple(field.name for field in EVALS if field.page == how)

@@ -1,7 +1,7 @@
-"""Converts texts to cells of a CSV file that are safe in a spreadsheet or a terminal, and cells to texts.
+"""Converts strings to cells of a CSV file that are safe in a spreadsheet or a terminal, and back.
 
 A spreadsheet reads a cell that begins with =, +, -, @ or a tab as a formula, which may call programs. With an
-apostrophe at the beginning, the cell is a text. Control characters move the cursor of a terminal, and
+apostrophe at the beginning, the cell is plain text. Control characters move the cursor of a terminal, and
 direction marks change the order of letters; such characters are escaped as in JSON.
 """
 
@@ -19,7 +19,7 @@ _SEEN = re.compile(rf"[{UNSEEN}\\]")
 
 
 def cell(text: str) -> str:
-    """Make a cell from a text; texts other than numbers are escaped if they look like a formula."""
+    """Convert a string to a cell; strings that look like a formula, but are not numbers, are escaped."""
     if not text.isprintable() or "\\" in text:
         text = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     # Most cells begin with a letter or a digit.
@@ -28,7 +28,7 @@ def cell(text: str) -> str:
 
 
 def of_cell(text: str) -> str:
-    """The text from which `cell` made the cell."""
+    """Return the string that `cell` converted to this cell."""
     if text.startswith("'") and _is_formula(text):
         text = text[1:]
     return _SPELLED.sub(_letter, text) if "\\u" in text else text

@@ -19,7 +19,7 @@ def section(
     preset: str | None = None,
     stored: Container[str] | None = None,
 ) -> dict[str, Any]:
-    """The record's `train`: the method, its configuration, its cost and its history.
+    """Return the record's `train`: the method, its configuration, its cost and its history.
 
     `checkpoints` names the last weights and, after validation, the best weights; `select` determines which of
     them the record's `checkpoint` names. `stored` contains the names of the weights that were stored (None:
@@ -45,7 +45,7 @@ def section(
 
 
 def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The metrics of the training run: the seconds per epoch, if there was at least one epoch."""
+    """Return the metrics of the training run: the seconds per epoch, if there was at least one epoch."""
     if done["seconds_per_epoch"] is None:
         return []
     return [
@@ -61,30 +61,30 @@ def entries(done: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def config(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record's `train.config`, if any. Raises RbError if `train` or its `config` is not an object."""
+    """Return the record's `train.config`, if any. Raises RbError if it or `train` is not an object."""
     train = record.get("train") or {}
     settings = train.get("config") if isinstance(train, Mapping) else train
     if not isinstance(settings or {}, Mapping):
         raise RbError(
-            f"The record's train.config is {shown(repr(settings))}. Expected an object such as rb-train"
-            " writes."
+            f"The record's train.config is {shown(repr(settings))}. Expected an object as written by"
+            " rb-train."
         )
     return settings or {}
 
 
 def images(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What chose the images of a training run, without options that chose all: the number of images
-    (`train_n`), and the share of them that was held out (`val`, in [0, 1)). Raises RbError."""
+    """Return the options that selected the images of a training run: the number of images (`train_n`), and
+    the share of them that was held out (`val`, in [0, 1)), unless all were used. Raises RbError."""
     settings = config(record)
     share, count = settings.get("val") or 0, settings.get("train_n")
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
         raise RbError(
             f"The record's train.config.val is {shown(repr(share))}. Expected the share of the training"
-            " images that was held out: a number from 0 to below 1."
+            " images that was held out, which is at least 0 and below 1."
         )
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise RbError(
             f"The record's train.config.train_n is {shown(repr(count))}. Expected the number of training"
-            " images: 1 or more."
+            " images, which is at least 1."
         )
     return {**({"val": float(share)} if share else {}), **({} if count is None else {"train_n": count})}

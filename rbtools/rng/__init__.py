@@ -11,5 +11,5 @@ GENERATOR = "philox4x32-10/1"
 
 
 def seed_fields(seed: int) -> dict[str, Any]:
-    """The fields of a key and of an entry that determine the random numbers of a result."""
+    """Return the fields of a key and of an entry that determine the random numbers of a result."""
     return {"seed": seed, "draws": GENERATOR}

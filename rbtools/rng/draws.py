@@ -38,9 +38,7 @@ class Draws:
         self, seed: int, stream: str, examples: Tensor, offset: int = 0, host: Tensor | None = None
     ) -> None:
         if not 0 <= seed < 1 << 64:
-            raise RbError(
-                f"The seed is {seed}. A seed is a whole number from 0 to 2^64 - 1; use for example 0."
-            )
+            raise RbError(f"The seed is {seed}. Expected a whole number from 0 to 2^64 - 1, such as 0.")
         if examples.dim() != 1:
             raise ValueError(f"expected example numbers of shape (N,), got {tuple(examples.shape)}")
         self.seed = seed
@@ -60,7 +58,7 @@ class Draws:
         return self.examples.device
 
     def take(self, index: Tensor) -> Draws:
-        """The random numbers of the examples that `index` selects, int64 or a boolean mask on any device."""
+        """Return the random numbers of the examples that `index`, int64 or a boolean mask, selects."""
         host = None if self.host is None or index.device.type != "cpu" else self.host[index]
         if self.device.type == "cuda" and index.device.type == "cpu":
             index = index.pin_memory()  # so that the host does not wait for the copy
@@ -72,7 +70,7 @@ class Draws:
         return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset, self.host)
 
     def on_host(self) -> Draws:
-        """The same random numbers on the CPU, without waiting for a GPU if `host` is known."""
+        """Return the same random numbers on the CPU, without waiting for a GPU if `host` is known."""
         examples = self.examples.cpu() if self.host is None else self.host
         return Draws(self.seed, self.stream, examples, self.offset)
 
@@ -146,7 +144,7 @@ def _words(packed: Tensor) -> Tensor:
 
 
 def of_images(stream: str, images: Tensor, seed: int, examples: Tensor | None = None) -> Draws:
-    """The random numbers of images (N, ...), on their device.
+    """Return the random numbers of images (N, ...), on their device.
 
     `examples`, int64 (N,), are the positions of the images in their data set; by default 0 to N - 1. Raises
     RbError for examples that are not N integers.

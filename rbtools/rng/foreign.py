@@ -128,7 +128,7 @@ def _seed_torch(seed: int, device: torch.device) -> None:
 
 
 def states(device: torch.device) -> tuple[Any, ...]:
-    """The states of the generators of torch, Python and NumPy, which change if numbers are drawn."""
+    """Return the states of the generators of torch, Python and NumPy, which change if numbers are drawn."""
     there = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return *_states(), *(state.numpy().tobytes() for state in (torch.get_rng_state(), *there))
 

@@ -24,7 +24,7 @@ GPU_TILE = 1 << 22
 
 
 def tile_blocks(device: torch.device) -> int:
-    """The number of blocks to compute at once on this device. No result depends on this number."""
+    """Return the number of blocks to compute at once on this device. No result depends on this number."""
     return CPU_TILE * torch.get_num_threads() if device.type == "cpu" else GPU_TILE
 
 
@@ -65,7 +65,7 @@ class Philox:
         self._packed = torch.empty(*shape, 2, dtype=torch.int64, device=self.device)
 
     def blocks(self, c0: Tensor, c1: int, c2: Tensor, c3: Tensor) -> Tensor:
-        """The blocks with the counters (c0[i], c1, c2[j], c3[i]). All words are in [0, 2^32).
+        """Return the blocks with the counters (c0[i], c1, c2[j], c3[i]). All words are in [0, 2^32).
 
         Shape: c0 and c3 are int64 (R,), and c2 is int64 (C,). The result is int64 (R, C, 2) and is
         overwritten by the next call. Element [i, j, 0] contains word 0 in its low half and word 1 in its high

@@ -1,4 +1,4 @@
-"""Augmentation of uint8 batches on the device, without Python code for single images."""
+"""Augmentation of uint8 batches on the device, without a Python loop over the images."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainExamples:
-    """Images and labels on the device; on the CPU, indices of training (in order) and held-out examples."""
+    """Images and labels on the device, and on the CPU the indices of the training and held-out examples."""
 
     images: Tensor | Streamed
     labels: Tensor
@@ -52,14 +52,14 @@ class TrainExamples:
 
     @classmethod
     def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
-        """The examples of a split. Raises RbError if all belong to one class."""
+        """Return the examples of a split. Raises RbError if all belong to one class."""
         dataset = data.load()
         ids, held = validation.split(dataset.labels, recipe)
         labels = dataset.labels[ids]
         if len(labels) and bool((labels == labels[0]).all()):
             raise RbError(
-                f"All {len(labels)} training images of {data.name} are of one class, so there is nothing to"
-                " learn. Expected images of two classes or more."
+                f"All {len(labels)} training images of {data.name} belong to one class, so there is nothing"
+                " to learn. Expected images of at least two classes."
             )
         images = dataset.images
         in_bytes = images.dtype == torch.uint8  # float images are the user's own tensors, in memory
@@ -111,7 +111,7 @@ class TrainSetup:
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """The method that training steps use: with the filter of --filter, or with its tensors `kept`."""
+    """Return the method that training steps use: with the filter of --filter, or with its tensors `kept`."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)
@@ -157,8 +157,8 @@ def _network(
     model = model.to(device)
     if not any(weight.requires_grad for weight in model.parameters()):
         raise RbError(
-            f"{task.name} has no weight to train. Expected some with requires_grad=True: take"
-            " requires_grad_(False) out of its code, or evaluate it as it is."
+            f"{task.name} has no trainable weights. Expected weights with requires_grad=True. Remove"
+            " requires_grad_(False) from its code, or evaluate the network without training it."
         )
     if task.record["arch"].get("space") in (None, *RUNS_CODE):
         check_input.check_outputs(model, examples.about.shape, examples.about.classes)
@@ -186,10 +186,10 @@ def start(
     try:
         state.load(stored)
         run.report.notify(
-            f"{task.name}: its training continues after epoch {state.epoch} of {setup.recipe.epochs}."
+            f"{task.name}: training continues after epoch {state.epoch} of {setup.recipe.epochs}."
         )
     except Exception as wrong:  # torch raises many errors for damaged files; starting again is correct
         why = f"its stored state does not fit ({folding.reason(wrong)})"
-        run.report.notify(f"{task.name}: its training starts again; {why}.")
+        run.report.notify(f"{task.name}: training starts again, because {why}.")
         return anew()  # the failed load may have changed the first state
     return setup, state

@@ -33,12 +33,12 @@ class Order(NamedTuple):
 
 
 def count() -> int:
-    """The number of processes that torchrun started, or 1 without torchrun."""
+    """Return the number of processes that torchrun started, or 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 def here() -> int:
-    """The number of processes of the training run on this machine."""
+    """Return the number of processes of the training run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
 
 
@@ -47,7 +47,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """The rank of this process among the processes on this machine, which determines its GPU."""
+    """Return the rank of this process among the processes on this machine, which determines its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else 0
 
 
@@ -130,30 +130,30 @@ def has_batchnorm(model: nn.Module) -> bool:
 def notices(
     recipe: Recipe, method: Method[Any], model: nn.Module, name: str, device: torch.device
 ) -> Iterator[str]:
-    """A sentence for each way in which the result differs from undivided batches in one process."""
+    """Yield a sentence for each reason why the result differs from complete batches in one process."""
     processes, size, piece = count(), recipe.batch_size, recipe.micro_batch
     whole = method.of_whole_batches or "wci" in recipe.regularize
     if processes > 1 and whole:
         yield (
-            f"{method.name} with these options depends on the images in a process's share of a batch:"
+            f"With these options, {method.name} depends on all images in a process's share of a batch, so"
             f" {processes} processes change the result."
         )
     if processes > 1 and device.type == "cpu" and has_batchnorm(model):
         yield (
-            f"{name} has BatchNorm, which sees each process's share of a batch on the CPU: {processes}"
-            " processes change the result."
+            f"{name} has BatchNorm, which on the CPU uses only each process's share of a batch, so"
+            f" {processes} processes change the result."
         )
     if piece is None or piece >= size:
         return
     if has_batchnorm(model):
         yield (
-            f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: --micro-batch"
-            " changes the result, not only the memory."
+            f"{name} has BatchNorm, which uses {piece} images at a time instead of {size}, so --micro-batch"
+            " changes the result and not only the memory."
         )
     if whole:
         yield (
-            f"{method.name} with these options depends on the images in a piece, {piece} instead of {size}:"
-            " --micro-batch changes the result, not only the memory."
+            f"With these options, {method.name} depends on all images in a piece, {piece} instead of {size},"
+            " so --micro-batch changes the result and not only the memory."
         )
 
 
@@ -169,12 +169,12 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
         pieces = {_pieces(share, micro_batch) for share in shares}
         if len(pieces) == 1 and min(shares) > 0:
             continue
-        problem = f"An epoch has a batch of {size} images. Each of {processes} GPUs has {min(shares)}"
-        expected = f"Use a --batch-size that leaves a last batch of {processes} images or more."
+        problem = f"An epoch has a batch of {size} images. Each of {processes} GPUs gets {min(shares)}"
+        expected = f"Use a --batch-size with which the last batch has {processes} images or more."
         if min(shares) > 0:
-            problem += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of at most {micro_batch}"
+            problem += f" or {max(shares)}, in {min(pieces)} or {max(pieces)} pieces of at most {micro_batch}"
             expected = "Use another --micro-batch, or a --batch-size that the GPUs share evenly."
-        raise RbError(f"{problem}. BatchNorm over all GPUs waits for each of them in every pass. {expected}")
+        raise RbError(f"{problem}. In every pass, synchronised BatchNorm waits for all GPUs. {expected}")
 
 
 def _pieces(share: int, micro_batch: int | None) -> int:

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 # Recipe fields that do not apply to a module in memory, and the reasons.
 _OF_RECORDS = {
-    **dict.fromkeys(("init", "init_file", "resample"), "the model's weights are the initial ones"),
+    **dict.fromkeys(("init", "init_file", "resample"), "training starts from the model's own weights"),
     "normalize": "the normalisation belongs in the model, as its first layer",
-    "keep": "it stores nothing",
-    "lr_rule": "the rule needs a network of a space; give lr",
+    "keep": "it stores no weights",
+    "lr_rule": "the rule needs a network from a search space; set lr instead",
     **dict.fromkeys(
         ("track", "every", "track_n", "stop_on", "stop_patience"),
-        "measurements during training are for rb-train",
+        "only rb-train measures during training",
     ),
 }
 
@@ -47,9 +47,9 @@ _OF_RECORDS = {
 class Fit:
     """A finished training run. `model` is the given module. `history` maps each quantity to a list with an
     entry per epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ...,
-    "lr", "seconds". `best_epoch` is counted from 1, and None without validation. `passes` is the number of
-    passes per image and step. `notices` are messages for the user, such as that the training ended at the
-    accuracy of guessing."""
+    "lr", "seconds". `best_epoch` is counted from 1, and is None without validation. `passes` is the number
+    of passes per image and step. `notices` are messages for the user, such as a warning that the training
+    ended at the accuracy of guessing."""
 
     model: nn.Module = field(repr=False)
     history: dict[str, list[float]]
@@ -100,26 +100,26 @@ def fit(
     `model` maps images float32 (N, C, H, W) in [0, 1] to logits (N, K), and includes its normalisation.
     `data` is a pair (images, labels) of tensors or arrays, a torch Dataset or DataLoader of such pairs, or
     the name of a data set such as "digits". Images are uint8, or float in [0, 1], and labels are class
-    numbers. A Dataset or DataLoader is read once. Of a named data set, the train split is used, whose images
-    resize=256, crop=224 scale and crop (`rbtools.datasets.source`). `method` is a name ("trades") or an
+    numbers. A Dataset or DataLoader is read once. Of a named data set, the train split is used; options such
+    as resize=256, crop=224 scale and crop it (`rbtools.datasets.source`). `method` is a name ("trades") or an
     object of `rbtools.training`. `options` are other fields of the recipe (`batch_size`, `lr`, `schedule`,
     `regularize`, `ema`, `select`, `preset` ...), and parameters of a method given by name (`eps=8/255`, in
-    pixel units of [0, 1]). Defaults are those of rb-train (without `val`, 2 % of the images are held out),
+    pixel units of [0, 1]). The defaults are those of rb-train (without `val`, 2 % of images are held out),
     except that a DataLoader determines the batch size. `device` "auto" is the model's device if it is a GPU,
     otherwise the first GPU, or the CPU if there is no GPU. `progress` is called with a line of text after
     each step; True shows the line with tqdm.
 
-    With the same initial weights, images, recipe, seed, and number of threads, the resulting weights are
-    those of rb-train, bit for bit. Afterwards the model is on its earlier device. The mode of each module,
-    `requires_grad` and torch's random state are restored, and gradients are None. After an error or an
-    interruption, the model has the weights of that moment.
+    With the same initial weights, images, recipe, seed, and number of threads, the resulting weights are the
+    same as with rb-train, bit for bit. Afterwards the model is on its original device. The mode of each
+    module, `requires_grad` and torch's random state are restored, and gradients are None. After an error or
+    an interruption, the model keeps the weights that it has at that moment.
 
     Raises RbError if data, model or options are invalid or do not match, and if the training diverges.
     """
     if distributed.count() > 1:
         raise RbError(
-            f"torchrun started {distributed.count()} processes, and rbtools.fit trains in one. Start Python"
-            " without it, or use torchrun with rb-train."
+            f"torchrun started {distributed.count()} processes, but rbtools.fit trains in one. Start Python"
+            " without torchrun, or use torchrun with rb-train."
         )
     options_given = {name: value for name, value in (("epochs", epochs), ("val", val)) if value is not None}
     scaling = {name: options.pop(name) for name in preprocessing.OPTIONS if name in options}
@@ -184,7 +184,7 @@ def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
         parameters = {name for one in own_fields for name in (one.name, registry.public_name(one))}
     for name in options:
         if name in _OF_RECORDS:
-            raise RbError(f"rbtools.fit takes no {name}: {_OF_RECORDS[name]}.")
+            raise RbError(f"rbtools.fit has no option {name}: {_OF_RECORDS[name]}.")
         if name not in fields | parameters:
             raise unknown("option of rbtools.fit", name, sorted(fields - _OF_RECORDS.keys() | parameters))
     own = {name: value for name, value in options.items() if name not in fields}
@@ -192,7 +192,7 @@ def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
     recipe = presets.recipe({"val": VALIDATED, **chosen}, own, chosen)
     for name, why in recipe.without_effect().items():
         if name in chosen:
-            raise RbError(f"{name} has no effect with {why}. Leave out one, or change the other.")
+            raise RbError(f"{name} has no effect with {why}. Leave out one of them, or change the other.")
     if isinstance(method, str):
         if recipe.preset is not None:
             own = presets.params(presets.named(recipe.preset), cls, own)
@@ -206,7 +206,7 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
         raise RbError(f"The model is a {type(model).__name__}. Expected a torch.nn.Module.")
     weights = list(model.parameters())
     if not any(weight.requires_grad for weight in weights):
-        raise RbError("The model has no parameters to train. Expected some with requires_grad=True.")
+        raise RbError("The model has no trainable parameters. Expected some with requires_grad=True.")
     places = {str(weight.device) for weight in weights}
     if len(places) > 1:
         raise RbError(
@@ -262,9 +262,9 @@ def _with_batches_of(data: Any, recipe: Recipe, images: int) -> Recipe:
 
 
 def read_data(data: Any, **options: Any) -> FitData:
-    """The training split of `data`: the name of a data set, a pair (images, labels) of tensors or arrays, or
-    a torch Dataset or DataLoader of such pairs, which is read once. `options` scale and crop the images of a
-    named data set. Raises RbError for anything else."""
+    """Return the training split of `data`: the name of a data set, a pair (images, labels) of tensors or
+    arrays, or a torch Dataset or DataLoader of such pairs, which is read once. `options` scale and crop the
+    images of a named data set. Raises RbError for anything else."""
     scaled = preprocessing.of_arguments(data, options)
     if isinstance(data, str):
         source = datasets.source(data, preprocessing=scaled)
@@ -286,15 +286,15 @@ def read_data(data: Any, **options: Any) -> FitData:
 
 
 def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
-    """The number of outputs of a model on its device. Raises RbError if the outputs are not logits."""
+    """Return the number of outputs of a model on its device. Raises RbError if the outputs are not logits."""
     images = pixels(data.images[:2].to(device))
     try:
         with torch.no_grad(), mode(model, train=False):
             logits = model(images)
     except Exception as wrong:  # a module of the user's may raise anything
         raise RbError(
-            f"The model raises {type(wrong).__name__}: {shown(str(wrong).strip(), 300)} It is given float32"
-            f" images {tuple(images.shape)} on {device.type}, and logits are expected."
+            f"The model raises {type(wrong).__name__}: {shown(str(wrong).strip(), 300)} It receives float32"
+            f" images {tuple(images.shape)} on {device.type} and must return logits."
         ) from wrong
     check_input.check_logits(logits, len(images))
     classes = int(logits.shape[1])

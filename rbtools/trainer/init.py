@@ -24,14 +24,14 @@ WEIGHTS = Registry("initial weights", {}, group="initial-weights", closed=True)
 
 
 def mixed_seed(seed: int, purpose: str) -> int:
-    """A seed for one purpose, derived from the seed of the training run."""
+    """Return a seed for one purpose, derived from the seed of the training run."""
     return (seed * 0x9E3779B1 + zlib.crc32(purpose.encode())) % (1 << 63)
 
 
 def network(task: TrainingTask, run: Run) -> nn.Module:
-    """The network on the CPU, with the normalisation, if there is one, as its first layer. A checkpoint keeps
-    its own normalisation. Raises RbError if a checkpoint has another architecture, or other classes or
-    another image shape than the data set."""
+    """Return the network on the CPU, with the normalisation, if there is one, as its first layer. A
+    checkpoint keeps its own normalisation. Raises RbError if a checkpoint has a different architecture, or if
+    its number of classes or its image shape differs from the data set."""
     arch, about, recipe = task.record["arch"], task.data.about, task.recipe
     if recipe.init == "checkpoint":
         _, file = resolve.checkpoint_of(task.former, run)
@@ -48,7 +48,7 @@ def network(task: TrainingTask, run: Run) -> nn.Module:
 
 
 def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False) -> nn.Module:
-    """The initial network of a training run, on the CPU, with the normalisation as its first layer."""
+    """Return the initial network of a training run, on the CPU, with the normalisation as its first layer."""
     with seeded(seed):
         built = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
     if arch.get("space") in models.RUNS_CODE:
@@ -57,7 +57,7 @@ def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bo
 
 
 def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[list[float]] | str | None:
-    """The normalisation of a trained model: mean and standard deviation per channel, "per-image", or None."""
+    """Return a trained model's normalisation: mean and deviation per channel, "per-image", or None."""
     if isinstance(model, PerImageStandardization):
         return PER_IMAGE
     if not isinstance(model, Normalized):

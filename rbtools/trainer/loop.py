@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 READ_EVERY = 32
 """On a GPU the loss is read, and progress reported, after this number of steps."""
 _SHORT = 1.0
-"""If writing the state took at most so many seconds, the next epoch writes it again."""
+"""If writing the state took at most this number of seconds, the next epoch writes it again."""
 _TIMES_AS_LONG = 10
-"""After a longer writing, the next writing waits at least this multiple of its duration."""
+"""If it took longer, the state is not written again for this multiple of the duration."""
 
 
 def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: bytes | None) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: by
 
 def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], None] | None = None) -> None:
     """Train to the end. In process 0, `keep` is called with the state after each epoch except the last. If a
-    call took more than a second, the next call waits ten times as long. (FGSM-PGI's state of CIFAR-10 has 0.7
-    GB. On an H200, writing this state took 3.4 s, and training an epoch took 2.7 s.)"""
+    call took more than a second, the next call waits ten times as long. (On CIFAR-10, FGSM-PGI's state has
+    0.7 GB. On an H200, writing this state took 3.4 s, and training an epoch took 2.7 s.)"""
     recipe = setup.recipe
     size = setup.batches * recipe.batch_size
     pace = Pace(recipe.epochs * size, state.epoch * size)
@@ -179,8 +179,8 @@ def _end_epoch(
 
 
 def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str]) -> dict[str, Any]:
-    """The fields of a finished training run for the record. `keep` is called with each network and returns
-    the name of its checkpoint. The history maps a quantity to a list with an entry per epoch."""
+    """Return the fields of a finished training run for the record. `keep` is called with each network and
+    returns the name of its checkpoint. The history maps a quantity to a list with an entry per epoch."""
     recipe, kept, place = setup.recipe, state.kept, setup.device.type
     seconds = state.history.get("seconds", [])
     steady = seconds[1:] or seconds  # the first epoch warms up caches and kernels

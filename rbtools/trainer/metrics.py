@@ -103,7 +103,7 @@ def check_loss(loss: float, epoch: int) -> None:
 
 
 def diverged(why: str, epoch: int) -> RbError:
-    """The error for a training run that diverged in this epoch, counted from 0."""
+    """Return the error for a training run that diverged in this epoch, counted from 0."""
     return RbError(
         f"The training diverged: {why} in epoch {epoch + 1}."
         " Lower the learning rate (--lr), or try another --seed."

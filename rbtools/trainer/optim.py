@@ -2,7 +2,7 @@
 
 The optimisers are those of torch, without the compiler guards around their methods. When a guard is first
 called, it imports torch's compiler (800 modules, including sympy), which takes 1.3 s even if nothing is
-compiled. The arithmetic and the stored state are those of torch.
+compiled. The arithmetic and the stored state are the same as in torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
 
 
 def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser of a recipe. With `fused`, one kernel updates all weights or groups of weights."""
+    """Return the optimiser of a recipe. With `fused`, one kernel updates all weights or groups of weights."""
     options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": fused or None}
     if recipe.optimizer == "adam":
         return Adam(weights, lr=recipe.lr, betas=(recipe.momentum, 0.999), **options)
@@ -55,7 +55,7 @@ def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
 
 
 def schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, batches: int) -> Schedule:
-    """The learning rate schedule of a recipe, for `batches` batches per epoch."""
+    """Return the learning rate schedule of a recipe, for `batches` batches per epoch."""
     schedulers = torch.optim.lr_scheduler
     epochs = max(recipe.epochs, 1)
     if recipe.schedule == "onecycle":
@@ -95,8 +95,8 @@ def deterministic(wanted: bool) -> Any:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """The batches of an epoch. If the last batch is a single image and others are not, it joins the batch
-    before it, because BatchNorm needs more than one image for a variance."""
+    """Return the batches of an epoch. If the last batch is a single image and others are not, it joins the
+    batch before it, because BatchNorm needs more than one image for a variance."""
     pieces = list(order.split(batch_size))
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
         pieces[-2:] = [torch.cat(pieces[-2:])]
@@ -106,13 +106,13 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 def step_size(
     arch: dict[str, Any], method: Mixed, model: nn.Module, images: Tensor, labels: Tensor, seed: int
 ) -> float:
-    """The step size of NAS-RobBench-201's theorem 1: sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)),
-    without its factor nu / (sqrt(C) e^C).
+    """Return the step size of NAS-RobBench-201's theorem 1: sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m
+    sqrt(N)), without its factor nu / (sqrt(C) e^C).
 
     m is the width of the network. For rescnn, the result is the step size of corollary 1, min(...) / (sqrt(p
     kappa) m sqrt(N)), without its factor nu / (sqrt(C) e^(C sqrt(kappa))), where p is the number of pixels of
-    an image and kappa that of the largest filter, k^2 for k x k: the weights of appendix E.1 have the size m
-    x kappa m. The kernels are those of the initial network on N training images, and each y' K^-1 y is a mean
+    an image and kappa is that of the largest filter, k^2 for k x k: the weights of appendix E.1 have the size
+    m x kappa m. The kernels are those of the initial network on N training images, and y' K^-1 y is a mean
     over the classes. The adversarial images are computed with the attack of the training method. The theorem
     is from Wu et al. (ICLR 2024), after Cao and Gu (2019).
 
@@ -121,8 +121,8 @@ def step_size(
     """
     if arch.get("space") not in ("fcnn", "rescnn"):
         raise RbError(
-            f"--lr-rule theorem1 divides by the width of a network of fcnn or rescnn, and"
-            f" {arch.get('name')} is of the space {arch.get('space')}. Use a number for --lr."
+            f"--lr-rule theorem1 needs the width of a network from the space fcnn or rescnn, but"
+            f" {arch.get('name')} belongs to {arch.get('space')}. Leave out --lr-rule, and set --lr."
         )
     draws = Draws(seed, "theorem1", torch.arange(len(labels), device=images.device))
     once = method.perturb(model, images, labels, draws)
@@ -134,8 +134,8 @@ def step_size(
     energies = [bounds[f"{name}.bound"] for name in ("all", "all_robust")]
     if None in energies or not all(map(math.isfinite, energies)):
         raise RbError(
-            f"--lr-rule theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
-            " singular: two of them have the same gradient, or all have none. Use a number for --lr."
+            f"--lr-rule theorem1 needs the inverse of the kernel of {len(labels)} training images, but it is"
+            " singular: two images have the same gradient, or none has one. Leave out --lr-rule; set --lr."
         )
     over = int(arch["width"]) * math.sqrt(len(labels))
     if arch["space"] == "fcnn":

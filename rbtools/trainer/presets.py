@@ -34,16 +34,16 @@ class TrainingPreset:
 
 
 def named(name: str) -> TrainingPreset:
-    """The preset with this name or alias. Raises UsageError, whose message lists similar names."""
+    """Return the preset with this name or alias. Raises UsageError, whose message lists similar names."""
     reason = gathered("presets-without-training").get(name)
     if reason is not None:
-        raise UsageError(f"The preset {name} trains nothing: {reason}")
+        raise UsageError(f"The preset {name} does not train a network: {reason}")
     preset: TrainingPreset = registry.preset("training-presets", name)
     return preset
 
 
 def recipe(options: Mapping[str, Any], params_given: Iterable[str], given: Iterable[str]) -> Recipe:
-    """The recipe with these options. A preset provides the options that are not in `given`. Lists and
+    """Return the recipe with these options. A preset provides the options that are not in `given`. Lists and
     normalisations may be strings. Raises UsageError if a string is invalid."""
     fields = _read(options)
     if fields.get("preset") is not None:
@@ -70,8 +70,8 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["normalize"] = normalization(fields["normalize"])
         if fields["normalize"] == "per-image":
             raise UsageError(
-                "--normalize per-image is only for evaluating checkpoints. Train with MEAN STD, none or a"
-                " name."
+                "--normalize per-image can only be used to evaluate checkpoints. Train with MEAN STD, none or"
+                " a name."
             )
     return fields
 
@@ -83,7 +83,7 @@ def _listed(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's parameters; the given parameters replace those of the preset. A published step size
+    """Return the method's parameters; the given parameters replace those of the preset. A published step size
     applies only to its radius; for another radius, it is left out."""
     own = {one.name for one in registry.options(cls)}
     values = {key: value for key, value in preset.params.items() if key in own}
@@ -100,7 +100,7 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
 
 
 def on_data(method: Any, recipe: Recipe, about: Description) -> tuple[Any, Recipe]:
-    """The method and the recipe with the preset's changes for this data set. The user's values are kept."""
+    """Return the method and the recipe with the preset's changes for this data set, and the user's values."""
     if recipe.preset is None:
         return method, recipe
     preset, kind = named(recipe.preset), about.name.partition(":")[0]

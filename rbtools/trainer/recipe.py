@@ -50,21 +50,21 @@ class Recipe:
 
     preset: str | None = param(
         None,
-        "Recipe of a paper: nasbench201, nasrobbench201 (weight decay 5e-4 as in its code; its text has"
-        " 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (as in its text), prbench-code (as"
-        " in its code), fgsm-pgi, or rice2020 (also called wci). Single options override it.",
+        "Recipe of a paper: nasbench201, nasrobbench201 (weight decay 5e-4 as in its code; its paper has"
+        " 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (as in the paper), prbench-code (as"
+        " in the code), fgsm-pgi, or rice2020 (also called wci). Single options override it.",
         metavar="NAME",
     )
     epochs: int = _optimisation(
         10, "Number of epochs, which are passes over the training images.", bounds="[0, inf)"
     )
     batch_size: int = _optimisation(
-        128, "Number of images per step. PRBench: 128 (not in the text), 256 (code).", bounds="[1, inf)"
+        128, "Number of images per step. PRBench: 128 (not in the paper), 256 (code).", bounds="[1, inf)"
     )
     lr: float = _optimisation(
         0.1,
-        "Learning rate; with onecycle, the maximum. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
-        " 0.05 (text), 0.1 (code).",
+        "Learning rate; with onecycle, the maximum. PRBench: 0.01 (paper), 0.1 (code); NAS-RobBench-201:"
+        " 0.05 (paper), 0.1 (code).",
         metavar="X",
     )
     lr_rule: str = _rare_optimisation(
@@ -85,8 +85,8 @@ class Recipe:
     nesterov: bool = _rare_optimisation(False, "Use Nesterov momentum in SGD.")
     weight_decay: float = _optimisation(
         5e-4,
-        "Weight of the L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001"
-        " (text), 0.0005 (code).",
+        "Weight of the L2 penalty. PRBench: 0.0035 (paper), 0.0005 (code); NAS-RobBench-201: 0.0001"
+        " (paper), 0.0005 (code).",
         bounds="[0, inf)",
     )
     schedule: str = _optimisation(
@@ -106,7 +106,7 @@ class Recipe:
     augment: tuple[str, ...] | None = _regularisation(
         None,
         "crop or crop-reflect, flip, a list of both, none, or auto (usual for the data set). PRBench: auto"
-        " (not in the text), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
+        " (not in the paper), crop-reflect,flip (code; none on svhn and mnist, crop,flip on tinyimagenet).",
         choices=("crop", "crop-reflect", "flip"),
         metavar="LIST",
         typed="auto",
@@ -269,7 +269,7 @@ class Recipe:
         stepped, schedule = self.schedule in ("step", "piecewise"), f"--schedule {self.schedule}"
         rows = (
             ("momentum", self.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
-            ("nesterov", self.optimizer == "sgd", "--optimizer adam, which has no Nesterov form"),
+            ("nesterov", self.optimizer == "sgd", "--optimizer adam, which has no Nesterov momentum"),
             ("milestones", stepped, f"{schedule}, which has no milestones"),
             ("decay", stepped, f"{schedule}, which has no milestones"),
             ("weight_decay", "l2" not in self.regularize, "--regularize l2, which has its own decay"),
@@ -283,26 +283,26 @@ class Recipe:
             ("track_n", "robust" in self.track, "no --track robust"),
             ("stop_patience", self.stop_on is not None, "no --stop-on"),
             ("train_n", self.train_n is not None, "all training images"),
-            ("keep", self.val > 0, "--val 0, with which there are only the last weights"),
-            ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps its own"),
+            ("keep", self.val > 0, "--val 0, with which only the last weights exist"),
+            ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps its own normalisation"),
             ("init_file", self.init == "timm", "no --init timm"),
             ("resample", self.init == "timm", "no --init timm"),
         )
         return {name: reason for name, used, reason in rows if not used}
 
     def selected(self, names: Mapping[str, Any]) -> str:
-        """The name of the record's checkpoint, among the `names` of a training run."""
+        """Return the name of the record's checkpoint, among the `names` of a training run."""
         last = str(names["checkpoint"])
         return last if self.select == "last" else str(names.get("best") or last)
 
     def stored(self, names: Mapping[str, Any]) -> set[str]:
-        """The names of the weights to store, among the `names` of a training run."""
+        """Return the names of the weights to store, among the `names` of a training run."""
         if self.keep == "selected":
             return {self.selected(names)}
         return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}
 
     def config(self) -> dict[str, Any]:
-        """The recipe as the record contains it, without unused fields."""
+        """Return the recipe as the record contains it, without unused fields."""
         config = registry.config(self)
         # These options are in other fields of the record, or do not affect the weights.
         for key in "normalize given select keep preset track every track_n init_file".split():
@@ -329,14 +329,14 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
             check_number(field, plain(field, value, label), label)
     if recipe.micro_batch is not None and recipe.micro_batch > recipe.batch_size:
         raise RbError(
-            f"The micro-batch is {recipe.micro_batch}. It is a piece of the batch: expected 1 to"
-            f" {recipe.batch_size} (--batch-size)."
+            f"--micro-batch is {recipe.micro_batch}, but a batch has only {recipe.batch_size} images"
+            " (--batch-size). Expected at most the size of a batch."
         )
     if recipe.lr <= 0:
         raise RbError(f"The learning rate is {recipe.lr:g}. It must be above 0.")
     if recipe.schedule in ("step", "piecewise") and not recipe.milestones:
         raise RbError(
-            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --milestones 75,90."
+            f"The {recipe.schedule} schedule needs milestones. Give the epochs, such as --milestones 75,90."
         )
     _check_together(recipe)
     if training_images is not None:
@@ -347,7 +347,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         training_images = used(recipe, training_images)
         left = training_images - held_out(recipe, training_images)
         if recipe.batch_size > left:
-            held = f" ({training_images} less those that --val {recipe.val:g} holds out)"
+            held = f" ({training_images} without those that --val {recipe.val:g} holds out)"
             raise RbError(
                 f"The batch size is {recipe.batch_size}, but there are only {left} training images"
                 f"{held if left < training_images else ''}. Use --batch-size {left} or less."
@@ -355,7 +355,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
 
 
 def used(recipe: Recipe, training_images: int) -> int:
-    """The number of images that --train-n leaves, of which --val holds out some."""
+    """Return the number of images that --train-n selects, including those that --val holds out."""
     return min(recipe.train_n or training_images, training_images)
 
 
@@ -367,18 +367,18 @@ def _check_together(recipe: Recipe) -> None:
     """Raise RbError if options contradict each other; the message names the contradicting options."""
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
-            f"--patience {recipe.patience} waits for a better validation, but --val 0 holds nothing"
-            " out. Leave out --patience, or give --val a share such as 0.02."
+            f"--patience {recipe.patience} needs validation results, but --val 0 holds out no images."
+            " Leave out --patience, or set --val to a share such as 0.02."
         )
     if recipe.select == "best" and recipe.val == 0:
         raise RbError(
-            "--select best needs a validation, but --val 0 holds nothing out. Use --select last, or give"
-            " --val a share such as 0.02."
+            "--select best needs validation results, but --val 0 holds out no images. Use --select last, or"
+            " set --val to a share such as 0.02."
         )
     if recipe.stop_on is not None and recipe.stop_on not in recipe.track:
         raise RbError(
-            f"--stop-on {recipe.stop_on} waits for a rise of what --track measures, and --track has no"
-            f" {recipe.stop_on}. Add it: --track {','.join((*recipe.track, recipe.stop_on))}."
+            f"--stop-on {recipe.stop_on} stops when this tracked measure rises, but --track does not include"
+            f" it. Add it: --track {','.join((*recipe.track, recipe.stop_on))}."
         )
     other_choices = {
         "--select best": recipe.select == "best",
@@ -389,16 +389,16 @@ def _check_together(recipe: Recipe) -> None:
     if recipe.output == "random" and any(other_choices.values()):
         option = next(option for option, given in other_choices.items() if given)
         raise RbError(
-            f"--output random keeps the weights before a random step, and {option} chooses weights in another"
+            f"--output random keeps the weights before a random step, but {option} selects weights in another"
             " way. Leave out one of the two."
         )
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
-            f"--regularize awp perturbs the weights for a whole batch, and --micro-batch"
-            f" {recipe.micro_batch} cuts it into pieces. Leave out one of the two."
+            f"--regularize awp perturbs the weights for a complete batch, but --micro-batch"
+            f" {recipe.micro_batch} splits it into pieces. Leave out one of the two."
         )
     if {"crop", "crop-reflect"} <= set(recipe.augment or ()):
-        raise RbError("--augment has both crop and crop-reflect, which pad in two ways. Choose one.")
+        raise RbError("--augment has both crop and crop-reflect, which pad differently. Choose one of them.")
 
 
 def check_method(recipe: Recipe, method: Method) -> None:
@@ -406,20 +406,19 @@ def check_method(recipe: Recipe, method: Method) -> None:
     awp = "awp" in recipe.regularize
     if method.weight_radius is not None and (awp or recipe.micro_batch is not None):
         raise RbError(
-            f"--method {method.name} perturbs the weights for a whole batch, and"
-            f" {'--regularize awp' if awp else '--micro-batch'} does not go with it. Leave out one of the"
-            " two."
+            f"--method {method.name} perturbs the weights for a complete batch, so it cannot be combined with"
+            f" {'--regularize awp' if awp else '--micro-batch'}. Leave out one of the two."
         )
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
-            f"--lr-rule theorem1 needs a share beta of adversarial loss, and --method {method.name} has none."
-            " Use --method mixed, or leave --lr-rule out."
+            f"--lr-rule theorem1 needs a method with a parameter beta, which --method {method.name} lacks."
+            " Use --method mixed, or leave out --lr-rule."
         )
     if recipe.filter is None:
         return
     if method.inner not in ("ce", "kl"):
         raise RbError(
-            f"--filter {recipe.filter} is for attacks by steps, and --method {method.name} has none."
+            f"--filter {recipe.filter} needs an attack with steps, but --method {method.name} has none."
             " Leave out the filter, or choose a method such as pgd or trades."
         )
     if method.inner_mode == "train" and recipe.filter_rule == "example":
@@ -429,6 +428,6 @@ def check_method(recipe: Recipe, method: Method) -> None:
         )
     if recipe.warm_steps > method.attack_steps:
         raise RbError(
-            f"--warm-steps is {recipe.warm_steps}, more than the {method.attack_steps} of"
-            f" --attack-steps. Use {method.attack_steps} or less."
+            f"--warm-steps is {recipe.warm_steps}, but --attack-steps is only {method.attack_steps}. Expected"
+            f" {method.attack_steps} or less for --warm-steps."
         )

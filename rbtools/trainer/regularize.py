@@ -37,7 +37,7 @@ class AWPAscent:
     |g|.
 
     Biases and BatchNorm's weights do not move. The optimiser makes its step, with weight decay, at the
-    perturbed weights, and the perturbation is subtracted afterwards. BatchNorm's statistics are those of the
+    perturbed weights, and the perturbation is subtracted afterwards. BatchNorm's statistics come from the
     second pass.
     """
 
@@ -55,7 +55,7 @@ class AWPAscent:
 class SAMAscent:
     """Sharpness-aware minimisation (Foret et al. 2021; davda54/sam): all weights move by rho g / |g|.
 
-    The optimiser makes its step from the weights before the perturbation. BatchNorm's statistics are those of
+    The optimiser makes its step from the weights before the perturbation. BatchNorm's statistics come from
     the first pass.
     """
 
@@ -66,7 +66,7 @@ class SAMAscent:
         return True
 
     def lengths(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The step length of each weight tensor. The squares of the lengths sum to rho^2."""
+        """Return the step length of each weight tensor. The squares of the lengths sum to rho^2."""
         each = torch.stack([gradient.norm() for gradient in gradients])
         whole = each.norm().clamp_min(torch.finfo(each.dtype).tiny)
         return list(self.rho * each / whole)
@@ -134,14 +134,14 @@ def _restore(copies: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of a model's weights, with the buffers of the model."""
+    """Return an exponential moving average of a model's weights, with the buffers of the model."""
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).requires_grad_(False)
     average.n_averaged.fill_(1)  # at 0 the first update would replace the weights
     return average
 
 
 def decayed(model: nn.Module, l2: float) -> list[dict[str, object]]:
-    """Parameter groups: weights with weight decay, and biases and BatchNorm without."""
+    """Return parameter groups: weights with weight decay, and biases and BatchNorm without."""
     weights = [value for value in model.parameters() if value.ndim > 1]
     others = [value for value in model.parameters() if value.ndim <= 1]
     return [{"params": weights, "weight_decay": l2}, {"params": others, "weight_decay": 0.0}]

@@ -31,7 +31,7 @@ class TrainState:
     of finished epochs. `history` and `tracked` map each quantity to a list with an entry per epoch; in
     `tracked`, epochs without a measurement are None. `best` contains "epoch", "rank" and "state" of the best
     validation. `drawn` contains the weights before the random step (--output random). `passes` contains the
-    number of images that were trained on, and of their passes. `places` lists the processors on which epochs
+    numbers of trained images and of their passes. `places` lists the processors on which epochs
     ran, because rounding depends on them. `stopped` is true if --stop-on has ended the training.
 
     If a stored state lacks a field, training starts from the beginning. To keep older states usable, give a
@@ -88,7 +88,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def threads(data: bytes | None) -> int | None:
-    """The number of CPU threads of each process of a stored training run, or None if it is not known."""
+    """Return the number of CPU threads per process of a stored training run, or None if it is unknown."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
     except Exception:  # torch raises many errors for damaged files; loading the state reports them
@@ -109,8 +109,8 @@ def allocate_carried(
     limit = streaming.memory_limit()
     if device.type == "cpu" and size > limit:
         raise RbError(
-            f"{method.name} keeps {size / 2**30:.1f} GiB for {examples} images from epoch to epoch, more than"
-            f" half of the free memory ({limit / 2**30:.1f} GiB). Use n-fgsm, which keeps nothing."
+            f"{method.name} stores {size / 2**30:.1f} GiB for {examples} images between epochs, which is more"
+            f" than half of the free memory ({limit / 2**30:.1f} GiB). Use n-fgsm, which stores nothing."
         )
     return {
         name: torch.zeros(examples, *shape, dtype=torch.float16, device=device) for name in method.carried

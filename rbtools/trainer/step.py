@@ -50,7 +50,7 @@ def train_step(
     with contextlib.ExitStack() as perturbed:
 
         def ascend(loss: Callable[[], Loss] | None) -> None:
-            """Perturb the weights, until `perturbed` is closed, by the loss of this process's images."""
+            """Perturb the weights with the loss of this process's images, until `perturbed` is closed."""
             assert ascent is not None
             weighted = None if loss is None else lambda: loss().value * (len(share) / batch)
             sums = distributed.sum_all if distributed.count() > 1 else None
@@ -94,7 +94,7 @@ def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascen
 
 
 def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple[Tensor, Tensor]:
-    """A batch's images in [0, 1], and labels (N,) or distributions (N, K). `mixing` is the seed of mixup."""
+    """Return images in [0, 1], and labels (N,) or distributions (N, K). `mixing` is the seed of mixup."""
     recipe, examples = setup.recipe, setup.examples
     labels = examples.labels[ids]
     streamed = isinstance(examples.images, streaming.Streamed)
@@ -122,8 +122,8 @@ def loss_of(
     draws: Draws,
     ascend: Callable[[Callable[[], Loss]], None] | None,
 ) -> Loss:
-    """The method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K). If `ascend` is
-    given, it is first called with this loss and perturbs the weights."""
+    """Return the method's loss of images (N, C, H, W) with labels (N,) or distributions (N, K). If `ascend`
+    is given, it is first called with this loss and perturbs the weights."""
     networks = setup.networks
     index_weight = setup.recipe.wci_weight if "wci" in setup.recipe.regularize else 0.0
     if networks.copy is None and ascend is None and not index_weight:

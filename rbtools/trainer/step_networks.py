@@ -66,8 +66,8 @@ class EvalCopy(nn.Module):
 
 
 def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
-    """The evaluation copy of a model, or None if the model has no parameters. Raises ValueError if the logits
-    of the copy differ, and any error that tracing the network raises."""
+    """Return the evaluation copy of a model, or None if the model has no parameters. Raises ValueError if the
+    logits of the copy differ, and any error that tracing the network raises."""
     own = model.network if isinstance(model, Preprocessed) else model
     parameter = next(own.parameters(), None)
     if parameter is None:
@@ -102,7 +102,7 @@ class StepNetworks:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def shortcuts(self) -> list[str]:
-        """The steps by which the network of the inner attack was made fast, for the record."""
+        """Return the optimisations of the network for inner attacks, as the record lists them."""
         if self.copy is None:
             return []
         names = [*(["folded"] if self.copy.folds else []), "channels-last"]

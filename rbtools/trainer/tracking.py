@@ -61,7 +61,7 @@ class Tracking:
 
 
 def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
-    """The tracking that a recipe requests. Raises RbError if the data set lacks a split."""
+    """Return the tracking that a recipe requests. Raises RbError if the data set lacks a split."""
     if not recipe.track:
         return None
     test = data_of(record, run, "test") if ROBUST in recipe.track else None
@@ -81,7 +81,7 @@ class Tracker:
     """Measures a model in eval mode, in float32, and restores its state.
 
     The random numbers depend on the examples and do not change those of the training, so the weights are the
-    same with and without a tracker. Images are not augmented. The attack is that of the validation.
+    same with and without a tracker. Images are not augmented. The attack is the one that the validation uses.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Tracker:
             state.tracked.setdefault(name, [None] * (state.epoch - 1)).append(numbers.get(name))
 
     def measure(self, model: nn.Module) -> dict[str, float | None]:
-        """The current values by name. A value that is not finite is None."""
+        """Return the current values by name. A value that is not finite is None."""
         start = time.perf_counter()
         with mode(model, train=False):
             attacked = {}

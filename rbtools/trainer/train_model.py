@@ -93,7 +93,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
     def compute() -> dict[str, Any]:
         run.store.check_writable()
         if stored.lacks_weights:
-            run.report.notify("the store has this training, but not the requested weights: it is done again.")
+            run.report.notify("the store has this result without the requested weights: training again.")
         done = stored.keep(_fit(task, run, stored.key))
         run.store.drop_state(stored.key)
         return done
@@ -184,8 +184,8 @@ def _joined(plain: dict[str, Any], tracked: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
-    """The data with the recipe's normalisation, and the recipe with the defaults that depend on the data set
-    or the method. Raises RbError if the normalisation or the recipe does not match the images."""
+    """Return the data with the recipe's normalisation, and the recipe with the defaults that depend on the
+    data set or the method. Raises RbError if the normalisation or the recipe does not match the images."""
     about = data.about
     changes: dict[str, Any] = {}
     if recipe.normalize is not None:
@@ -200,7 +200,7 @@ def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
         changes["cutout_length"] = recipe.cutout_length or max(round(side * 14 / 32), 1)
         if changes["cutout_length"] > side:
             raise RbError(
-                f"--cutout-length is {recipe.cutout_length}, and the images have {side} pixels a side."
+                f"--cutout-length is {recipe.cutout_length}, but the images have only {side} pixels per side."
                 f" Expected at most {side}."
             )
     return data, dataclasses.replace(recipe, **changes)
@@ -217,8 +217,8 @@ def _mean_and_std(
     mean, std = (tuple(map(float, values)) for values in normalize)
     if len(mean) not in (1, channels):
         raise RbError(
-            f"--normalize has {len(mean)} means, and the images have {channels} channels. Give one of each"
-            " per channel, or one of each for all."
+            f"--normalize has {len(mean)} means, but the images have {channels} channels. Give one mean and"
+            " one deviation per channel, or one of each for all channels."
         )
     return mean, std
 
@@ -231,18 +231,18 @@ def _initial_weights(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[s
     if recipe.init == "timm":
         if record["arch"].get("space") != "timm":
             raise RbError(
-                "--init timm starts from timm's published weights, and the record's network is not of the"
-                " space timm. Make the record with rb-arch --arch timm:NAME, or use --init random."
+                "--init timm starts from timm's published weights, but the record's network is not from the"
+                " space timm. Create the record with rb-arch --arch timm:NAME, or use --init random."
             )
         file = recipe.init_file
         if file is not None and not os.path.isfile(file):
-            raise RbError(f"--init-file {file} is not a file. Give the network's weights, in timm's names.")
+            raise RbError(f"--init-file {file} is not a file. Give a file of weights with timm's names.")
         hashed = {} if file is None else {"file": run.store.file_hash(file)}
         return {"timm": record["arch"].get("name"), **hashed}
     if not record.get("checkpoint"):
         raise RbError(
-            "--init checkpoint starts from the record's checkpoint, and the record has none. Train it first"
-            " (rb-train --method erm), or use --init random."
+            "--init checkpoint starts from the record's checkpoint, but the record has none. Train the model"
+            " first (rb-train --method erm), or use --init random."
         )
     fields = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
     return {"checkpoint": resolve.checkpoint_name(record, run), **fields}

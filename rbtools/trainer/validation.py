@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 STEPS = 10
 ENOUGH = 16
-"""The test for catastrophic overfitting uses held-out images if there are at least so many, else training
-images."""
+"""The test for catastrophic overfitting uses held-out images if there are at least this many, otherwise
+training images."""
 _TILE = 500
 _LEAST, _MOST, _SHARE = 32, 512, 50  # the test for overfitting uses one training image of _SHARE
 _FALL, _GAP = 0.5, 0.2
 _ERRORS = 2  # a network that has learnt something is at least so many standard errors above chance
 LEARNING = 5
-"""Epochs after which a network should be better than chance; before, it may only begin to learn."""
+"""The number of epochs after which a network that learns should be better than chance."""
 
 
 def split(labels: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """The examples to train on and the held-out examples, both in order and in proportion to the classes."""
+    """Return the training examples and the held-out ones, both in order and in proportion to the classes."""
     order = torch.arange(len(labels))
     if recipe.train_n is not None:
         order = datasets.subset(labels, recipe.train_n, seed=0).sort().values
@@ -54,9 +54,9 @@ def split(labels: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
 
 
 def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
-    """The images of the training split that `--train-n` chose and `--val` did not hold out. Returns None if
-    all images were used, if nothing is known about the training, or if the run uses other data. Raises
-    RbError for an invalid record."""
+    """Return the images of the training split that `--train-n` chose and `--val` did not hold out. Returns
+    None if all images were used, if nothing is known about the training, or if the run uses other data.
+    Raises RbError for an invalid record."""
     chosen = trained.images(record)
     data = data_of(record, run, "train")
     if not chosen or named_data(record, data.name) != data.name:
@@ -71,8 +71,8 @@ def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
 
 
 def attack_of(method: Method) -> Any:
-    """The method's attack in another threat; or PGD in L-infinity with ten steps of a quarter of the radius,
-    which is the method's or 8/255."""
+    """Return the method's attack in another threat, if it has one; otherwise PGD in L-infinity with ten steps
+    of a quarter of the radius. The radius is that of the method, or 8/255."""
     if other := getattr(method, "attack", ""):
         return METHODS.build("pgd", attack=other, attack_steps=STEPS)
     eps = min(getattr(method, "eps", 8 / 255), 1.0)  # on the sphere it may be larger
@@ -87,8 +87,8 @@ def settings(method: Method) -> dict[str, Any]:
 
 
 class Checks:
-    """Accuracies under PGD after each epoch, always with the same random numbers, on the held-out images, if
-    there are any. For single-step training, also on training images if too few images are held out."""
+    """Measures accuracies under PGD after each epoch, always with the same random numbers, on the held-out
+    images, if any. For single-step training, training images are also used if too few are held out."""
 
     def __init__(self, examples: TrainExamples, method: Method, seed: int) -> None:
         self.examples, self.method, self.seed = examples, method, seed
@@ -104,7 +104,7 @@ class Checks:
         return ids[datasets.subset(self.examples.labels.cpu()[ids], count, seed=0)].sort().values
 
     def after(self, state: TrainState) -> dict[str, float]:
-        """The numbers of the finished epoch. Stores the best epoch (by accuracy, then loss) in `state`."""
+        """Return the results of the finished epoch, and store the best epoch (by accuracy, then loss)."""
         held, numbers = self.examples.held, {}
         if len(held):
             numbers = self.measure(state.kept, held)
@@ -178,8 +178,8 @@ def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
 def ended_at_chance(
     model: nn.Module, images: Tensor | Streamed, labels: Tensor, ids: Tensor, classes: int
 ) -> float | None:
-    """The clean accuracy on at most 512 of the training examples `ids`, in proportion to the classes, or
-    None if it is better than guessing (at least two standard errors above 1 / classes)."""
+    """Return the clean accuracy on at most 512 of the training examples `ids`, in proportion to the classes,
+    or None if it is better than guessing (at least two standard errors above 1 / classes)."""
     chosen = ids[datasets.subset(labels[ids].cpu(), min(_MOST, len(ids)), seed=0)]
     right = []
     with torch.no_grad(), mode(model, train=False):

@@ -20,7 +20,7 @@ _CLOSE = 4  # decimals when depths of equal steps are compared, because they dif
 
 
 class CandidateSettings(NamedTuple):
-    """Step size and radius, each (N, 1, 1, 1), and number of steps, (N,) on the CPU, of a candidate."""
+    """The step size and radius of a candidate, both (N, 1, 1, 1), and its number of steps (N,) on the CPU."""
 
     step_size: Tensor
     eps: Tensor
@@ -46,8 +46,8 @@ class ATPR(Method[Solution]):
     the L-infinity distance between the start and the end of its walk. The model is trained on the deepest
     candidate. If no candidate is misclassified, it is trained on the candidate with the highest loss.
 
-    PRBench's text specifies neither the ranges of the step size and the number of steps nor the distance. In
-    the text, the walk follows the unnormalised gradient (`walk="grad"`). The walk "sign" follows the signs of
+    PRBench's paper specifies neither the ranges of step size and number of steps nor the distance. In the
+    paper, the walk follows the unnormalised gradient (`walk="grad"`). The walk "sign" follows the signs of
     the gradient, and "margin" the signs of the gradient of the margin to the most probable wrong class. Walks
     stay in [0, 1].
 
@@ -62,65 +62,65 @@ class ATPR(Method[Solution]):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     candidates: int = param(
-        5, "Number of attacks to choose from. PRBench's text has 5, its code 10.", check="positive"
+        5, "Number of attacks to choose from. PRBench's paper uses 5, its code uses 10.", check="positive"
     )
     step_min: float = param(
         1 / 255,
-        "Smallest step size of an attack. PRBench's code uses 1.235; its text does not give it.",
+        "Smallest step size of an attack. PRBench's code uses 1.235; its paper does not specify it.",
         unit="eps",
         check="non-negative",
     )
     step_max: float = param(
         4 / 255,
-        "Largest step size of an attack. PRBench's code uses 2.765; its text does not give it.",
+        "Largest step size of an attack. PRBench's code uses 2.765; its paper does not specify it.",
         unit="eps",
         check="non-negative",
     )
     steps_min: int = param(
         5,
-        "Smallest number of steps of an attack. PRBench's code uses 8; its text does not give it.",
+        "Smallest number of steps of an attack. PRBench's code uses 8; its paper does not specify it.",
         check="positive",
     )
     steps_max: int = param(
         15,
-        "Largest number of steps of an attack. PRBench's code uses 17; its text does not give it.",
+        "Largest number of steps of an attack. PRBench's code uses 17; its paper does not specify it.",
         check="positive",
     )
     walk: str = param(
         "sign",
-        "Direction of the walk back: grad as in PRBench's text, sign as in its code and in both presets,"
+        "Direction of the walk back: grad as in PRBench's paper, sign as in its code and in both presets,"
         " or margin.",
         choices=("sign", "grad", "margin"),
     )
     walk_steps: int = param(
         10,
-        "Largest number of steps of a walk. PRBench's code uses 40; its text does not give it.",
+        "Largest number of steps of a walk. PRBench's code uses 40; its paper does not specify it.",
         check="positive",
     )
     inner_mode: str = param(
         "eval",
-        "Mode of the model in attacks and walks: eval as in PRBench's text, or train as in its code.",
+        "Mode of the model in attacks and walks: eval as in PRBench's paper, or train as in its code.",
         choices=("eval", "train"),
         optional=True,
     )
     eps_spread: float = param(
         0.0,
-        "The radius of a candidate is drawn between eps minus this number and eps. PRBench's text has 0,"
-        " its code 5.1.",
+        "The radius of a candidate is drawn between eps minus this number and eps. PRBench's paper uses"
+        " 0, its code uses 5.1.",
         unit="eps",
         check="non-negative",
         optional=True,
     )
     settings: str = param(
         "image",
-        "Draw the settings of a candidate for each image as in PRBench's text, or for each batch as in"
-        " its code.",
+        "Draw the settings of a candidate for each image as in PRBench's paper, or for each batch as"
+        " in its code.",
         choices=("image", "batch"),
         optional=True,
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: random ones (drawn) as in PRBench's text, or --plain-step and"
+        "Settings of the first candidate: random (drawn) as in PRBench's paper, or --plain-step and"
         " --plain-steps (plain) as in its code.",
         choices=("drawn", "plain"),
         optional=True,
@@ -135,29 +135,29 @@ class ATPR(Method[Solution]):
     plain_steps: int = param(10, "Number of steps of the plain attack.", check="positive", optional=True)
     walk_size: str = param(
         "own",
-        "Step size of a walk: that of the candidate (own) as in PRBench's text, or --plain-step (plain) as in"
-        " its code.",
+        "Step size of a walk: that of the candidate (own) as in PRBench's paper, or --plain-step (plain) as"
+        " in its code.",
         choices=("own", "plain"),
         optional=True,
     )
     walk_rest: float = param(
         0.0,
-        "Walks end when at most this share of the batch is misclassified. PRBench's text has 0, its code"
-        " 0.1.",
+        "Walks end when at most this share of the batch is misclassified. PRBench's paper uses 0, its"
+        " code uses 0.1.",
         check="fraction",
         optional=True,
     )
     fallback: str = param(
         "loss",
         "The candidate to train on if none is misclassified: the one with the highest loss, or the first"
-        " one as in PRBench's code. PRBench's text does not say.",
+        " one as in PRBench's code. PRBench's paper does not say.",
         choices=("loss", "first"),
         optional=True,
     )
     walk_gradient: str = param(
         "drop",
         "What to do with the weight gradient of the last step of the last walk: ignore it (drop) as in"
-        " PRBench's text, or add it (keep) as in its code.",
+        " PRBench's paper, or add it (keep) as in its code.",
         choices=("drop", "keep"),
         optional=True,
     )
@@ -168,8 +168,8 @@ class ATPR(Method[Solution]):
             if low > high:
                 low, high = (f"{x:g}" if least == "steps_min" else f"{x * 255:.4g}/255" for x in (low, high))
                 raise RbError(
-                    f"{least} of training method 'at-pr' is {low} and {most} is {high}. Expected {least} to"
-                    f" be {most} or less: change one of them."
+                    f"{least} of training method 'at-pr' is {low}, but {most} is {high}. Expected {least} to"
+                    f" be at most {most}. Change one of them."
                 )
 
     @property
@@ -201,7 +201,7 @@ class ATPR(Method[Solution]):
         return self.settings == "batch" or self.walk_rest > 0
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Solution:
-        """The chosen candidates, shaped as the images, or with `walk_gradient="keep"` also `Walk.last`."""
+        """Return the chosen candidates, shaped as the images, and with `walk_gradient="keep"` `Walk.last`."""
         candidates, step_sizes = [], []
         with torch.no_grad(), mode(model, train=self._in_train):
             # All attacks come before the first walk; the reference code updates BatchNorm in this order.
@@ -220,7 +220,7 @@ class ATPR(Method[Solution]):
         return chosen, next((walk.last for walk in reversed(walks) if walk.last is not None), None)
 
     def choice(self, walks: list[Walk]) -> Tensor:
-        """The index (N,) of each image's candidate: the first of the deepest candidates."""
+        """Return the index (N,) of each image's candidate: the first of the deepest candidates."""
         depth = torch.stack([walk.depth for walk in walks])
         if self.walk_size == "plain":
             depth = depth.round(decimals=_CLOSE)
@@ -248,8 +248,8 @@ class ATPR(Method[Solution]):
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, settings: CandidateSettings
     ) -> Tensor:
-        """The last iterate of each image's attack. In train mode, an image whose steps are finished still
-        goes through the network, because BatchNorm uses the complete batch."""
+        """Return the last iterate of each image's attack. In train mode, an image whose steps are finished
+        still goes through the network, because BatchNorm uses the complete batch."""
         perturbed = ball.uniform_start(images, draws, settings.eps)
         for done in range(int(settings.steps.max())):
             moving = uploaded((settings.steps > done).nonzero()[:, 0], images.device)
@@ -261,7 +261,7 @@ class ATPR(Method[Solution]):
         return perturbed
 
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, step_size: Tensor) -> Walk:
-        """The walk of each misclassified candidate, in steps of `step_size` (N, 1, 1, 1).
+        """Return the walk of each misclassified candidate, in steps of `step_size` (N, 1, 1, 1).
 
         In eval mode, an image that is classified correctly is removed from the batch, except on a GPU, where
         removing it would need a synchronisation. In train mode, all images go through the network at each

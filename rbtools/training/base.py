@@ -83,18 +83,18 @@ class Method(Registered, Generic[InnerResult]):
         return None
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> InnerResult:
-        """The solution of the inner problem, without a graph. The model's gradients are not changed."""
+        """Solve the inner problem, and return the solution without a graph. Keep the model's gradients."""
         return cast(InnerResult, None)  # without an inner problem
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
-        """The loss of each example at the result of `inner_attack`; by default, CE(x') at images x'."""
+        """Return the loss of each example at the result of `inner_attack`. By default, this is CE(x')."""
         logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
-        """The method for one training run, which reads and writes `state`: a float16 tensor (examples of the
-        split, C, H, W), initially zero, for each name in `carried`. The trainer stores the tensors with its
-        own state, so an interrupted training run resumes with the same numbers."""
+        """Return the method for one training run. It reads and writes `state`, which has a float16 tensor
+        (examples of the split, C, H, W), initially zero, for each name in `carried`. The trainer stores the
+        tensors with its own state, so an interrupted training run resumes with the same numbers."""
         return self
 
     @property
@@ -114,7 +114,7 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def of_whole_batches(self) -> bool:
-        """Whether the loss of an example depends on its batch in another way than through BatchNorm."""
+        """Whether the loss of an example depends on the rest of its batch, apart from BatchNorm."""
         return False
 
     @property
@@ -154,7 +154,7 @@ class Adversarial(Method[Tensor]):
     attack_steps: int = param(10, "Number of steps of the inner attack.", check="positive")
     inner_mode: str = param(
         "eval",
-        "Mode of the model during the inner attack: eval as in PRBench's text, or train as in its code of"
+        "Mode of the model during the inner attack: eval as in PRBench's paper, or train as in its code for"
         " pgd, alp and clp.",
         choices=("eval", "train"),
     )
@@ -209,7 +209,7 @@ class Adversarial(Method[Tensor]):
     def objective(
         self, model: nn.Module, images: Tensor, labels: Tensor, clean: Tensor | None = None
     ) -> Objective:
-        """The attack's objective. `clean` are the logits of the images, if they are already computed."""
+        """Return the attack's objective. `clean` are the logits of the images, if they are known."""
         if self.inner == "kl":
             constant = model(images) if clean is None else clean
             return lambda logits: divergence(constant, logits)
@@ -246,7 +246,7 @@ def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale
 
 
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
-    """The divergence KL(p(x) || p(x')) from logits, summed over classes (N,), differentiable in both
+    """Return the divergence KL(p(x) || p(x')) from logits, summed over classes (N,), differentiable in both
     arguments.
 
     Only log-probabilities are used, because the derivative of p log p is NaN if a probability has underflowed
@@ -258,12 +258,12 @@ def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The cross-entropy of each example (N,), in float32 or higher precision."""
+    """Return the cross-entropy of each example (N,), in float32 or higher precision."""
     return F.cross_entropy(widen(logits), labels, reduction="none")
 
 
 def truth(labels: Tensor) -> Tensor:
-    """The class of each example (N,). For a distribution, this is the most probable class."""
+    """Return the class of each example (N,). For a distribution, this is the most probable class."""
     return labels if labels.ndim == 1 else labels.argmax(1)
 
 

@@ -27,8 +27,8 @@ class CorruptionTraining(Method[Tensor]):
     section 3.3). The loss is CE(x + sigma * z), with z ~ N(0, 1) for each pixel and channel; the noise is not
     clamped to a ball, and the images are not clipped.
 
-    With a transformation as noise (rotation, hue, patch ...), its numbers are uniform up to the strength
-    `gamma`, as in rb-pr.
+    With a transformation as noise (rotation, hue, patch ...), its parameters are uniform up to the
+    strength `gamma`, as in rb-pr.
     """
 
     name = "corruption"
@@ -45,7 +45,7 @@ class CorruptionTraining(Method[Tensor]):
     )
     scale: str = param(
         "eps",
-        "Scale of gaussian and laplace noise before it is clamped: eps as in PRBench's text, or 1 (unit)"
+        "Scale of gaussian and laplace noise before it is clamped: eps as in PRBench's paper, or 1 (unit)"
         " as in its code.",
         choices=("eps", "unit"),
         optional=True,
@@ -63,7 +63,7 @@ class CorruptionTraining(Method[Tensor]):
             return
         largest = probabilistic.NOISES.build(self.noise).largest
         if self.gamma > largest:
-            raise RbError(f"gamma is {self.gamma:g}. The noise {self.noise} takes at most {largest:g}.")
+            raise RbError(f"gamma is {self.gamma:g}. Expected at most {largest:g} for noise {self.noise}.")
 
     @property
     def unused(self) -> dict[str, str]:
@@ -77,9 +77,9 @@ class CorruptionTraining(Method[Tensor]):
     @property
     def _unused_in_ball(self) -> dict[str, str]:
         if self.noise == "gaussian":
-            return dict.fromkeys(("eps", "scale"), "--sigma: its noise has no bound") if self.sigma else {}
+            return dict.fromkeys(("eps", "scale"), "--sigma, whose noise is unbounded") if self.sigma else {}
         idle = {"scale": "--noise uniform, which fills the ball"} if self.noise == "uniform" else {}
-        return {**idle, "sigma": f"--noise {self.noise}: smoothing needs --noise gaussian"}
+        return {**idle, "sigma": f"--noise {self.noise}; smoothing needs --noise gaussian"}
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         if self.sigma and self.noise == "gaussian":

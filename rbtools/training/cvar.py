@@ -38,7 +38,7 @@ class CVaR(Sampled):
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(
         "advbench",
-        "How the threshold is found: as in PRBench's text (prl), as in its code (advbench), or exactly"
+        "How the threshold is found: as in PRBench's paper (prl), as in its code (advbench), or exactly"
         " (exact).",
         choices=("advbench", "prl", "exact"),
     )
@@ -46,26 +46,26 @@ class CVaR(Sampled):
     tail_lr: float = param(1.0, "Step size of the threshold.", check="non-negative")
     tail_step: str = param(
         "batch",
-        "Whether a step of the threshold is divided by the batch size: not with image, as in PRBench's"
-        " text; with batch, as in its code.",
+        "Whether a step of the threshold is divided by the batch size: no (image) as in PRBench's paper, or"
+        " yes (batch) as in its code.",
         choices=("batch", "image"),
     )
 
     def __post_init__(self) -> None:
         if self.beta > 1:
-            raise RbError(f"beta of training method 'cvar' is {self.beta:g}. It must be above 0, at most 1.")
+            raise RbError(f"beta of training method 'cvar' is {self.beta:g}. Expected above 0, at most 1.")
 
     @property
     def unused(self) -> dict[str, str]:
         moves = ("rounds", "tail_lr", "tail_step")
-        return dict.fromkeys(moves, "--tail exact, which has no moves") if self.tail == "exact" else {}
+        return dict.fromkeys(moves, "--tail exact, which makes no steps") if self.tail == "exact" else {}
 
     @property
     def of_whole_batches(self) -> bool:
         return self.tail != "exact" and self.tail_step == "batch"
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Thresholds:
-        """The thresholds (N,) before the last round, and the points of the last round."""
+        """Return the thresholds (N,) before the last round, and the points of the last round."""
         if self.tail == "exact":
             return None, self.points(images, draws, 0)
         threshold = images.new_ones(len(images))
@@ -76,7 +76,7 @@ class CVaR(Sampled):
         return threshold, self.points(images, draws, self.rounds - 1)
 
     def moved(self, threshold: Tensor, losses: Tensor) -> Tensor:
-        """The thresholds after one step of gradient descent. The losses are (M, N)."""
+        """Return the thresholds after one step of gradient descent. The losses are (M, N)."""
         above = losses >= threshold if self.tail == "prl" else losses > threshold
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)

@@ -26,7 +26,7 @@ class Prior(NamedTuple):
 
 
 class PriorStep(NamedTuple):
-    """The images at the start and at the end of the step (N, C, H, W), and the prior of the next epoch."""
+    """The images at the start and at the end of the step (N, C, H, W), and the prior for the next epoch."""
 
     start: Tensor
     perturbed: Tensor
@@ -86,7 +86,7 @@ class FGSMPGI(Method[PriorStep]):
         return CarriedPrior(self, Prior(**state))
 
     def random_prior(self, images: Tensor, draws: Draws) -> Prior:
-        """The prior of the first epoch and of every `reset`-th later epoch."""
+        """Return the prior of the first epoch and of every `reset`-th later epoch."""
         upper = draws.child("prior").uniform(tuple(images.shape[1:])) >= 0.5
         signs = torch.where(upper, self.eps, -self.eps).to(images)
         return Prior(signs, torch.zeros_like(images))

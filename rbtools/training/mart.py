@@ -30,7 +30,7 @@ class MART(Adversarial):
     )
     bce: str = param(
         "bce",
-        "The first term of the loss: cross-entropy (ce) as in table 2 of PRBench's text, or cross-entropy"
+        "The first term of the loss: cross-entropy (ce) as in table 2 of PRBench's paper, or cross-entropy"
         " plus a term for the most probable wrong class (bce) as in PRBench's code.",
         choices=("bce", "ce"),
     )

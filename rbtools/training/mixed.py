@@ -18,7 +18,7 @@ class Mixed(Adversarial):
     `beta=0` is standard training without an attack. `beta=1` is adversarial training, with which the numbers
     of that benchmark were computed. The point x' maximises the cross-entropy, starting at a uniform point.
 
-    With `norm` sphere, the attack is that of the paper's theory (definition 1): x' lies on the sphere of
+    With `norm` sphere, the attack follows the paper's theory (definition 1): x' lies on the sphere of
     points that have the norm of the image, at an L2 distance of at most eps times that norm. Pixels may then
     leave [0, 1].
     """
@@ -38,8 +38,8 @@ class Mixed(Adversarial):
     def __post_init__(self) -> None:
         if self.norm == "sphere" and self.eps > 2:
             raise RbError(
-                f"eps of training method 'mixed' is {self.eps:g} on the sphere. Expected a share of an"
-                " image's norm from 0 to 2, such as 0.1, or norm linf."
+                f"eps of training method 'mixed' is {self.eps:g} with norm sphere. Expected a fraction"
+                " of an image's norm from 0 to 2, such as 0.1, or norm linf."
             )
         super().__post_init__()
 

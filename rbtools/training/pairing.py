@@ -28,28 +28,28 @@ class Pairing(Adversarial):
 
     lambda_: float = param(
         1.0,
-        "Weight of the distance. PRBench's code uses 0.01 for alp and 0.3 for clp; its text has 1, but on"
-        " svhn, mnist, tinyimagenet and imagenet50 the values of the code.",
+        "Weight of the distance. PRBench's code uses 0.01 for alp and 0.3 for clp; its paper uses 1, except"
+        " on svhn, mnist, tinyimagenet and imagenet50, where it uses the values of the code.",
         name="lambda",
         check="non-negative",
     )
     pair: str = param(
         "softmax",
-        "The outputs to pair: probabilities (softmax) as in PRBench's text, or logits as in PRBench's"
+        "The outputs to pair: probabilities (softmax) as in PRBench's paper, or logits as in PRBench's"
         " code and Kannan et al.",
         choices=("softmax", "logits"),
     )
     distance: str = param(
         "squared",
-        "Distance of the two outputs: the squared L2 distance (squared) as in PRBench's text and Kannan"
+        "Distance of the two outputs: the squared L2 distance (squared) as in PRBench's paper and Kannan"
         " et al., or the L2 distance (l2) as in PRBench's code.",
         choices=("squared", "l2"),
         optional=True,
     )
     extra_pass: bool = param(
         False,
-        "Pass the classified image through the network again, for BatchNorm. PRBench's text does not, its"
-        " code does.",
+        "Pass the classified image through the network again, for BatchNorm. PRBench's code does this, but"
+        " its paper does not.",
         optional=True,
     )
 

@@ -22,9 +22,9 @@ class PGDTraining(Adversarial):
     eps * sign g. A step of twice the radius from the starting point ends at that point too, except for pixels
     where g is 0, which keep the values of the starting point.
 
-    With `attack`, the inner attack searches in another threat than the ball. In a family of transformations
-    it takes the worst of `attack_steps` random points (Engstrom et al. 2019, arXiv:1712.02779); another
-    attack makes so many steps or queries. An example whose attack succeeds early is not attacked further.
+    With `attack`, the inner attack searches in a threat other than the ball. In a family of transformations,
+    it takes the worst of `attack_steps` random points (Engstrom et al. 2019, arXiv:1712.02779); other attacks
+    make `attack_steps` steps or queries. An example whose attack succeeds early is not attacked further.
     """
 
     name = "pgd"
@@ -39,8 +39,8 @@ class PGDTraining(Adversarial):
     )
     attack: str = param(
         "",
-        "Attack in another threat. Its name and settings are written as in metrics: spatial.30.3,"
-        " patch.0.05, color.hue.0.1 ...",
+        "Attack in a threat other than the ball. Its name and settings are written as in metrics:"
+        " spatial.30.3, patch.0.05, color.hue.0.1 ...",
         metavar="NAME",
         optional=True,
     )

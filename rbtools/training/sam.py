@@ -14,7 +14,7 @@ class SAM(ERM):
     rho g / |g|.
 
     g is the gradient of the batch's mean cross-entropy with respect to all weights w, and |g| is its L2 norm.
-    The step is made from w with the gradient at the perturbed weights. BatchNorm's statistics are those of
+    The step is made from w with the gradient at the perturbed weights. BatchNorm's statistics come from
     the pass at w (davda54/sam). The history contains loss and accuracy at the perturbed weights.
     """
 

@@ -24,7 +24,7 @@ class Sampled(Method[Any]):
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     samples: int = param(
         20,
-        "Number of random points for each image. PRBench's text has 20; its code has 10 for cvar.",
+        "Number of random points for each image. PRBench's paper uses 20; its code uses 10 for cvar.",
         check="positive",
     )
 
@@ -32,12 +32,12 @@ class Sampled(Method[Any]):
         return self.points(images, draws, 0)
 
     def points(self, images: Tensor, draws: Draws, number: int) -> list[Tensor]:
-        """The list of points of a round, each shaped as `images` (N, C, H, W). Each point is sampled once."""
+        """Return the list of points of a round, shaped as `images` (N, C, H, W). A point is sampled once."""
         names = (f"round {number} sample {sample}" for sample in range(self.samples))
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]
 
     def losses(self, model: nn.Module, points: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The losses (M, N) at M points for each image, and the logits (N, K) at each image's worst point."""
+        """Return the losses (M, N) at M points for each image, and the logits (N, K) at the worst point."""
         logits = torch.stack([model(point) for point in points])
         losses = torch.stack([cross_entropy(rows, labels) for rows in logits])
         worst = losses.detach().argmax(0)
@@ -48,5 +48,5 @@ class Sampled(Method[Any]):
         return LossTerms(self.risk(losses), adversarial=worst)
 
     def risk(self, losses: Tensor) -> Tensor:
-        """The loss of each image (N,) from the losses (M, N) at its points."""
+        """Return the loss of each image (N,) from the losses (M, N) at its points."""
         raise NotImplementedError

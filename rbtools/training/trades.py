@@ -28,8 +28,8 @@ class TRADES(Adversarial):
     )
     extra_pass: bool = param(
         True,
-        "Pass x through the network again, for BatchNorm. The code of TRADES does, which PRBench's text"
-        " follows; PRBench's code does not.",
+        "Pass x through the network again, for BatchNorm. The code of TRADES does this, and so does"
+        " PRBench's paper; PRBench's code does not.",
         optional=True,
     )
 

@@ -15,7 +15,7 @@ run = runner.command("certify")
 def test_radii_have_names_and_entries_that_say_how_they_were_certified(known: dict[str, Record]) -> None:
     result = run(f"{FEW} --eps 0,0.1,0.5 --n 12", known["erm"])
     record = one(result)
-    assert "300 draws with sigma 0.25 certify radii up to 0.4999" in result.stderr
+    assert "300 draws with sigma 0.25 can only certify radii up to 0.4999" in result.stderr
     values = [record["metrics"][f"cert.smooth.0.25.{radius}"] for radius in ("0", "0.1", "0.5")]
     assert 1 >= values[0] >= values[1] > values[2] == 0
     about = entry(record, "cert.smooth.0.25.0.1")

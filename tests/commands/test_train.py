@@ -75,7 +75,7 @@ def test_the_store_keeps_the_selected_weights_alone_on_request() -> None:
     assert "0 computed, 1 found in the store.\n" in run(f"{how} --select last --keep selected").stderr
     # What is asked for and is not there is trained again, and a line says why.
     result = run(f"{how} --select best --keep selected")
-    again = "the store has this training, but not the requested weights: it is done again."
+    again = "the store has this result without the requested weights: training again."
     assert again in result.stderr and result.stderr.endswith("1 computed, 0 found in the store.\n")
     assert one(result)["checkpoint"] == names["best"]
     found = run(how)

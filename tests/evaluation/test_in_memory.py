@@ -204,13 +204,13 @@ def test_functions_without_weights_are_models_too(network: nn.Module, digits: Da
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "range": (lambda m, x, y: (m, (x * 2 - 0.5, y)), r"values from -0\.5 to 1\.5.*normalisation: it belongs"),
-    "bytes": (lambda m, x, y: (m, (x * 255, y)), r"from 0 to 255\. Expected \[0, 1\]\. Divide"),
+    "range": (lambda m, x, y: (m, (x * 2 - 0.5, y)), r"values from -0\.5 to 1\.5.*Undo the normalisation"),
+    "bytes": (lambda m, x, y: (m, (x * 255, y)), r"from 0 to 255\. Expected values in \[0, 1\]\. Divide"),
     "NHWC": (lambda m, x, y: (m, (x.permute(0, 2, 3, 1), y)), r"channels last.*permute\(0, 3, 1, 2\)"),
     "labels": (lambda m, x, y: (m, (x, y + 3)), r"labels range from 3 to 12\. Expected 0 to 9"),
     "one-hot": (lambda m, x, y: (m, (x, nn.functional.one_hot(y))), r"one-hot.*labels\.argmax\(1\)"),
     "too few labels": (lambda m, x, y: (m, (x, y[1:])), r"shape \(354,\)\. Expected \(355,\)"),
-    "softmax": (lambda m, x, y: (nn.Sequential(m, nn.Softmax(1)).eval(), (x, y)), "leave out the softmax"),
+    "softmax": (lambda m, x, y: (nn.Sequential(m, nn.Softmax(1)).eval(), (x, y)), "Remove the softmax"),
     "train mode": (lambda m, x, y: (nn.Sequential(m, nn.Dropout()), (x, y)), r"training mode.*\.eval\(\)"),
     "no data": (lambda m, x, y: (m, 3), r"of the type int\. Expected a pair \(images, labels\)"),
     "no model": (lambda m, x, y: (None, (x, y)), "of type NoneType. Expected a module"),
@@ -287,7 +287,7 @@ def test_what_else_is_refused(network: nn.Module, digits: Data) -> None:
     with pytest.raises(RbError, match=r"shuffles its images.*shuffle=False"):
         rbtools.evaluate(network, loader, "acc", store="kept")
     assert rbtools.evaluate(network, loader, "acc").n == len(digits[1])
-    with pytest.raises(RbError, match="evaluation is on meta, the model is on cpu"):
+    with pytest.raises(RbError, match="evaluation is on meta, but the model is on cpu"):
         rbtools.evaluate(network, digits, "acc", device="meta")
     with pytest.raises(RbError, match="NaN or infinite"):
         rbtools.evaluate(network, (digits[0] * float("nan"), digits[1]), "acc")

@@ -49,7 +49,7 @@ def problem_of(network: nn.Module) -> tuple[str, str | None]:
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        (Theirs(refuses), "The network raises ValueError (FILE, line LINE): images of side 8. It is given"),
+        (Theirs(refuses), "The network raises ValueError (FILE, line LINE): images of side 8. It receives"),
         (nn.Sequential(nn.Linear(4, 2)), "The network raises RuntimeError: mat1 and mat2"),
         (Normalized(Theirs(refuses), [0.5], [0.5]), "The network raises ValueError (FILE, line LINE): "),
         (Program(nn.Linear(4, 2)), "The network raises RuntimeError: "),

@@ -134,7 +134,7 @@ def test_every_task_is_finished_once_and_failures_are_reported(ray: FakeRay) -> 
     (report,) = reports(run_with(None), {"a": 1})  # workers need no store where there is none
     assert report.result == {"a": 1, "seen": True}
     assert done[1].problem == "This cannot be done." and done[1].trace is None
-    assert "ValueError: oops (in code of yours: " in str(done[2].problem)
+    assert "ValueError: oops (in your code: " in str(done[2].problem)
     assert ray.joined and ray.left.wait(PATIENCE)
     assert not list(Path("rb-store").glob("leases/*/*"))
 

@@ -54,7 +54,7 @@ def test_truncated_noise_is_uniform_in_the_part_of_the_ball_that_is_in_range() -
 
 def test_truncated_noise_goes_with_neither_the_l2_ball_nor_no_clipping() -> None:
     for params in ({"norm": "l2"}, {"clip": False}):
-        with pytest.raises(RbError, match="in place of clipping"):
+        with pytest.raises(RbError, match="instead of clipping"):
             NOISES.build("uniform", truncate=True, **params)
 
 
@@ -109,7 +109,7 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
     ("images", "options", "message"),
     [
         (IMAGES, {"gamma": -0.1}, r"gamma is -0\.1\. Expected a radius of 0 or more"),
-        (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
+        (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected values in \[0, 1\]"),
         (IMAGES, {"draw": -1}, r"1 copies from number -1"),
         (IMAGES, {"samples": 2, "draw": 2**32 - 1}, r"2 copies from number 4294967295"),
         (IMAGES, {"examples": torch.arange(3)}, r"Expected 2 whole numbers"),

@@ -177,10 +177,10 @@ def test_radii_are_those_of_the_paper() -> None:
 def test_draws_that_cannot_certify_are_named() -> None:
     assert smoothing.too_few((0.0, 0.5, 0.95), 100_000, 0.25, 0.001) is None
     words = smoothing.too_few((0.5, 1.0), 100_000, 0.25, 0.001)
-    assert words is not None and "0.9529" in words and "radius 1." in words and "218105 draws" in words
+    assert words is not None and "0.9529" in words and "radius 1 needs" in words and "218105 draws" in words
     just, short = (smoothing.largest_radius(draws, 0.25, 0.001) for draws in (218105, 218104))
     assert just >= 1 > short
-    assert "up to 0," in str(smoothing.too_few((0.5,), 5, 0.25, 0.001))  # not even 1/2 is shown
+    assert "up to 0. The" in str(smoothing.too_few((0.5,), 5, 0.25, 0.001))  # not even 1/2 is shown
 
 
 @pytest.mark.parametrize("alpha", [0.001, 0.05])

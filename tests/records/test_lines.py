@@ -51,20 +51,20 @@ def test_a_number_that_is_not_finite_is_never_written(bad: float, big: int) -> N
 BAD = {
     "{}": 'is not a record: it has no "arch" (it has: nothing)',
     '{"arch":null}': 'has an "arch" that is null. Expected an object',
-    '{"arch":{},"train":3}': 'has "train" that is a number. Expected an object.',
-    '{"arch":{},"metrics":{"acc":"high"}}': 'has the metric "acc" that is a string. Expected a number.',
+    '{"arch":{},"train":3}': 'has a "train" that is a number. Expected an object.',
+    '{"arch":{},"metrics":{"acc":"high"}}': 'has a metric "acc" that is a string. Expected a number.',
     '{"arch":{},"evals":[1]}': 'has an entry in "evals" that is not an object',
-    '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or with a "ci95" that is not two numbers, the',
-    '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': "that is not a number or too large",
-    '{"arch":{},"metrics":{"acc":9223372036854775808}}': 'has the metric "acc" that is too large.',
+    '{"arch":{},"evals":[{"metric":"acc","ci95":[0,"1"]}]}': 'or whose "ci95" is not a list of two numbers',
+    '{"arch":{},"evals":[{"metric":"acc","value":1e200}]}': 'or "std" is not a number or too large',
+    '{"arch":{},"metrics":{"acc":9223372036854775808}}': 'has a metric "acc" that is too large.',
     '{"a\\nb":1,"' + "x" * 3000 + '":2}': "it has: a\\nb, xxxxxxxxxxxxxxxxxxxx...)",
-    '{"arch":{},"' + "x" * 3000 + '":1,"' + "x" * 3000 + '":1}': 'has the key "xxxx',
-    '{"arch":{},"x":NaN}': "holds NaN, which JSON does not have",
+    '{"arch":{},"' + "x" * 3000 + '":1,"' + "x" * 3000 + '":1}': 'contains the key "xxxx',
+    '{"arch":{},"x":NaN}': "contains NaN, which is not valid JSON",
     '{"arch":{},"x":1e999}': "is not JSON: number is infinity",
-    '{"arch":{"a":1,"a":1}}': 'has the key "a" twice. Expected every key once.',
-    '{"arch":{},"schema":3}': "has schema 3, which is newer than this rbtools reads (1). Upgrade rbtools.",
+    '{"arch":{"a":1,"a":1}}': 'contains the key "a" twice. Expected each key only once.',
+    '{"arch":{},"schema":3}': "has schema 3, which is newer than schema 1 of this version. Upgrade rbtools.",
     '{"arch":{},"x":' + "[" * 3000 + "]" * 3000 + "}": "is not JSON: depth limit exceeded",
-    '{"arch":{},"x":' + "[" * 300 + "]" * 300 + "}": "nests lists and objects too deep to be written",
+    '{"arch":{},"x":' + "[" * 300 + "]" * 300 + "}": "nests lists and objects too deeply to be written",
     '{"arch":{},"x":"\\ud800"}': "is not JSON: no low surrogate",
 }
 
@@ -166,7 +166,7 @@ def test_compressed_or_utf_16_records_are_one_bad_line_that_says_what_to_type(co
 
 def test_a_key_that_stands_twice_among_very_many_is_found_at_once() -> None:
     keys = "".join(f'"k{i}":1,' for i in range(200_000))  # key by key it would take a quarter of an hour
-    with pytest.raises(BadLine, match='has the key "z" twice'):
+    with pytest.raises(BadLine, match='contains the key "z" twice'):
         parse(f'{{"arch":{{}},{keys}"z":1,"z":2}}'.encode())
 
 

@@ -109,5 +109,5 @@ def test_classes_of_images_are_read_for_the_first_of_a_list() -> None:
             answers.labels_of(lacking, few)
         assert answers.with_labels(lacking, "abc", packed) == {answers.LABELS: record[answers.LABELS]}
     for field in ({"labels": "AAAA"}, "text", answers.packed_labels(labels[:3])):
-        with pytest.raises(RbError, match="damaged: expected 5 labels"):
+        with pytest.raises(RbError, match=r"damaged\. Expected 5 labels"):
             answers.labels_of({answers.LABELS: {"abc": field}}, few)

@@ -104,7 +104,7 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
         "union(acc, train.acc)": "have different examples: split None and train.",
         "union(acc, fgsm.8)": "have 8 and 4 images. Use union.common(...) for the 4",
         "union(cert.linf.1, acc)": "have different weights: init and None",
-        "union(acc, pgd20.8)": "evaluate again",
+        "union(acc, pgd20.8)": "Evaluate again",
         "union(acc, aa.8)": "not all images were attacked",
         "union(acc, pr.uniform.0.1)": "a share of noisy copies",
         "class.min(aa.4)": "a mean over records",
@@ -125,7 +125,7 @@ def test_edited_unions_and_answers_are_named() -> None:
     higher = {**worst, "value": 1.0, "answers": answers.packed(np.ones(worst["n"], bool), "abc")}
     cut = {**worst, "answers": {**worst["answers"], "bits": worst["answers"]["bits"][:4]}}
     for edited, rule, said in (
-        (higher, "parts", "above its least part|differs from the answers"),
+        (higher, "parts", "above its smallest part|differs from the answers"),
         (cut, "answers", "The answers of worst are damaged"),
     ):
         findings = consistency.findings({**added, "evals": [*record["evals"], edited]})

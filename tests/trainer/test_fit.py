@@ -131,13 +131,13 @@ def test_a_preset_of_a_paper_sets_what_is_not_given() -> None:
 
 IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
 BAD_DATA: list[tuple[Any, str]] = [
-    ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
-    ((IMAGES * torch.nan, LABELS), "values that are NaN or infinite"),
+    ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected values in \[0, 1\]\. Undo the norm"),
+    ((IMAGES * torch.nan, LABELS), "NaN or infinite values"),
     ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
     ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),
     ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
-    ((IMAGES, LABELS * 0), "of one class"),
-    ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not all have the same size"),
+    ((IMAGES, LABELS * 0), "belong to one class"),
+    ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
 ]
 
 
@@ -153,12 +153,12 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
     ("given", "message"),
     [
         *(({"data": data}, message) for data, message in BAD_DATA),
-        ({"model": nn.Sequential(plain(), nn.Softmax(1))}, "leave out the softmax"),
-        ({"model": nn.Sequential(nn.Conv2d(1, 10, 3))}, r"gives \(2, 10, 6, 6\) for 2 images"),
+        ({"model": nn.Sequential(plain(), nn.Softmax(1))}, "Remove the softmax"),
+        ({"model": nn.Sequential(nn.Conv2d(1, 10, 3))}, r"returns \(2, 10, 6, 6\) for 2 images"),
         ({"epoch": 3}, "Did you mean 'epochs'"),
         ({"method": TRADES(), "attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
         ({"method": "trades", "eps": 8}, r"8/255 is eps=8 / 255"),
-        ({"normalize": "cifar10"}, "takes no normalize: the normalisation belongs in the model"),
+        ({"normalize": "cifar10"}, "has no option normalize: the normalisation belongs in the model"),
         ({"batch_size": 50}, "there are only 40 training images"),
     ],
 )

@@ -105,7 +105,7 @@ def test_two_processes_train_every_method_as_one() -> None:
         assert ours["history"]["loss"] == pytest.approx(theirs["history"]["loss"], rel=1e-4), case
     assert not alone["said"]["said"]
     (line,) = together["said"]["said"]
-    assert line.startswith("cvar with these options depends on the images in a process's share of a batch: 2")
+    assert line.startswith("With these options, cvar depends on all images in a process's share of a batch,")
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_two_processes_train_every_method_as_one() -> None:
         ([128, 128, 4], None, 4, None),
         ([128, 6], 2, 2, None),
         ([9], 8, 2, None),
-        ([128, 128, 3], None, 4, r"of 3 images\. Each of 4 GPUs has 0\..* last batch of 4 images"),
-        ([1], 1, 2, r"has 0\."),
-        ([11], 2, 2, r"of 11 images\. Each of 2 GPUs has 5 or 6: 2 or 3 pieces of at most 2\."),
+        ([128, 128, 3], None, 4, r"of 3 images\. Each of 4 GPUs gets 0\..* last batch has 4 images"),
+        ([1], 1, 2, r"gets 0\."),
+        ([11], 2, 2, r"of 11 images\. Each of 2 GPUs gets 5 or 6, in 2 or 3 pieces of at most 2\."),
     ],
 )
 def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(
@@ -135,5 +135,5 @@ def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyP
     for name, answer in (("count", 4), ("rank", 0), ("broadcast", None)):
         monkeypatch.setattr(distributed, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(loop, "train_epoch", lambda *_: pytest.fail("it began to train"))
-    with PretendDevice(), pytest.raises(RbError, match=r"of 2 images\. Each of 4 GPUs has 0"):
+    with PretendDevice(), pytest.raises(RbError, match=r"of 2 images\. Each of 4 GPUs gets 0"):
         trained_for(10, METHODS.build("erm"), "cuda", batch_size=38)

@@ -248,7 +248,7 @@ def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(monkeypatch:
         torch.testing.assert_close(pieces[name], value, rtol=1e-4, atol=1e-6)
     monkeypatch.undo()  # a network with BatchNorm, of which that is not true
     found = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, micro_batch=300), run)
-    assert len(said) == 1 and "has BatchNorm, which sees 300 images at a time instead of 721" in said[0]
+    assert len(said) == 1 and "has BatchNorm, which uses 300 images at a time instead of 721" in said[0]
     assert found["train"]["config"]["micro_batch"] == 300
 
 
@@ -283,7 +283,7 @@ def test_a_training_that_diverges_says_where(method: Any, change: dict[str, Any]
     [
         ({"batch_size": 1443}, r"batch size is 1443, but there are only 1442 .* --batch-size 1442 or less"),
         ({"lr": 0.0}, r"learning rate is 0\. It must be above 0"),
-        ({"schedule": "step"}, r"no milestones\. Give the epochs, such as --milestones 75,90"),
+        ({"schedule": "step"}, r"needs milestones\. Give the epochs, such as --milestones 75,90"),
     ],
 )
 def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str) -> None:

@@ -175,7 +175,7 @@ def test_a_number_of_training_images_is_taken_in_proportion_to_the_classes(batch
         go(changed(train_n=100, val=0.1, batch_size=91))
     with pytest.raises(RbError, match="--train-n is 1443, but there are only 1442 training images"):
         go(changed(train_n=1443))
-    with pytest.raises(RbError, match="All 1 training images of digits are of one class"):
+    with pytest.raises(RbError, match="All 1 training images of digits belong to one class"):
         go(changed(train_n=1, batch_size=1))
 
 
@@ -239,8 +239,8 @@ def test_what_cannot_work_is_refused(photos: Path) -> None:
     for record, change, message in (
         (RECORD, {"regularize": ("cutout",), "cutout_length": 9}, "--cutout-length is 9, .* 8 pixels"),
         (other, {"init": "checkpoint"}, "does not fit"),
-        (RECORD, {"init": "checkpoint"}, "starts from the record's checkpoint, and .* none"),
-        (RECORD, {"init": "timm"}, "starts from timm's published weights.*not of the space"),
+        (RECORD, {"init": "checkpoint"}, "starts from the record's checkpoint, but .* none"),
+        (RECORD, {"init": "timm"}, "starts from timm's published weights.*not from the space"),
     ):
         with pytest.raises(RbError, match=message):
             go(changed(**change), record=record)
@@ -335,7 +335,7 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
     filters = {**arch, "space": "rescnn", "str": "tanh3/swish5+skip"}
     other = optim.step_size(filters, method, model, images, labels, 3)
     assert other == pytest.approx(min(energies) / ((16 * 25) ** 0.5 * 5 * 6**0.5), rel=1e-3)
-    with pytest.raises(RbError, match="--lr-rule theorem1 divides by the width of a network of fcnn"):
+    with pytest.raises(RbError, match="--lr-rule theorem1 needs the width of a network from the space fcnn"):
         optim.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
     for parameter in model.parameters():
         parameter.data.zero_()

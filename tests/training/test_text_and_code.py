@@ -31,10 +31,10 @@ def named(entry: str, text: str, code: str) -> bool:
     """Whether the help, besides the choices and the default, speaks of the text and of the code of a paper
     and names the values of both; of a flag, it says which of them sets it."""
     words = re.sub(r"\[[^]]*\]", "", entry)
-    sources = all(re.search(rf"\b{source}\b", words) for source in ("text", "code"))
+    sources = all(re.search(rf"\b({source})\b", words) for source in ("text|paper", "code"))
     if {text, code} <= {"on", "off"}:
-        return sources and re.search(r"\b(text|code)\)? does (so|not)\b|\((text|code)\)", words) is not None
-    if "text does not" in words:
+        return sources and bool(re.search(r"\bcode\)? does (so|this|not)\b|\((text|paper|code)\)", words))
+    if re.search("(text|paper) does not", words):
         words += f" {text}"  # then it is the default
     return sources and all(
         re.search(rf"(?<![\w.-]){re.escape(value)}(?![\w-]|[.]\d)", words) for value in (text, code)

@@ -285,9 +285,9 @@ def test_settings_that_came_later_leave_the_keys_of_former_results_alone():
     ("name", "given", "message"),
     [
         ("trades", {"lambda": -1.0}, r"lambda of training method 'trades' is -1. It must be 0 or more"),
-        ("cvar", {"beta": 1.5}, r"beta of training method 'cvar' is 1.5. It must be above 0, at most 1"),
-        ("at-pr", {"steps_min": 9, "steps_max": 3}, r"steps_min of .* is 9 and steps_max is 3\."),
-        ("at-pr", {"eps": 0.05, "eps_spread": 0.1}, r"eps_spread of .* is 25.5/255 and eps is 12.75/255"),
+        ("cvar", {"beta": 1.5}, r"beta of training method 'cvar' is 1.5. Expected above 0, at most 1"),
+        ("at-pr", {"steps_min": 9, "steps_max": 3}, r"steps_min of .* is 9, but steps_max is 3\."),
+        ("at-pr", {"eps": 0.05, "eps_spread": 0.1}, r"eps_spread of .* is 25.5/255, but eps is 12.75/255"),
     ],
 )
 def test_what_no_method_can_do_is_said(name, given, message):
@@ -355,7 +355,7 @@ def test_a_training_step_is_that_of_a_softmax_regression_written_out() -> None:
 
 def test_sam_refuses_pieces_of_a_batch_and_another_perturbation() -> None:
     for recipe, named in ((Recipe(regularize=("awp",)), "awp"), (Recipe(micro_batch=4), "micro")):
-        with pytest.raises(RbError, match=f"--method sam perturbs .* and .*{named}"):
+        with pytest.raises(RbError, match=f"--method sam perturbs .* combined with .*{named}"):
             check_method(recipe, METHODS.build("sam"))
 
 

@@ -4,11 +4,11 @@
     mean(fgsm.*, pgd20.*) - 0.5 * std(corrupt.*.3)
     train.method in ['trades', 'pgd'] and not 0.2 < apgd-ce.8 <= 0.3
 
-**Values** are numbers (`0.8`, `1e-3`), texts in single or double quotes, `true`, `false` and `null`.
+**Values** are numbers (`0.8`, `1e-3`), strings in single or double quotes, `true`, `false` and `null`.
 **Operators**, from the weakest to the strongest: `or`; `and`; `not`; `== != < <= > >=`, `in [...]`,
 `not in [...]` (comparisons can be chained); `+ -`; `* /`; a sign before a value. There is no operator for
 powers. The operands of `and`, `or` and `not` are conditions, the operands of arithmetic are numbers, and
-`<`, `<=`, `>` and `>=` compare two numbers or two texts. Any other operand is an error, and so is a result
+`<`, `<=`, `>` and `>=` compare two numbers or two strings. Any other operand is an error, and so is a result
 that is not finite.
 **Functions**: `mean min max sum std count` have any number of arguments, and `abs log sqrt` have one
 argument. `log` is the natural logarithm, `std` is the standard deviation of a sample (n - 1), and `count` is
@@ -23,8 +23,8 @@ the answers for single images; `union.common(...)` accepts results with differen
 **Names** are first looked up as metrics (`pgd20.l2.0.5`), then as paths in the record (`train.method`), then
 as fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to the
 name; with spaces around it, the character is an operator: `acc-pgd20.8` is one name, and `acc - pgd20.8` is a
-difference. A name with other characters is written in backticks, as in `` `F1 score` > 0.8 ``. A text that
-is, as a whole, the name of a metric means this metric.
+difference. A name with other characters is written in backticks, as in `` `F1 score` > 0.8 ``. If the
+complete text is the name of a metric, it means this metric.
 **Globs** are names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`). Globs are allowed as
 arguments of functions, and are replaced by all metrics that match, except metrics that are already among the
 arguments. A list of metrics may contain globs, too.
@@ -58,8 +58,8 @@ class Expression:
 
     `text` is the expression as the user wrote it; `names` contains its names and globs, each once and in
     order; `functions` contains the functions that it calls. A text that cannot be parsed raises RbError at
-    once. With `any_name` it may instead be the name of a metric, or contain such names, as may a text that is
-    only a number; RbError is then raised only for a record without this metric.
+    once. With `any_name`, such a text, or a text that is only a number, can also be the name of a metric or
+    contain such names; RbError is then raised only for a record without this metric.
     """
 
     def __init__(self, text: str, *, any_name: bool = False) -> None:
@@ -80,8 +80,8 @@ class Expression:
         self.functions = frozenset(built.functions if built else ())
 
     def __call__(self, record: Record) -> Any:
-        """The metric that has the expression as its name, or else the value for a record. Raises MissingName
-        for a name that the record lacks, and RbError for values of the wrong kind."""
+        """Return the metric that has the expression as its name, or else the value for a record. Raises
+        MissingName for a name that the record lacks, and RbError for values of the wrong kind."""
         metrics = metrics_of(record)
         if self.text in metrics:
             return metrics[self.text]
@@ -116,8 +116,8 @@ class Expression:
         return names if names and all(map(is_bare, names)) else None
 
     def number(self, record: Record) -> float | None:
-        """The value; None if the record has no value. Raises RbError if the value is not a number, because
-        the error is then in the expression and not in the record."""
+        """Return the value, or None if the record has none. Raises RbError if the value is not a number,
+        because the error is then in the expression and not in the record."""
         try:
             value = self(record)
         except RbError:
@@ -127,11 +127,11 @@ class Expression:
         return value
 
     def holds(self, record: Record) -> bool:
-        """The value of a condition, True or False. Raises RbError if the expression has any other value."""
+        """Return the value of a condition. Raises RbError if the expression is neither true nor false."""
         value = self(record)
         if not isinstance(value, bool):
             raise RbError(
-                f"Expression '{self.text}' is {kind(value)}, not a condition. Write one such as acc > 0.5."
+                f"Expression '{self.text}' is {kind(value)}, not a condition. Expected one such as acc > 0.5."
             )
         return value
 

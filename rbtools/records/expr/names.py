@@ -18,7 +18,7 @@ ABSENT = object()
 class MissingName(RbError):
     """The exception for a name that the record lacks, or for a glob that matches no metric.
 
-    The message is made only if it is read, because a filter over thousands of records discards most messages.
+    The message is created only when it is read, because a filter over many records discards most messages.
     """
 
     def __init__(self, name: str, record: Record) -> None:
@@ -41,18 +41,18 @@ class MissingName(RbError):
         """A suggestion of a similar name, as a sentence after a space; empty if there is none."""
         names = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
-            return f" Texts need quotes: '{self.name}'."
+            return f" Strings need quotes: '{self.name}'."
         parts = self.name.split("-")
         if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
         if there := _mean_of_corruptions(self.name, metrics_of(self.record)):
-            return f" It needs all severities: rb-corrupt all --severity 1-5 measures it. There is '{there}'."
+            return f" It needs all severities (rb-corrupt all --severity 1-5). The record has '{there}'."
         # "none" is here the count of an operation; it does not mean clean accuracy
         return near(self.name, names, not_for=("none",))
 
 
 def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
-    """The names that are nearest to `name` (at most `most`), and the number of all other names."""
+    """Return the names that are nearest to `name` (at most `most`), and the number of all other names."""
     names = list(names)
     near_ones = difflib.get_close_matches(name, names, most, 0.0) if len(names) > most else names
     more = f" and {len(names) - len(near_ones)} more" if len(names) > most else ""
@@ -91,7 +91,7 @@ def _fields(record: Record, before: str = "") -> Iterable[str]:
 
 
 def lookup(record: Record, name: str) -> Any:
-    """The metric, or else the value at a dotted path in the record or in `arch`. Raises MissingName."""
+    """Return the metric, or the value at a dotted path in the record or in `arch`. Raises MissingName."""
     for place in (record.get("metrics"), record, record.get("arch")):
         value = _walk(place, name)
         if value is not ABSENT:
@@ -113,19 +113,19 @@ def is_glob(name: str) -> bool:
 
 
 def expand(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a glob or a plain name matches; only itself, if it is one of the names. `*` also matches
-    dots; `[13]` is one character."""
+    """Return the names that a glob or a plain name matches. A pattern that is itself one of the names matches
+    only itself. `*` also matches dots, and `[13]` is one character."""
     names = names if isinstance(names, Collection) else list(names)
     return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def select(metrics: Iterable[str], text: str) -> list[str]:
-    """The metrics that a list such as `acc, fgsm.*` selects, each once, in the order of the list. Raises
-    MissingName for an item that matches no metric, and RbError for an empty list."""
+    """Return the metrics that a list such as `acc, fgsm.*` selects, each once, in the order of the list.
+    Raises MissingName for an item that matches no metric, and RbError for an empty list."""
     metrics = list(metrics)
     listed = [text] if text in metrics else items(text)
     if not listed:
-        raise RbError("The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*")
+        raise RbError("The list of metrics is empty. Expected names or globs, such as acc,fgsm.*")
     chosen: dict[str, None] = {}
     for item in listed:
         names = expand(item, metrics)

@@ -1,4 +1,4 @@
-"""The compiled form of an expression, which is made once and then called for every record.
+"""The compiled form of an expression, which is created once and then called for every record.
 
 Python's parser reads the text. Before that, each metric name in the text is replaced by a valid Python name.
 """
@@ -26,8 +26,8 @@ _SIGNS: dict[type, str] = {
 }
 _DEEPEST = 100
 _EXPECTED = (
-    "Expected names, numbers, quoted texts, functions, + - * /, == != < <= > >=, in [...], and, or, not, such"
-    " as acc > 0.8 and `F1 score` > 0.5"
+    "Expected names, numbers, quoted strings, functions, + - * /, == != < <= > >=, in [...], and, or, not,"
+    " such as acc > 0.8 and `F1 score` > 0.5"
 )
 
 
@@ -73,7 +73,7 @@ class Builder:
         return self._named[tree.id] if isinstance(tree, ast.Name) else ""
 
     def _error(self, message: str) -> RbError:
-        return RbError(f"Expression '{shown(self._text)}' does not parse: {message}. {_EXPECTED}.")
+        return RbError(f"Expression '{shown(self._text)}' cannot be parsed: {message}. {_EXPECTED}.")
 
     def _node(self, tree: ast.expr) -> Node:
         self._depth += 1
@@ -114,7 +114,7 @@ class Builder:
     def _field(self, name: str) -> Node:
         if is_glob(name) and name not in self._exact:
             raise self._error(
-                f"'{name}' stands for many metrics, so it must be an argument of its own, such as"
+                f"'{name}' stands for many metrics, so it must be the argument of a function, such as"
                 f" mean({name}). {NAMES_RULE}"
             )
         self.names[name] = None
@@ -133,12 +133,12 @@ class Builder:
         """A metric counts once, even if several arguments name or match the metric."""
         if function not in values.FUNCTIONS:
             hint, known = near(function, values.FUNCTIONS), ", ".join(values.FUNCTIONS)
-            raise self._error(f"there is no function '{function}'.{hint} There are: {known}")
+            raise self._error(f"there is no function '{function}'.{hint} The functions are: {known}")
         self.functions.add(function)
         words = [self._name(argument) for argument in arguments]
         one = values.takes_one(function)
         if not words or (one and (len(words) > 1 or is_glob(words[0]))):
-            what = "one value; a list or a glob has several" if one else "one value or more"
+            what = "one value, not a list or a glob" if one else "at least one value"
             raise self._error(f"{function}() takes {what}")
         nodes: list[Node | None] = []
         for word, argument in zip(words, arguments, strict=True):

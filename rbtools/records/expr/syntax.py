@@ -62,8 +62,8 @@ def is_bare(text: str) -> bool:
 
 
 def items(text: str) -> list[str]:
-    """The items of a list such as `acc, mean(fgsm.*, pgd20.*)`; commas inside brackets or backticks do not
-    separate."""
+    """Return the items of a list such as `acc, mean(fgsm.*, pgd20.*)`; commas inside brackets or backticks do
+    not separate."""
     cuts, depth = [-1], 0
     for _, sign, at in tokens(text):
         depth += (sign in ("(", "[")) - (sign in (")", "]"))
@@ -74,6 +74,6 @@ def items(text: str) -> list[str]:
 
 
 def without_backticks(item: str) -> str:
-    """The item, without blanks around it, and without backticks if it is only a name."""
+    """Return the item, without blanks around it, and without backticks if it is only a name."""
     kinds = [(token.kind, token.text) for token in tokens(item)]
     return kinds[0][1] if len(kinds) == 1 and kinds[0][0] == "exact" else item.strip()

@@ -1,6 +1,6 @@
 """Operators and functions on values, which do not depend on names, records or syntax.
 
-Values are the values of JSON: numbers, texts, true, false and null. All numbers are finite.
+Values are the values of JSON: numbers, strings, true, false and null. All numbers are finite.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def kind(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
-        return f"the text {value[:40]!r}"
+        return f"the string {value[:40]!r}"
     if isinstance(value, int | float):
         return "a number"
     return "a list" if isinstance(value, list) else "an object"
@@ -84,7 +84,7 @@ def same(left: object, right: object) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> bool:
-    """Compare two values. Raises NoValue if `<` or `>` compares neither two numbers nor two texts."""
+    """Compare two values. Raises NoValue if `<` or `>` compares neither two numbers nor two strings."""
     if sign in ("in", "not in"):
         return any(same(left, item) for item in right) == (sign == "in")
     if sign in ("==", "!="):
@@ -93,7 +93,7 @@ def compare(sign: str, left: Any, right: Any) -> bool:
         for value, other in ((left, right), (right, left)):
             if not is_number(value):
                 raise NoValue(
-                    f"'{sign}' compares two numbers or two texts, found {kind(value)} and {kind(other)}"
+                    f"'{sign}' compares two numbers or two strings, found {kind(value)} and {kind(other)}"
                 )
     return _ORDER[sign](left, right)
 
@@ -108,7 +108,7 @@ def _total(values: Sequence[Number]) -> Number:
 
 def _std(values: Sequence[Number]) -> Number:
     if len(values) < 2:
-        raise NoValue("std() needs two values or more")
+        raise NoValue("std() needs at least two values")
     mean = _mean(values)
     return math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
 
