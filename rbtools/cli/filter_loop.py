@@ -358,7 +358,9 @@ class Loop:
     def summary(self) -> str:
         total = self.done + self.failed + self.passed
         if not total:
-            return "no records came in" + ("." if self.source.shard is None else " for this shard.")
+            number, of = self.source.place
+            few = f"no work for shard {number} of {of}: the first have all results, fewer than {number}."
+            return "no records came in." if of == 1 else few
         parts = [f"{self.computed} computed, {self.found} found in the store"]
         if self.screen.tool == "rb-verify":
             parts = [f"{self.done} judged"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,10 @@ def build(
     try:
         return methods.build(name, **values)
     except RbError as wrong:
-        raise UsageError(str(wrong)) from None
+        of_method = rf"^([\w-]+) of {methods.kind} '{re.escape(name)}'"
+        raise UsageError(
+            re.sub(of_method, lambda found: "--" + found[1].replace("_", "-"), str(wrong))
+        ) from None
 
 
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:

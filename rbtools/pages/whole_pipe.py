@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from rbtools import spaces
+from rbtools import registry, spaces
 from rbtools.cli.click_commands import with_pairs
 from rbtools.cli.declare import TOOLS, Option, Tool, method_options
 from rbtools.datasets import preprocessing
@@ -37,7 +37,8 @@ def steps_of(record: Record) -> list[str]:
     if the record has none. The first begins with comments on the hashes of files."""
     sources = [record.get("train"), *(record.get("evals") or ())]
     lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
-    stages = [_stage(_words(line)) for line in dict.fromkeys(lines) if isinstance(line, str)]
+    train = sources[0] if isinstance(sources[0], Mapping) else {}
+    stages = [_stage(_words(line), train) for line in dict.fromkeys(lines) if isinstance(line, str)]
     opening = next((stage for stage in stages if stage.starts), None)
     later = [stage.words for stage in stages if stage is not opening]
     if opening is not None:
@@ -64,19 +65,36 @@ def _words(line: str) -> list[str]:
         return [line]
 
 
-def _stage(words: list[str]) -> _Stage:
+def _stage(words: list[str], train: Record) -> _Stage:
     name = words[0].removeprefix("rb-") if words else ""
     if name not in TOOLS or words[0] == name:
         return _Stage(tuple(words))
     kept, of_file = [words[0]], list[str]()
     from_file = "checkpoint" in _options(name)[1]  # rb-train has another --normalize
     for option, group in _groups(name, with_pairs(words[1:])):
-        if option in _OF_A_FILE and from_file:
+        if name == "train":
+            kept += [] if option in _OF_A_RUN else _of_one_training(option, group, train)
+        elif option in _OF_A_FILE and from_file:
             of_file += group
         elif option not in _OF_A_RUN:
             kept += group
     starts = name == "search" or any(word.startswith("--checkpoint") for word in of_file)
     return _Stage(tuple(kept), tuple(of_file), starts)
+
+
+def _of_one_training(option: str | None, group: list[str], train: Record) -> list[str]:
+    """The words of an option of rb-train for one of its records: the method and the seed of this record, and
+    no option that only other methods of the command line have."""
+    methods: Any = TOOLS.load("train").registry
+    method = train.get("method")
+    if option == "seed" and option in train:
+        return ["--seed", str(train["seed"])]
+    if method not in methods or option is None:  # by its name alone, a method of the user's own is not found
+        return group
+    if option == "method":
+        return ["--method", str(method)]
+    its = {field.name for field in registry.options(methods.load(method))}
+    return group if option in its or option in _options("train")[1] else []
 
 
 def _groups(name: str, words: list[str]) -> Iterator[tuple[str | None, list[str]]]:

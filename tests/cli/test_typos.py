@@ -105,7 +105,7 @@ MISTAKES = {
         "--method cvar --tail exact --rounds 2": "--rounds has no effect with --tail exact",
         "--method corruption --scale unit": "--scale has no effect with --noise uniform",
         "--method at-pr --plain-step 3": "--plain-step has no effect with --first drawn and",
-        "--method cvar --beta 1.5": "beta of training method 'cvar' is 1.5.",
+        "--method cvar --beta 1.5": "--beta is 1.5. It must be above 0, at most 1.",
         "--init checkpoint --normalize none": "--normalize has no effect with --init checkpoint",
         "--config nowhere.yaml": "Cannot read nowhere.yaml: No such file",
         "--dataset cifar10 --data-dir nowhere models.jsonl": "The data set cifar10 was not found",

@@ -44,8 +44,11 @@ def printed(record: Record) -> str:
 @pytest.mark.slow
 def test_the_printed_pipes_make_the_records_again() -> None:
     shell("rb-arch --index 5071 --channels 2 --cells 1 --dataset digits > archs.jsonl", "first")
-    shell("rb-train --epochs 1 --batch-size 721 archs.jsonl > trained.jsonl", "first")
-    (trained,) = shell("rb-attack fgsm --eps 8 --n 20 trained.jsonl", "first")
+    shell(
+        "rb-train --method erm,trades --eps 32 --epochs 1 --batch-size 721 archs.jsonl > trained.jsonl",
+        "first",
+    )
+    trained, _ = shell("rb-attack fgsm --eps 8 --n 20 trained.jsonl", "first")
     pipe = printed(trained)
     assert pipe.startswith("rb-arch --index 5071 --channels 2 --cells 1 --dataset digits |\n  rb-train ")
     (again,) = shell(pipe, "second")
@@ -101,6 +104,21 @@ def test_the_printed_pipes_make_the_records_again() -> None:
 def test_the_pipe_begins_with_the_network(arch: Record, more: Record, words: str) -> None:
     record = {"arch": arch, "evals": [{"command": "rb-measure ntk --n 4 r.jsonl"}], **more}
     assert steps_of(record) == [f"rb-arch {words}", "rb-measure ntk --n 4"]
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("erm", "rb-train --method erm --epochs 2 --seed 1"),
+        ("trades", "rb-train --method trades --eps 32 --epochs 2 --seed 1"),
+        ("my-own", "rb-train --method=erm,own:nets:MyOwn,trades --eps 32 --epochs 2 --seed 1"),
+    ],
+)
+def test_the_pipe_trains_only_the_network_of_the_record(method: str, words: str) -> None:
+    line = "rb-train --method=erm,own:nets:MyOwn,trades --eps 32 --epochs 2 --seed 0-2"
+    arch = {"space": "nasbench201", "index": 3}
+    record = {"arch": arch, "train": {"method": method, "seed": 1, "command": line}}
+    assert steps_of(record)[1:] == [words]
 
 
 def test_a_stage_reads_the_records_before_it() -> None:
