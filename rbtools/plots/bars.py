@@ -64,9 +64,7 @@ class Bars(weightings.Composed):
 
     def _note(self, rows: weightings.Rows, first: str, spread: str = "") -> str:
         """What is above what, and what the error bars are."""
-        spread = (
-            f"Error bars: {'standard deviations' if self.group else spread}." if self.group or spread else ""
-        )
+        spread = "Error bars: standard deviations." if self.group else spread
         order = f"Order: {first}, best first." if len(rows.names) > 1 else ""
         return " ".join(filter(None, (order, spread)))
 
@@ -83,7 +81,9 @@ class Bars(weightings.Composed):
             found = np.array([[known[row].get(name, without) for name in names] for row in rows.names])
             ends = np.stack([rows.means - found[..., 0], found[..., 1] - rows.means])
         titles = [words.label(name) for name in names]
-        share, spread = words.are_accuracies(names), "95 % intervals" if np.isfinite(ends).any() else ""
+        share, spread = words.are_accuracies(names), ""
+        if np.isfinite(ends).any():
+            spread = record_values.interval_note("Error bars", records, names)
         if len(names) <= MOST_WEIGHTINGS:
             note = self._note(rows, titles[0], spread)
             return _drawn(rows, ends, titles, words.axis(names), share, note)
@@ -107,13 +107,14 @@ def _drawn(
     ends of its interval; NaN without an interval."""
     count = len(rows.names)
     thick = 0.8 / len(titles)
+    looks = style.look(titles)
 
     def draw(axes: Axes) -> None:
         for number, title in enumerate(titles):
             places = np.arange(count) + (number - (len(titles) - 1) / 2) * thick
             lengths, spread = np.nan_to_num(rows.means[:, number]), np.maximum(ends[:, :, number], 0)
             label = title if len(titles) > 1 else None
-            bars = axes.barh(places, lengths, thick * 0.9, color=style.COLOURS[number], label=label)
+            bars = axes.barh(places, lengths, thick * 0.9, color=looks[title]["color"], label=label)
             barred = ~np.isnan(spread).any(0)
             if barred.any():
                 how: dict[str, Any] = {"color": style.BLACK, "linewidth": 0.8, "capsize": 1.5}

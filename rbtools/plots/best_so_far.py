@@ -70,7 +70,8 @@ class SearchPlot(Drawing):
 
         label = wanted[0] if wanted[0] == "hypervolume" else words.axis([wanted[0]])
         banded = any(search["trajectory"].get("low") for search in searches)
-        note = "Lines are means over the runs, and bands are their 95 % intervals." if banded else ""
+        over = words.span([search.get("runs", 1) for search in searches])
+        note = f"Lines: means over {over} runs. Bands: their 95 % intervals." if banded else ""
         return FigureSpec([Panel(draw, x="queries", y=f"best {label}")], note=note)
 
 

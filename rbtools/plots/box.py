@@ -86,7 +86,7 @@ class Box(weightings.Composed):
         counts = {facet: (self.n_classes or classes(facets[facet])) if share else None for facet in facets}
         known = set(counts.values()) - {None}
         chance = f"chance ({1 / known.pop():.3g})" if len(known) == 1 else "chance"  # type: ignore[operator]
-        panels = []
+        panels, sizes = [], set()
         for facet, places in parts.items():
             own = {name: [column[place] for place in places] for name, column in columns.items()}
             if group is not None:
@@ -95,9 +95,12 @@ class Box(weightings.Composed):
                 drawn = _by_family(own, self.together)
             for title, over, ticks, boxes, colours in drawn:
                 draw = partial(_draw, boxes=boxes, colours=colours, classes=counts[facet], chance=chance)
+                sizes |= {len(numbers) for numbers in boxes if len(numbers) > FEW}
                 heading = ", ".join(filter(None, (words.label(facet), title)))
                 panels.append(Panel(draw, heading, over, axis, ticks))
-        return FigureSpec(panels, least=max(1.1, _BOX * max(len(panel.columns) for panel in panels)))
+        note = f"Each box: {words.span(sizes)} models." if sizes else ""
+        least = max(1.1, _BOX * max(len(panel.columns) for panel in panels))
+        return FigureSpec(panels, least=least, note=note)
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:

@@ -84,7 +84,7 @@ class CellsPlot(Drawing):
             return _best_of_each([self._best(cells, by, 1)[0] for by in several], several)
         chosen = self._best(cells, self.by, self.top)
         if self.view == "graph" or (self.view is None and len(chosen) == 1):
-            return _graphs(chosen, words.tags(chosen) if len(chosen) > 1 else [""])
+            return _graphs(chosen, words.tags(chosen))
         if self.view == "grid":
             return _grid(chosen)
         if self.view == "network":
@@ -119,7 +119,9 @@ def _operations(cells: Sequence[Record]) -> FigureSpec:
         axes.set(xlim=(-0.5, ops.shape[1] - 0.5), ylim=(0, 1))
         axes.grid(visible=False)
 
-    return FigureSpec([Panel(draw, x="edge of the cell", y="share of cells", columns=_EDGE_NAMES)])
+    return FigureSpec(
+        [Panel(draw, x="edge of the cell", y=f"share of {len(cells):,} cells", columns=_EDGE_NAMES)]
+    )
 
 
 def _grid(cells: Sequence[Record]) -> FigureSpec:

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 10
 _FAR = 10  # at this ratio of the last two distances (such as 255 to 8), all steps of the axis are equal
-# The panels of --view class, and the labels of their axes.
-SCHEMES = {"label": "true class", "argmax": "predicted class", "prediction": "prediction"}
+# The panels of --view class: title and labels of axes.
+SCHEMES = {
+    "label": ("images of the class", "true class", "mean probability of the class"),
+    "argmax": ("images predicted as the class", "predicted class", "mean probability of the class"),
+    "prediction": ("all images", "prediction", "mean largest probability"),
+}
 Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of the records
 
 
@@ -110,10 +114,10 @@ class Confidence(Drawing):
             pairs = np.array([[value or np.nan for value in row["confidence"]["prediction"]] for row in rows])
             columns = {name: _classes(name, rows) for name in ("label", "argmax")}
             columns["prediction"] = list(pairs.T)
-            for (scheme, shown), colour in zip(columns.items(), style.COLOURS, strict=False):
-                draw = partial(_spread, columns=shown, colour=colour)
+            for scheme, shown in columns.items():
                 ticks = ["correct", "wrong"] if scheme == "prediction" else [*map(str, range(len(shown)))]
-                panels.append(Panel(draw, title + scheme, SCHEMES[scheme], "mean probability", ticks))
+                heading, x, y = SCHEMES[scheme]
+                panels.append(Panel(partial(_spread, columns=shown), title + heading, x, y, ticks))
         most = max(map(len, by_metric.values()))
         return FigureSpec(panels, note=_note(most, "Bars"))
 
@@ -200,12 +204,12 @@ def _classes(scheme: str, rows: Sequence[dict[str, Any]]) -> list[np.ndarray]:
     return list(np.where(counts > 0, diagonal, np.nan).T)
 
 
-def _spread(axes: Axes, columns: Sequence[np.ndarray], colour: str) -> None:
+def _spread(axes: Axes, columns: Sequence[np.ndarray]) -> None:
     """Draw the median and the middle 80 % of each column at the positions 0, 1, ...; NaN is ignored."""
     for place, column in enumerate(columns):
         known = column[~np.isnan(column)]
         if len(known):
             low, middle, high = np.quantile(known, (0.1, 0.5, 0.9))
-            axes.vlines(place, low, high, color=colour, linewidth=1.4, alpha=0.6)
-            axes.plot(place, middle, linestyle="", marker="o", color=colour, markersize=3.5)
+            axes.vlines(place, low, high, color=style.BLUE, linewidth=1.4, alpha=0.6)
+            axes.plot(place, middle, linestyle="", marker="o", color=style.BLUE, markersize=3.5)
     axes.set_xlim(-0.6, len(columns) - 0.4)

@@ -111,7 +111,9 @@ class CurvesPlot(Drawing):
             panels.append(Panel(draw, ", ".join(filter(None, parts)), group.over, y))
         least = 1.25 if self.width < 4 else 1.9
         least += 0.5 * bool(beside and not self.same_scale)
-        return FigureSpec(panels, least=least, alike=self.over != "epoch", note=_note([*groups, *beside]))
+        return FigureSpec(
+            panels, least=least, alike=self.over != "epoch", note=self._note(records, [*groups, *beside])
+        )
 
     def _groups(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[LineGroup]:
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
@@ -154,14 +156,35 @@ class CurvesPlot(Drawing):
             title = f"{named} (dashed)"
             right.set_ylabel(layout.wrapped(title, 1.5, style.small()), size=style.small())
 
+    def _note(self, records: Sequence[Record], groups: Sequence[LineGroup]) -> str:
+        known = [
+            len(group.lines)
+            for group in groups
+            if any(p.interval for line in group.lines.values() for p in line)
+        ]
+        if not known:
+            return ""
+        names = [
+            name
+            for metric in (self.metric, *filter(None, [self.right]))
+            for name in self._names(records, metric)
+        ]
+        shown = [record_values.interval_note("Bands", records, names)] if min(known) <= _BANDS else []
+        left = f"Intervals are not drawn for more than {_BANDS} models (here {max(known):,})."
+        return " ".join([*shown, *[left] * (max(known) > _BANDS)])
+
     def _label(self, records: Sequence[Record]) -> str:
         metric = self.metric
         if self.over != "epoch":
             return words.quantity(self._names(records, metric))
         if metric is None or (self.right is None and (len(expr.items(metric)) > 1 or expr.is_glob(metric))):
             return "value"
-        beside = f"; dashed: {self.right}" if self.right is not None and self.same_scale else ""
-        return _history_words(metric + beside)
+        beside = (
+            f"; dashed: {_history_words(str(self.right))}"
+            if self.right is not None and self.same_scale
+            else ""
+        )
+        return _history_words(metric) + beside
 
     def _curves(self, records: Sequence[Record], metric: str | None) -> dict[tuple[str, str], Lines]:
         """Maps each family and quantity on the axis to lines. ProbAcc has a family for each gamma or rho."""
@@ -242,7 +265,8 @@ def _on_the_same(record: Record, clean: str, members: Sequence[tuple[float, str]
 
 
 def _history_words(name: str) -> str:
-    return words.label(name).replace("_", " ")
+    said = words.label(name)
+    return "training accuracy" if (name, said) == ("acc", "clean") else said.replace("_", " ")
 
 
 def _quantities(known: list[str], metric: str | None) -> list[str]:
@@ -268,15 +292,6 @@ def _names(records: Sequence[Record], keys: Sequence[str], groups: Sequence[Line
     kinds = list(dict.fromkeys(each))
     looks = dict(zip(kinds, style.looks([part for part, _ in kinds]), strict=True))
     return Names(shown, [name for _, name in each], [looks[kind] for kind in each])
-
-
-def _note(groups: Sequence[LineGroup]) -> str:
-    known = [
-        len(group.lines) for group in groups if any(p.interval for line in group.lines.values() for p in line)
-    ]
-    shown = ["Bands: 95 % intervals"] if min(known, default=_BANDS + 1) <= _BANDS else []
-    left = [f"Intervals of more than {_BANDS} models are not drawn"] if max(known, default=0) > _BANDS else []
-    return ". ".join([*shown, *left])
 
 
 def _lines(axes: Axes, group: LineGroup, names: Names, look: dict[str, Any]) -> None:

@@ -96,8 +96,10 @@ class Heatmap(Drawing):
                 "There is no correlation to draw: the metrics have the same value in all records, or too few"
                 f" records have both ({correlate.FEWEST} are needed)."
             )
-        (columns, x), (names, y) = (_without_end(_names(some, self.width)) for some in (cols, rows))
-        beside = min(layout.widest(names, style.small()), 0.36 * self.width, 1.8)
+        (down, names), (across, columns) = (_arranged(some, self.width) for some in (rows, cols))
+        table = table[np.ix_(down, across)]
+        (columns, x), (names, y) = map(_without_end, (columns, names))
+        beside = min(layout.widest(names, style.small()), 0.38 * self.width, 1.8)
         scale = _DIVERGING if np.nanmin(table) < 0 else _SEQUENTIAL
         look = {**scale, "written": _written, "room": self.width - 0.55 - beside}
         draw = partial(_draw, table=table, **look)
@@ -106,8 +108,7 @@ class Heatmap(Drawing):
             return min(len(rows) * min(_HIGHEST, wide / len(cols)), _TALLEST * self.width)
 
         panel = Panel(draw, x=x, y=y, columns=columns, rows=names)
-        known = [int(n) for n in (counts.min(), counts.max())]
-        n = f"{known[0]:,}" if known[0] == known[1] else f"{known[0]:,} to {known[1]:,}"
+        n = words.span(counts.astype(int).ravel().tolist())
         return FigureSpec([panel], height, bar=f"{_NAMES.get(kind, kind)}, n = {n}", bar_at="top")
 
     def _of_pairs(self, pairs: Sequence[Record], kind: str) -> Correlations:
@@ -159,21 +160,21 @@ def _without_end(names: list[str]) -> tuple[list[str], str]:
     return [name.removesuffix(ends[0]) for name in names], ends[0].removeprefix(", ")
 
 
-def _names(names: Sequence[str], width: float) -> list[str]:
-    """The labels of metrics along an axis. If they would be illegible, only families of metrics are named,
-    each at its first metric. The label of SET:NAME from rb-corr contains the set."""
+def _arranged(names: Sequence[str], width: float) -> tuple[list[int], list[str]]:
+    """The order of the metrics along an axis, and their labels. If the labels would be illegible, metrics of
+    a family are beside each other, and only the one in the middle has a label."""
     if len(names) * layout.line_height(layout.SMALLEST) <= 0.75 * width:
-        return [words.label(name) for name in names]
-    families = []
-    for name in names:
-        of_set, _, metric = name.rpartition(":")
+        return [*range(len(names))], [words.label(name) for name in names]
+    at: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        of_set, _, metric = name.rpartition(":")  # SET:NAME from rb-corr
         parts = words.with_number(metric)
-        families.append(
-            words.label(metric)
-            if parts is None
-            else f"{words.label(of_set)} {words.family(metric, parts.over)}".strip()
-        )
-    return [name if name != before else "" for before, name in zip(["", *families], families, strict=False)]
+        family = words.label(metric) if parts is None else words.family(metric, parts.over).partition(", ")[0]
+        at.setdefault(f"{words.label(of_set)} {family}".strip(), []).append(place)
+    labels = []
+    for family, places in at.items():
+        labels += [""] * ((len(places) - 1) // 2) + [family] + [""] * (len(places) // 2)
+    return [place for places in at.values() for place in places], labels
 
 
 def _written(value: float) -> str:

@@ -60,12 +60,12 @@ class Histogram(Drawing):
                 look = {key: looks[name][key] for key in ("color", "linestyle")}
                 axes.hist(numbers, bins, histtype="stepfilled", alpha=0.18, color=look["color"])
                 axes.hist(numbers, bins, histtype="step", **look)
-                of = "" if len(numbers) == len(records) else f" ({words.counted(len(numbers), 'network')})"
+                of = "" if len(numbers) == len(records) else f" ({words.counted(len(numbers), 'model')})"
                 axes.plot([], [], label=words.label(name) + of if len(names) > 1 or of else None, **look)
             layout.plain_numbers(axes.xaxis)
             layout.whole_numbers(axes.yaxis)
 
-        return FigureSpec([Panel(draw, x=words.axis(names), y="networks")], shaped(0.42, 2.3))
+        return FigureSpec([Panel(draw, x=words.axis(names), y="models")], shaped(0.42, 2.3))
 
     def _edges(self, numbers: np.ndarray) -> np.ndarray:
         if numbers.min() == numbers.max():  # a single bin, narrower than numpy's, which has width 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 
-# Texts that are not broken into lines: a range in brackets, a short remark in parentheses, and a value.
-_WHOLE = re.compile(r"\[[^][]*\]|\([^()]{,14}\)| = ")
+# Texts that are not broken into lines: a range in brackets, a short remark in parentheses, a value, a number.
+_WHOLE = re.compile(r"\[[^][]*\]|\([^()]{,14}\)| = | (?=\d+$)")
 _BOUND = "\u00a0"  # a space between words that stay on one line
 _INCH = 72.0  # points
 _SPACING = 1.35  # distance between two lines, in font sizes
@@ -75,20 +76,39 @@ def apart(names: Sequence[str], width: float, size: float) -> list[str]:
 
 def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most: float = 1.5) -> None:
     """Write names at the positions 0, 1, ... of an axis ("x" or "y") that is `room` inches long; each name
-    may be at most `most` inches long. Names below an axis are horizontal if they fit, and otherwise vertical.
-    Empty names, and names that would overlap an earlier name, are left out."""
-    slot = room / max(len(names), 1)
-    level = which == "x" and widest(names, style.small()) + 0.06 <= slot
-    size = style.small() if level else max(SMALLEST, min(style.small(), slot / line_height(1)))
-    shown = list(names) if level else apart(names, most, size)
-    least = 1.0 if level else 0.95 * line_height(size) / slot
-    kept: list[int] = []
-    for place, name in enumerate(shown):
-        if name and (not kept or place - kept[-1] >= least):
-            kept.append(place)
+    may be at most `most` inches long. Names are broken into lines if all of them fit, and otherwise shortened
+    and, below an axis, vertical. Empty names leave their space to the others, which are moved apart. If there
+    are too many names, those that would overlap an earlier name are left out."""
+    slot, size = room / max(len(names), 1), style.small()
+    across, lines = (max(slot - 0.06, 0.01), 3.0) if which == "x" else (most, slot / line_height(size))
+    shown = [wrapped(name, across, size) for name in names]
+    fit = all(
+        text.replace("\n", " ") == words.tidy(name) and text.count("\n") < lines - 0.99
+        for name, text in zip(names, shown, strict=True)
+    )
+    if not fit:
+        size = max(SMALLEST, min(size, slot / line_height(1)))
+        shown = apart(names, most, size)
+    least = 1.0 if fit else 0.85 * line_height(size) / slot
+    places = [place for place, name in enumerate(shown) if name]
+    if len(places) * least > len(names):
+        places = [place for number, place in enumerate(places) if number % math.ceil(least) == 0]
+    spots = [float(place) for place in places]
+    for number in range(1, len(spots)):
+        spots[number] = max(spots[number], spots[number - 1] + least)
+    for number, place in enumerate(reversed(spots), start=1):
+        spots[-number] = min(place, len(names) - 0.5 if number == 1 else spots[1 - number] - least)
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_ticks(kept, [shown[place] for place in kept])
-    axis.set_tick_params(labelsize=size, rotation=90 if which == "x" and not level else 0)
+    axis.set_ticks(spots, [shown[place] for place in places])
+    axis.set_tick_params(labelsize=size, rotation=90 if which == "x" and not fit else 0)
+
+
+def round_steps(axis: Axis) -> None:
+    """Let the ticks be 1, 2 or 5 apart, and not 2.5, which needs one more digit for every second tick."""
+    from matplotlib.ticker import AutoLocator
+
+    if type(locator := axis.get_major_locator()) is AutoLocator:
+        locator.set_params(steps=[1, 2, 5, 10])
 
 
 def short_number(value: float, _: object = None) -> str:
@@ -108,10 +128,10 @@ def plain_numbers(axis: Axis) -> None:
         axis.set_major_formatter(FuncFormatter(short_number))
 
 
-def whole_numbers(axis: Axis, steps: Sequence[float] | None = None) -> None:
-    """Place the ticks of a linear axis only at integers. `steps` is a parameter of MaxNLocator."""
+def whole_numbers(axis: Axis) -> None:
+    """Place the ticks of a linear axis only at integers."""
     from matplotlib.ticker import MaxNLocator
 
     locator = axis.get_major_locator()
     assert isinstance(locator, MaxNLocator)
-    locator.set_params(integer=True, **({} if steps is None else {"steps": steps}))
+    locator.set_params(integer=True)

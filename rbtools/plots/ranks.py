@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,8 +89,10 @@ class Ranks(Drawing):
         smooth = [name for name in names if order and name != by]
         ends = _ends([records[place] for place in order], lines) if 0 < len(order) <= _MARKED else {}
         draw = partial(_curves, lines=lines, smooth=smooth, ends=ends)
-        panel = Panel(draw, x=f"networks, best first, {whose}", y=words.axis(names))
-        return FigureSpec([panel], note="Error bars: 95 % intervals." if ends else "")
+        panel = Panel(draw, x=f"models, best first, {whose}", y=words.axis(names))
+        return FigureSpec(
+            [panel], note=record_values.interval_note("Error bars", records, names) if ends else ""
+        )
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -160,7 +163,7 @@ class Ranks(Drawing):
                 axes.plot(range(len(names)), line, markersize=3.5, clip_on=False, **look)
             axes.set_xlim(-0.05, len(names) - 0.95)
             axes.set_ylim(worst + 0.5, 0.5)
-            layout.whole_numbers(axes.yaxis, [1, 2, 5, 10])
+            layout.whole_numbers(axes.yaxis)
             axes.grid(visible=False)
             axes.spines["bottom"].set_visible(False)
             _name_ends(axes, ranks[-1], tags, 0.36 * self.width)
@@ -227,17 +230,15 @@ def _ranks(values: Any, name: str) -> Any:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:
-    """Write names at the ends of lines; records of equal rank share a line of text."""
-    at: dict[float, list[str]] = {}
+    """Write names at the ends of lines; of equal ranks, below each other, since the next ranks are free."""
+    at: dict[float, str] = {}
     for rank, tag in zip(last, tags, strict=True):
         if rank == rank:
-            at.setdefault(rank, []).append(tag)
+            at[next(place for place in itertools.count(rank) if place not in at)] = tag
     right = axes.twinx()
     right.set_ylim(axes.get_ylim())
     axes.callbacks.connect("ylim_changed", lambda left: right.set_ylim(left.get_ylim()))
-    right.set_yticks(
-        list(at), [layout.fitted(", ".join(names), most, style.small()) for names in at.values()]
-    )
+    right.set_yticks(list(at), [layout.fitted(tag, most, style.small()) for tag in at.values()])
     right.tick_params(axis="y", length=0, pad=6)
     right.grid(visible=False)
     right.spines["bottom"].set_visible(False)

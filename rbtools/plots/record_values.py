@@ -140,6 +140,17 @@ def intervals(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:  # b
     return {name: ends for name, ends in pairs if ends is not None}
 
 
+def interval_note(shown: str, records: Sequence[Record], names: Collection[str]) -> str:
+    """What the bands or error bars are, with the numbers of images of these metrics."""
+    entries = [
+        entry for record in records for name, entry in results.by_metric(record).items() if name in names
+    ]
+    counts = [
+        int(entry["n"]) for entry in entries if results.interval(entry) and results.is_number(entry.get("n"))
+    ]
+    return f"{shown}: 95 % intervals" + (f", n = {words.span(counts)}." if counts else ".")
+
+
 def deviations(record: Record) -> dict[str, float]:
     """Map each metric to its standard deviation over the averaged records (rb-rank --aggregate)."""
     entries = results.by_metric(record).items()

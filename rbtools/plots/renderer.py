@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plots import style
-from rbtools.plots.layout import fitted, line_height, name_places, text_width, wrapped
+from rbtools.plots.layout import apart, line_height, name_places, round_steps, text_width, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,9 +104,11 @@ def render(spec: FigureSpec, width: float, title: str = "", limits: Limits = Map
             axes.set_ylabel("")
             axes.tick_params(labelleft=not spec.alike)
     if spec.bar is not None:
-        _bar(figure, drawn, spec.bar, spec.bar_at)
+        _bar(figure, drawn, spec.bar, rows * spec.height((width - _SIDE) / columns), spec.bar_at)
     for axes in figure.axes:
         axes.tick_params(labelsize=style.small())
+        round_steps(axes.xaxis)
+        round_steps(axes.yaxis)
     if title:
         figure.suptitle(wrapped(title, width - 0.3, style.title()))
     _legend(figure, spec, rows, columns)
@@ -138,9 +140,13 @@ def _squeezed(drawn: Sequence[Axes]) -> bool:
     return bool(min(high - low for low, high in spans) < (max(highs) - min(lows)) / 4)
 
 
-def _bar(figure: Figure, drawn: Sequence[Axes], label: str, side: str) -> None:
+def _bar(figure: Figure, drawn: Sequence[Axes], label: str, high: float, side: str) -> None:
+    """A colour bar beside panels that are `high` inches high together."""
     colours = [*drawn[-1].images, *drawn[-1].collections][-1]
-    bar = figure.colorbar(colours, ax=drawn, pad=0.02, aspect=28, location=side)
+    size: dict[str, Any] = {"pad": 0.02, "aspect": 28.0}
+    if side == "top":  # as thick for low panels as for high ones
+        size = {"pad": 0.08 / high, "aspect": 7 * figure.get_figwidth(), "fraction": 0.15 / high}
+    bar = figure.colorbar(colours, ax=drawn, location=side, **size)
     bar.outline.set_visible(False)
     bar.set_label(wrapped(label, 1.3 if side == "right" else 0.4 * figure.get_figwidth(), style.size()))
 
@@ -169,13 +175,16 @@ def _add_legend(
     room = figure.get_figwidth() - 0.15
     # Many names in one column would be too high, so they are shortened until two columns fit.
     most = room / (2 if len(entries) > 6 else 1) - _LEGEND * style.small() / 72
-    names = [fitted(name, most, style.small()) for name in entries]
-    across = _columns([*names, note] if note else names, free)
-    inside = across > 0 and (len(names) / across + bool(note)) * line_height(style.small()) < height
-    where, across = ("center", across) if inside else (where, _columns(names, room))
-    title = wrapped(note, room, style.small()) or None
+    names = apart([*entries], most, style.small())
+    across, said = _columns(names, free), wrapped(note, max(free - 0.1, 0.1), style.small())
+    lines = len(said.splitlines()) + (math.ceil(len(names) / across) if across else math.inf)
+    inside = lines * line_height(style.small()) < height
+    if not inside:
+        across, said = _columns(names, room), wrapped(note, room, style.small())
+    where, title = "center" if inside else where, said or None
     how: dict[str, Any] = {"title": title, "title_fontsize": style.small(), "columnspacing": 1.4}
     legend = figure.legend([*entries.values()], names, loc=where, ncols=across, **how)
+    legend.get_title().set_multialignment("center")
     legend.set_in_layout(not inside)
     return legend
 
@@ -228,7 +237,7 @@ def share_legend(whole: Figure, parts: Sequence[Figure]) -> tuple[Legend | None,
         part.bbox_inches.set(part.bbox_inches.translated(0, -below))
     shared = {name: handle for _, entries in sharing for (name, _), handle in entries.items()}
     notes = dict.fromkeys(title for part, _ in sharing if (title := said[part]))
-    legend = _add_legend(whole, shared, "center", "; ".join(notes)) if shared else None
+    legend = _add_legend(whole, shared, "center", " ".join(notes)) if shared else None
     return legend, [part for part, _ in sharing]
 
 
@@ -271,7 +280,7 @@ def _fit(figure: Figure, drawn: Sequence[Axes], spec: FigureSpec, rows: int, col
             if panel.columns:
                 name_places(axes, "x", panel.columns, wide)
             if panel.rows:
-                name_places(axes, "y", panel.rows, high, min(0.36 * figure.get_figwidth(), 1.8))
+                name_places(axes, "y", panel.rows, high, min(0.38 * figure.get_figwidth(), 1.8))
         engine.execute(figure)
         full = figure.get_size_inches()
         widths = [float(axes.get_position(original=True).width * full[0]) for axes in drawn]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MOST_GROUPS = 16  # the number of distinguishable colours and shapes
 _OUTLINED = 60  # more points of groups are outlines, because filled points would cover earlier groups
 Place = tuple[float, float]
-_NAMED = 20  # the most points with names beside them
 
 
 class Points(NamedTuple):
@@ -82,7 +81,8 @@ class Scatter(Drawing):
                 bar = words.axis([self.colour])
             except RbError:  # not numbers
                 groups = record_values.groups(points.records, self.colour, "--colour")
-
+        elif not options and 1 < len(points.x) <= MOST_GROUPS:
+            groups = {name: [place] for place, name in enumerate(words.tags(points.records))}
         ends = _intervals(points, (self.x, y)) if len(points.x) <= _OUTLINED and not self.neighbours else []
 
         def draw(axes: Axes) -> None:
@@ -100,16 +100,13 @@ class Scatter(Drawing):
                 _shaded(axes, points, shades)
             else:
                 _dots(axes, points, color=style.BLUE)
-                if 1 < len(points.x) <= _NAMED:
-                    at = zip(points.x, points.y, strict=True)
-                    write_names(axes, at, words.tags(points.records))
             if self.pareto:
                 self._front(axes, points, y)
             for axis in (axes.yaxis,) if self.log_x else (axes.xaxis, axes.yaxis):
                 layout.plain_numbers(axis)
 
         panel = Panel(draw, x=words.axis([self.x]), y=words.axis([y]))
-        note = "Error bars: 95 % intervals." if ends else ""
+        note = record_values.interval_note("Error bars", points.records, (self.x, y)) if ends else ""
         return FigureSpec([panel], shaped(0.7, 3.2), bar=bar, note=note)
 
     def _scale(self, axes: Axes, points: Points) -> None:
@@ -121,7 +118,7 @@ class Scatter(Drawing):
         axes.xaxis.set_major_formatter(FuncFormatter(layout.short_number))
         short = max(points.x) / min(points.x) < 30  # the range is too short for ticks at powers of ten only
         axes.xaxis.set_minor_formatter(FuncFormatter(_at_2_and_5) if short else NullFormatter())
-        axes.tick_params(axis="x", which="minor", labelsize=style.small())
+        axes.tick_params(axis="x", which="minor", labelsize=style.small(), pad=5)
 
     def _front(self, axes: Axes, points: Points, y: str) -> None:
         higher = (metric_name.higher_is_better(self.x), metric_name.higher_is_better(y))
@@ -136,7 +133,7 @@ class Scatter(Drawing):
             color=style.BLACK,
             linewidth=1.2,
             marker="o",
-            markersize=5,
+            markersize=7 if len(points.x) <= _OUTLINED else 5,
             markerfacecolor="none",
             markeredgewidth=1.1,
             zorder=5,

@@ -31,8 +31,8 @@ class MethodLook(NamedTuple):
 
 # Lines are solid for adversarial training, dashed for noise, dotted for neither, else dash-dotted.
 METHODS: dict[str, MethodLook] = {
-    "erm": MethodLook("ERM", GREY, DASHES[2], "o"),
-    "erm-dataaug": MethodLook("ERM + augmentation", BLACK, DASHES[2], "s"),
+    "erm": MethodLook("ERM", GREY, DASHES[2], "<"),
+    "erm-dataaug": MethodLook("ERM + augmentation", BLACK, DASHES[2], ">"),
     "sam": MethodLook("SAM", INDIGO, DASHES[2], "P"),
     "corruption": MethodLook("Corr_U", GREEN, DASHES[1], "^"),
     "corruption gaussian": MethodLook("Corr_G", OLIVE, DASHES[1], "X"),
@@ -50,6 +50,7 @@ METHODS: dict[str, MethodLook] = {
     "n-fgsm": MethodLook("N-FGSM", SKY, DASHES[3], "P"),
     "fgsm-pgi": MethodLook("FGSM-PGI", VERMILLION, DASHES[3], "X"),
 }
+_LOOKS = {**{look.words: look for look in METHODS.values()}, **METHODS}
 
 SIZE = 8.0  # the usual font size of labels, in points
 _SIZE: ContextVar[float] = ContextVar("_SIZE", default=SIZE)
@@ -85,7 +86,7 @@ _SETTINGS: dict[str, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 3.2,
     "figure.constrained_layout.use": True,
-    "figure.constrained_layout.w_pad": 0.07,  # inches; text is drawn up to a pixel wider than measured
+    "text.hinting": "no_hinting",  # hinted text is up to 7 % wider in one resolution than in another
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "svg.hashsalt": "rbtools",  # this gives the same identifiers in every run
@@ -121,15 +122,15 @@ def line(number: int) -> dict[str, Any]:
 
 
 def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour, dashes and marker of each name. A training method has the same style in all figures. Other
-    names have colours that no training method in `names` has."""
-    taken = {METHODS[name].color for name in names if name in METHODS}
+    """Colour, dashes and marker of each name. A training method (or its words) has the same style in all
+    figures. Other names have colours that no training method in `names` has."""
+    taken = {_LOOKS[name].color for name in names if name in _LOOKS}
     free = [number for number, colour in enumerate(COLOURS) if colour not in taken] or [*range(len(COLOURS))]
     looks: dict[str, dict[str, Any]] = {}
     others = 0
     for name in dict.fromkeys(names):
-        if name in METHODS:
-            looks[name] = dict(zip(("color", "linestyle", "marker"), METHODS[name][1:], strict=True))
+        if name in _LOOKS:
+            looks[name] = dict(zip(("color", "linestyle", "marker"), _LOOKS[name][1:], strict=True))
             continue
         number = free[others % len(free)] + len(COLOURS) * (others // len(free))
         looks[name] = {**line(number), "marker": MARKERS[others % len(MARKERS)]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import PurePath
 from typing import Any
@@ -29,6 +29,11 @@ _WORDS = {
     "live_kernel_params": "kernel parameters",
     "wci": "WCI",
     "curve": "minimum distances",
+    "robust_acc": "robust training accuracy",
+    "val_acc": "validation accuracy",
+    "val_robust_acc": "robust validation accuracy",
+    "val_robust_loss": "robust validation loss",
+    "pgd_acc": "validation accuracy under PGD",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "cinic10": "CINIC-10",
@@ -294,6 +299,11 @@ def told_apart(
 
 def tags(records: Sequence[Record]) -> list[str]:
     return [name for _, name in told_apart(records)]
+
+
+def span(numbers: Collection[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def counted(number: int, noun: str = "record") -> str:

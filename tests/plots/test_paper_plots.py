@@ -137,7 +137,11 @@ def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance()
     predictions = {"acc": [0.95, None], "fgsm.1": [0.9, 0.6], "fgsm.255": [0.4, 0.7]}
     record = model("x", *(detailed(name, prediction=two) for name, two in predictions.items()))
     panels = drawn("confidence", [record], view="class", metric="fgsm.1").axes
-    assert [axes.get_title() for axes in panels] == ["label", "argmax", "prediction"]
+    assert [axes.get_title() for axes in panels] == [
+        "images of the class",
+        "images predicted as the class",
+        "all images",
+    ]
     heights = [[line.get_ydata()[0] for line in axes.lines] for axes in panels]
     assert heights == [[0.9, 0.8], [0.7, 0.5], [0.9, 0.6]]
     axes = drawn("confidence", [record], view="prediction").axes[0]

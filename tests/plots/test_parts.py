@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 from rbtools.errors import RbError
-from rbtools.plots import PLOTS, box, layout, weightings, words
+from rbtools.plots import PLOTS, box, layout, style, weightings, words
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.rank_order import Directions
 from rbtools.scoring.terms import asked
@@ -91,7 +92,8 @@ def test_bands_are_explained_and_a_word_says_that_they_are_left_out(fifteen: Rec
     few, many = (drawn("curves", some, over="eps", metric="pgd20.*") for some in (fifteen[:6], fifteen[:7]))
     assert [len(figure.axes[0].collections) for figure in (few, many)] == [6, 0]
     said = [figure.legends[0].get_title().get_text() for figure in (few, many)]
-    assert said == ["Bands: 95 % intervals", "Intervals of more than 6 models are not drawn"]
+    left = "Intervals are not drawn for more than 6 models (here 7)."
+    assert said == ["Bands: 95 % intervals, n = 450.", left]
 
 
 def test_a_heat_map_of_values_has_a_row_for_each_corruption_and_a_panel_for_each_model() -> None:
@@ -124,6 +126,31 @@ def test_correlations_say_their_number_and_begin_at_zero_if_none_is_negative() -
         assert bar.get_xlabel() == "Spearman's ρ, n = 4"
         assert axes.images[0].get_clim() == (low, 1)
         assert {text.get_text().removeprefix("−") for text in axes.texts} == {"1.00"}
+
+
+def test_every_family_of_a_crowded_correlation_map_has_its_name_once(crowd: Records) -> None:
+    figure = drawn("heatmap", crowd, width=3.3)
+    names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert names[:3] == ["clean", "FGSM", "PGD-20"] and len({*names}) == len(names) == 15
+    # Metrics of a family are beside each other, so the diagonal is still of each metric with itself.
+    assert figure.axes[0].images[0].get_array().diagonal().tolist() == pytest.approx([1.0] * 63)
+
+
+def test_a_method_has_its_colour_in_bars_of_models_too() -> None:
+    names = [f"corrupt.c{n}.3" for n in range(8)]
+    some = [model("a", metrics=dict.fromkeys(names, 0.5), train={"method": name}) for name in ("pgd", "erm")]
+    figure = drawn("bars", some, metric=",".join(names), width=3.3)
+    faces = [bars[0].get_facecolor() for bars in figure.axes[0].containers]
+    assert faces == [to_rgba(style.METHODS[name].color) for name in ("pgd", "erm")]
+    assert figure.axes[0].get_yticklabels()[0].get_text() == "c0, severity 3"
+
+
+def test_names_below_an_axis_are_broken_before_they_are_turned() -> None:
+    some = [model("abc"[n], metrics={"acc": n, "pgd20.4": n, "pgd20.8": n}) for n in range(3)]
+    ticks = drawn("ranks", some, metric="acc,pgd20.4,pgd20.8", view="changes", width=3.3).axes[0]
+    texts = ticks.get_xticklabels()
+    assert [text.get_text() for text in texts] == ["clean", "PGD-20,\nε = 4/255", "PGD-20,\nε = 8/255"]
+    assert {text.get_rotation() for text in texts} == {0}
 
 
 def test_bars_of_fifteen_corruptions_are_rows_and_models_are_colours() -> None:
@@ -299,6 +326,7 @@ def test_ranks_change_from_metric_to_metric() -> None:
     some = [model("abc"[n], metrics={"acc": n, "ge.acc": n, "fgsm.8": 1}) for n in range(3)]
     figure = drawn("ranks", some, metric="acc,ge.acc,fgsm.8", view="changes")
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[3, 1, 1], [2, 2, 1], [1, 3, 1]]
+    assert [tick.get_text() for tick in figure.axes[1].get_yticklabels()] == ["a", "b", "c"]
 
 
 def test_operations_of_the_best_cells_are_counted() -> None:
