@@ -71,7 +71,7 @@ def check_schedule(device: torch.device) -> CheckSchedule:
 
 
 def may_be_true(mask: Tensor) -> bool:
-    """False if the mask is true nowhere. True on a GPU, where the host would wait for the mask."""
+    """False if the mask has no true entry. Always true on a GPU, where the host would wait for the mask."""
     return not check_schedule(mask.device).each_step or bool(mask.any())
 
 
