@@ -51,9 +51,9 @@ class AutoAttack(ReferenceBackend):
     code: APGD-CE, APGD-DLR and FAB with five restarts each, Square, targeted APGD, and targeted FAB with five
     restarts. The variant `rand` is for randomised models and runs APGD-CE and APGD-DLR with gradients
     averaged over 20 samples of the model. The option --attacks runs other attacks with their default options.
-    The metric is then named after these attacks (ensemble-fgsm-square.8), unless they are those of the
-    standard variant. Each attack gets the examples that the earlier attacks did not break, and an example is
-    dropped as soon as it is broken. Unbroken examples are returned unchanged.
+    The metric is then named after these attacks (ensemble-fgsm-square.8), unless they are the attacks of the
+    standard variant. Each attack runs on the examples that the earlier attacks did not break, and an example
+    is dropped as soon as it is broken. Unbroken examples are returned unchanged.
 
     DLR requires three classes and targeted DLR requires four. If a model has too few classes for one of these
     losses, this loss is replaced by the margin.

@@ -54,7 +54,7 @@ class CheckSchedule(NamedTuple):
         return self if self.each_step else CheckSchedule(share * self.every)
 
     def rounds(self, most: int, unchecked: int) -> range:
-        """The number of rounds of a loop inside a step: `most`, or the number of rounds without checks."""
+        """The rounds of a loop inside a step: `most` if every step is checked, and otherwise `unchecked`."""
         return range(most if self.each_step else unchecked)
 
     def unconfirmed(self, model: Oracle) -> Oracle | None:
@@ -71,7 +71,7 @@ def check_schedule(device: torch.device) -> CheckSchedule:
 
 
 def may_be_true(mask: Tensor) -> bool:
-    """False if the mask is true nowhere. True on a GPU, where the host would wait for the mask."""
+    """False if the mask has no true entry. Always true on a GPU, where the host would wait for the mask."""
     return not check_schedule(mask.device).each_step or bool(mask.any())
 
 

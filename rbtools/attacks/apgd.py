@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AutoPGD(ReferenceBackend):
-    """Base class of the Auto-PGD attacks. `unbroken` is as in `Climb`."""
+    """Base class of the Auto-PGD attacks. `unbroken` is described in `Climb`."""
 
     steps: int
     restarts: int

@@ -291,7 +291,7 @@ class Attack(AttackSearch, Registered):
     def run(
         self, model: Oracle, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Perturb images. Also returns a dictionary of further results (N,).
+        """Perturb images. Also returns a dictionary with additional results (N,).
 
         The result `broken_by` (an index in `parts`) is returned by aa, and `distance` by cw-l2, fmn and ddn.
         """

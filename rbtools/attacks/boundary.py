@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rbtools.attacks.active_examples import AttackBatch
 
 _STEP = 0.01  # first length of both steps, as a share of the distance
-_FACTOR = 1.5  # by which a length changes
+_FACTOR = 1.5  # the factor by which a length changes
 _WINDOW = 30  # steps of a kind, after which its length may change
-_AROUND = (0.2, 0.5)  # wanted shares of misclassified points on the sphere
-_TOWARDS = (0.1, 0.25)  # wanted shares of misclassified points nearer to the image
+_AROUND = (0.2, 0.5)  # range of desired shares of misclassified points on the sphere
+_TOWARDS = (0.1, 0.25)  # range of desired shares of misclassified points nearer to the image
 
 
 @dataclass(frozen=True, kw_only=True)

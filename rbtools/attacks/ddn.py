@@ -53,7 +53,7 @@ class DDN(MinimalNormAttack):
         return minimal_norm.nearest(model, images, objective, self.norm, self.steps, move, radius)
 
     def _move(self, farthest: Tensor, search: Search, gradient: Tensor, loss: Tensor, number: int) -> Tensor:
-        """Returns the next points, and changes the radius of the search, to at most `farthest`."""
+        """Returns the next points, and updates the search radius, which is at most `farthest`."""
         step = minimal_norm.cosine(self.step_size, _LAST_STEP, number, self.steps)
         factor = torch.where(search.adversarial, 1 - self.gamma, 1 + self.gamma).view(-1, 1, 1, 1)
         radius = search.radius = torch.minimum(search.radius * factor, farthest)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 START, BISECT, SEARCH = range(3)  # phases; an attack may have more
 _STARTS = 100  # random images that are tried until one is misclassified
 REACH = 0.01  # distance of random points from a boundary point, as a share of its distance
-_PHASES = 8  # at most so many phases in turn ask nothing
+_PHASES = 8  # the largest number of successive phases without queries
 _SPARE = 200  # steps in which images wait for others
 _HALVINGS_OF_8_BITS = 11  # then the pixels of the two ends differ by an eighth of a grey level or less
-AT = "at."  # the findings at smaller numbers of queries
+AT = "at."  # begins the names of the results after fewer queries
 
 
 def queries_param() -> Any:

@@ -62,8 +62,8 @@ class SteppedAttack(SequentialAttack):
 
     @property
     def any_counts(self) -> bool:
-        """True if the first point that fools the model is the result of an example, which is then dropped. If
-        false, only the last point of each example counts."""
+        """True if the result for an example is the first point that fools the model; the example is then
+        dropped. If false, only the last point of each example counts."""
         return self.iterate == "any"
 
     def goal(self, batch: AttackBatch) -> AttackObjective:

@@ -71,7 +71,7 @@ class FMN(MinimalNormAttack):
         )
 
     def _move(self, search: Search, gradient: Tensor, margin: Tensor, number: int) -> Tensor:
-        """Returns the next points, and changes the radius of the search."""
+        """Returns the next points, and updates the search radius."""
         radius = search.radius
         gamma = minimal_norm.cosine(self.gamma, self.last_gamma, number, self.steps)
         step = minimal_norm.cosine(self.step_size, self.last_step_size, number, self.steps)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _JUMP = SEARCH + 1
 _JUMPS = 16  # lengths of a jump, each half of the one before
 _MOST = 10000  # samples of a direction
-_FIRST_REACH = 0.1  # distance of the samples of the first direction from their point
-_AT_ONCE = 1 << 17  # numbers of an image's samples that are asked about in one step
+_FIRST_REACH = 0.1  # distance of the samples for the first direction from the boundary point
+_AT_ONCE = 1 << 17  # pixel values per image in one step of queries
 
 
 @dataclass(frozen=True, kw_only=True)

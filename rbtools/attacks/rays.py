@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_examples import AttackBatch
 
-_TOLERANCE = 1e-3  # of a radius in L2
+_TOLERANCE = 1e-3  # for a radius, in L2
 
 
 @dataclass(frozen=True, kw_only=True)

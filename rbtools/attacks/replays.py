@@ -57,7 +57,7 @@ class Replays:
         self.fixed: dict[str, Tensor] = {}
 
     def step(self, case: object = None) -> Iterator[AbstractContextManager[None]]:
-        """Perform a step. `case` is a further value on which the step depends."""
+        """Perform a step. `case` is an additional value on which the step depends."""
         if not (self.usable and self.passes.captures):
             yield nullcontext()
             return

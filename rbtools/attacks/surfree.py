@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rbtools.attacks.active_examples import AttackBatch
 
 _WIDEST, _FACTOR = math.radians(30), 0.98  # largest first angle, and how it changes
-_MOST = math.radians(80)  # an angle
+_MOST = math.radians(80)  # limit of the angles
 _ANGLES = 3  # angles of each sign that are tried in a direction
-_TOLERANCE = 0.01  # of the cosine of an angle
+_TOLERANCE = 0.01  # for the cosine of an angle
 
 
 @dataclass(frozen=True, kw_only=True)

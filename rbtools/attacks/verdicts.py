@@ -42,7 +42,7 @@ class Judge:
         return ~(first - second > TIE * self._scale(logits))  # true for NaN, too
 
     def agrees(self, logits: Tensor, copies: Tensor) -> bool:
-        """Whether the logits (N, K) of the copy and of the model differ by much less than in a near tie."""
+        """Whether the logits (N, K) of copy and model differ by much less than the margin of a near tie."""
         return bool(((logits - copies).abs().amax(1) <= _AGREES * self._scale(logits)).all())
 
     def logits(self, model: Model, images: Tensor) -> Tensor:

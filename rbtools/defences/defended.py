@@ -1,4 +1,4 @@
-"""A network behind stages."""
+"""A network behind defence stages."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ class Attacked(Accuracy):
 
     @classmethod
     def rows_together(cls, specs: Sequence[Self], batch: Batch) -> list[Outcome]:
-        """Measure smaller eps first: with a ladder, the examples that they break are not attacked again."""
+        """Measure smaller eps first. With a ladder, examples that are broken there are not attacked again."""
         found: dict[Spec, Outcome] = {}
         results: dict[Spec, attacking.AttackResult] = {}
         for spec in sorted(specs, key=lambda spec: float(spec.method.strength)):

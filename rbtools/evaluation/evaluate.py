@@ -84,18 +84,18 @@ def evaluate(
     3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification method with its radius (`(Smooth(),
     0.5)`), "acc", or a list of tasks.
 
-    `n` is the number of images, which are in proportion to the classes, so that the result estimates that of
-    all images. `seed` determines all random numbers, which belong to the image and its position in the data.
+    `n` is the number of images to use, chosen in proportion to the classes, so that the result is an estimate
+    for all images. `seed` determines all random numbers, which depend on an image's position in the data.
     `device` "auto" is the device of the model. `batch` is the number of images that go through the model at
     once; it changes memory use but not results. `precision` is the precision of attack searches ("fp32",
-    "bf16"); decisions are those of the model in float32. `store` is a folder in which outcomes are kept; keys
+    "bf16"); decisions are made in float32. `store` is a folder in which outcomes are stored; their keys
     contain a hash of the model's weights and class. Without `store`, nothing is written. With `keep_images`,
     results contain the perturbed images. `draws` is the number of random passes for each image if the model
     is randomised; 1 evaluates it like any other model. `progress` is a function that is called with a line of
-    text; True shows a tqdm line. `options` scale and crop the images of a named data set: resize=256,
+    text; True shows a tqdm progress bar. `options` scale and crop the images of a named data set: resize=256,
     crop=224 (`rbtools.datasets.source`).
 
-    Raises RbError if an argument has another form; the message contains what was found and what to do.
+    Raises RbError if an argument is invalid; the message says what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
 

@@ -91,7 +91,7 @@ class Randomness(NamedTuple):
 
 
 def batch_of_look(images: Any, most: int) -> int:
-    """The number of images (N, C, H, W), at most `most`, on which a model is tested for randomness."""
+    """The number of images (N, C, H, W), at most `most`, with which a model is tested for randomness."""
     small = max(2 * IMAGES, PIXELS // (images.shape[2] * images.shape[3]))
     return int(min(most, small, default_chunk_size(torch.device("cpu"), images.shape[1:])))
 
@@ -193,8 +193,8 @@ class _Passes:
         return one.shape != other.shape or not float((one - other).abs().max()) <= near  # true for NaN, too
 
     def differ_by_chance(self) -> bool:
-        """Whether the logits of further passes of the same batch differ. `few` are those of the first images
-        alone."""
+        """Whether further passes of the same batch have different logits. Sets `few` to the logits of the
+        first images alone."""
         from rbtools.rng.foreign import states
 
         before = states(self.images.device)
@@ -205,7 +205,7 @@ class _Passes:
         return other or any(self.differ(self.few, self.logits(self.images[:_FEW])) for _ in range(_UNSEEN))
 
     def differ_by_place(self, images: Tensor) -> bool:
-        """Whether the logits of half of the images change when this half is a batch in another order."""
+        """Whether the logits of half of the images change in a batch with another order."""
         whole = self.logits(images)
         if not bool(whole.isfinite().all()):  # the evaluation reports this
             return False
@@ -240,7 +240,7 @@ class _Passes:
 
 
 def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
-    """The model that is evaluated: the model itself or, if it is randomised, a `RandomisedModel`."""
+    """The model to evaluate, which is the given model or, if it is randomised, a `RandomisedModel`."""
     if not randomness.randomised:
         return model
     from rbtools.rng.foreign import RandomisedModel

@@ -1,4 +1,4 @@
-"""`Spec` is the description of one result, and `Evaluation` contains specs that are computed together."""
+"""`Spec` describes a single result, and `Evaluation` groups specs that are measured together."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Spec:
 
     @classmethod
     def rows_together(cls, specs: Sequence[Any], batch: Batch) -> list[Outcome]:
-        """The rows of several specs of this class, which may share work."""
+        """Measure the rows of several specs of this class, which may share work."""
         outcomes = []
         for spec in specs:
             found = batch.partial.open()
@@ -192,7 +192,7 @@ class Spec:
 
     @classmethod
     def joined(cls, specs: Sequence[Any]) -> list[Any]:
-        """These specs, changed so that they can be measured together."""
+        """Change these specs so that they can be measured together."""
         return list(specs)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Chooses the precision of attacks and training runs without torch, because it is part of store keys."""
+"""Chooses the precision of attacks and training runs. Does not import torch, because store keys need it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from rbtools.execution.report import Report
 from rbtools.execution.run import Run
 
 TRIES = 2
-_SECONDS_TO_END = 1.5  # for the workers to end before they are killed
+_SECONDS_TO_END = 1.5  # that the workers have to end before they are killed
 _SECONDS_TO_END_ALONE = 10.0
 _SECONDS_BETWEEN_PROGRESS = 0.2
 

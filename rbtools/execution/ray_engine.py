@@ -296,7 +296,7 @@ def serve(version: str, spec: bytes, call: Call, threads: int) -> JobReport:
 
 @lru_cache(maxsize=1)
 def _loaded(spec: bytes) -> RunSpec:
-    """The run of these tasks, cached because one process serves many tasks with the same store."""
+    """The specification of a run, cached because one process serves many tasks with the same store."""
     return pickle.loads(spec)  # trusted: pickled by the driver of this run, sent by its own Ray
 
 

@@ -36,7 +36,7 @@ class Clock:
             self._inner = outer + spent
 
 
-_WARM_UP = 3.0  # seconds, after which passes tell the time left
+_WARM_UP = 3.0  # seconds after which the time left is estimated from passes
 
 
 class Pace:

@@ -114,7 +114,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The options from which `Selection.preprocessing` and `Selection.normalize` are made."""
+    """The options that determine `Selection.preprocessing` and `Selection.normalize`."""
 
     resize: int | None = _data(
         None,

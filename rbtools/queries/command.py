@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Access
     from rbtools.lazy import np
 
-_CHUNK = 1 << 16  # bytes of one read or write, and of what a pipe holds
+_CHUNK = 1 << 16  # bytes of one read or write, and the capacity of a pipe
 _LONGEST = 1 << 24  # bytes of one line
 _KEPT = 2_000  # last bytes of the program's standard error that are kept
-_SHOWN = 300  # last characters of them in a message
-_SETTLE = 50  # milliseconds in which a line too many would come
+_SHOWN = 300  # last characters of these that a message contains
+_SETTLE = 50  # milliseconds to wait for surplus lines
 _GRACE = 0.5  # seconds that a program has to end by itself
 # Waits until this process ends in any way, even by SIGKILL, and then kills the program and its children.
 _GUARD = 'read -r line; sleep 1; kill -s KILL -- "-$0" 2>/dev/null'

@@ -19,7 +19,7 @@ from rbtools.queries.base import ModelFailure
 if TYPE_CHECKING:
     from rbtools.execution.run import Access
 
-_AGAIN = {408, 425, 429}  # with all from 500 on, the statuses of requests that are repeated
+_AGAIN = {408, 425, 429}  # statuses of requests that are repeated, in addition to 500 and above
 _FIRST, _LONGEST = 0.1, 10.0  # seconds of the back-off
 _NAME = re.compile(r"[!#$%&'*+.^`|~\w-]+", re.ASCII)
 

@@ -153,7 +153,7 @@ def test_a_constant_model_is_no_error_and_stays_as_it_is(name, params, quick):
 )
 def test_too_few_classes_and_sizes_that_squares_do_not_fit_are_refused(name, params, side, classes):
     model, images = linear((1, side, side), classes), images_for(2, (1, side, side))
-    with pytest.raises(RbError, match=f"fails on images of 1x{side}x{side} and {classes} classes in norm"):
+    with pytest.raises(RbError, match=f"failed for images of 1x{side}x{side} and {classes} classes in norm"):
         build(name, 1e-6, **params)(model, images, model(images).argmax(1), draws_for(2))
 
 

@@ -441,4 +441,4 @@ def test_square_says_something_of_gradients_only_beside_an_attack_by_gradients()
             ATTACKS.build("aa", attacks=attacks), {f"broken_by.{place}": 50.0}, 100
         )
         assert fields["broken_by"]["square"] == 50
-        assert any("no attack by gradients broke" in text for text in fields.get("warnings", [])) is warns
+        assert any("no gradient attack broke" in text for text in fields.get("warnings", [])) is warns

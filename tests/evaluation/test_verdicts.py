@@ -118,7 +118,7 @@ def test_a_look_sees_other_images_if_few_are_evaluated() -> None:
             return super().forward(images - images.mean(0))
 
     images, labels = images_for(80), torch.zeros(80, dtype=torch.long)
-    with pytest.raises(RbError, match="depend on the other images of its batch"):
+    with pytest.raises(RbError, match="depend on the other images in the batch"):
         rbtools.evaluate(Centred().eval(), (images, labels), "acc", n=1, device="cpu")
 
 
