@@ -87,7 +87,7 @@ def images_of(
 
 
 def size_of(images: Encoded, index: int) -> tuple[int, int]:
-    """(height, width) of an image, read from its header. Raises RbError if the image is unreadable."""
+    """The size (height, width) of an image, read from its header. Raises RbError if this fails."""
     with _quiet():
         return _header(images, index).size[::-1]  # Pillow has (width, height)
 
@@ -99,7 +99,7 @@ def is_grey(images: Encoded, index: int) -> bool:
 
 
 def one_size(splits: Iterable[Encoded]) -> tuple[int, int]:
-    """(height, width) of the first image of each split. Raises RbError if the sizes of the splits differ."""
+    """The size (height, width) of the first image of each split. Raises RbError if the sizes differ."""
     (first, size), *others = [(images.path(0), size_of(images, 0)) for images in splits]
     for other, other_size in others:
         if other_size != size:

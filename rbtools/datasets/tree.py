@@ -228,7 +228,7 @@ class TreeDataset(DatasetSource):
 
     @abstractmethod
     def image_shape(self, tree: Tree) -> tuple[int, int, int]:
-        """(C, H, W) of every image."""
+        """The shape (C, H, W) of every image."""
 
     @property
     def scaled(self) -> Preprocessing | None:

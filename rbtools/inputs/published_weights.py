@@ -28,7 +28,7 @@ RUNS["imagenet16-120"] = "ImageNet16-120"
 
 
 class PublishedFile(NamedTuple):
-    """The file of an architecture, and the member that contains the weights; None if there is only one."""
+    """The weights file of an architecture, and the member with the weights (None if there is only one)."""
 
     path: str
     member: str | None
@@ -97,7 +97,7 @@ def is_name(text: str) -> bool:
 
 
 def find(text: str, run: Run) -> NamedWeights:
-    """Find the published weights of that name; without --download, nothing is downloaded.
+    """Find the published weights with that name; without --download, nothing is downloaded.
 
     Raises RbError if the library is not installed or has no such weights, if the file is missing, or if
     weights on the Hugging Face Hub are not in the safetensors format.

@@ -1,4 +1,4 @@
-"""Builds the network of an architecture and loads the weights of a file into it, strictly."""
+"""Builds the network of an architecture, and strictly loads the weights of a file into it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Onnx(ProgramFormat):
         proto = _model(path)
         graph = OnnxGraph.of(proto.SerializeToString(), path, shape)
         if any(node.op_type.startswith("DynamicQuantize") for node in proto.graph.node):
-            graph.batch = graph.batch or 1  # its scales are of all images of a batch: each image goes alone
+            graph.batch = graph.batch or 1  # its scales depend on the batch: each image is a batch
         logits = graph(torch.rand(2, *shape, generator=torch.Generator().manual_seed(1)))
         choices = None
         if graph.dtype == torch.uint8:

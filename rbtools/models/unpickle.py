@@ -39,7 +39,7 @@ from rbtools.models.pickle_objects import (
 
 # Limits of the objects that a file makes, and of expanded tensors: SHARED times the file, plus SMALL bytes.
 SHARED, SMALL = 16, 2**26
-TENSOR = 500  # bytes that a tensor takes beside its numbers
+TENSOR = 500  # bytes that a tensor takes in addition to its numbers
 
 
 class _Room:

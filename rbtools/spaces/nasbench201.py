@@ -150,7 +150,7 @@ def _edge_text(source: str, op: int) -> str:
 
 @cache
 def unique() -> tuple[int, ...]:
-    """The 6,466 indices of cells that are the smallest of their class, in ascending order."""
+    """The 6,466 indices that are the smallest in their class, in ascending order."""
     return tuple(index for index, first in enumerate(classes()) if index == first)
 
 

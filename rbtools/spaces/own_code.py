@@ -1,4 +1,4 @@
-"""Networks that only have names and cannot be listed, and networks built by the user's own code."""
+"""Networks that are only known by name and cannot be listed, and networks built by the user's own code."""
 
 from __future__ import annotations
 

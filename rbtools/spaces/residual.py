@@ -1,4 +1,4 @@
-"""The spaces of the theory of NAS-RobBench-201 (Wu et al., ICLR 2024, equations 1 and 2), of any depth.
+"""The spaces in the theory of NAS-RobBench-201 (Wu et al., ICLR 2024, equations 1 and 2), with any depth.
 
 A network of the space fcnn computes f_1 = s_1(W_1 x), f_l = s_l(W_l f_(l-1)) / L + a_l f_(l-1), and the
 logits W_L f_(L-1). The layers have no biases. The choices for each layer are the activation s_l and whether

@@ -44,7 +44,7 @@ def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
     for field, value in fields.items():
         if value not in TRACELESS[field]:
             raise RbError(
-                f"The residual networks do not support {field} {value!r}. Choose from:"
+                f"Residual networks do not support the {field} {value!r}. Choose from:"
                 f" {', '.join(TRACELESS[field])}."
             )
     return fields
@@ -70,10 +70,10 @@ class ResNetForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         stem = arch.get("stem", STEMS[min(shape[1:]) > LARGEST_SMALL_IMAGE])
         if stem not in STEMS:
-            raise RbError(f"The ResNets do not support stem {stem!r}. Choose from: {', '.join(STEMS)}.")
+            raise RbError(f"A ResNet does not support the stem {stem!r}. Choose from: {', '.join(STEMS)}.")
         if arch.get("pool", POOLS[0]) not in POOLS:
             raise RbError(
-                f"The ResNets do not support pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
+                f"A ResNet does not support the pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
             )
         return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
@@ -107,7 +107,7 @@ class PreActResNetForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         if arch.get("shortcut", SHORTCUTS[0]) not in SHORTCUTS:
             raise RbError(
-                f"The pre-activation ResNets do not support shortcut {arch['shortcut']!r}. Choose from:"
+                f"A pre-activation ResNet does not support the shortcut {arch['shortcut']!r}. Choose from:"
                 f" {', '.join(SHORTCUTS)}."
             )
         return {**({"shortcut": arch["shortcut"]} if "shortcut" in arch else {}), **traceless(arch)}

@@ -58,7 +58,7 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
     stem, name = arch.get("stem"), str(arch.get("name"))
     if stem is not None and not (stem == SMALL_STEM and name.startswith(WITH_SMALL_STEM)):
         raise RbError(
-            f"torchvision's {name} does not support stem {stem!r}. The only stem is {SMALL_STEM}, for"
+            f"torchvision's {name} does not support the stem {stem!r}. The only stem is {SMALL_STEM}, for"
             " mobilenet_v2 and shufflenet_v2. Leave it out for other networks."
         )
     return stem is not None

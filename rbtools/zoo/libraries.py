@@ -83,7 +83,7 @@ def resizing(network: nn.Module, side: int) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """Returns the package timm with the network of `timm_2020`. Raises RbError if timm is not installed."""
+    """Imports timm, with the network of `timm_2020`. Raises RbError if timm is not installed."""
     # timm imports torchvision, which fails if its compiled operators cannot be loaded.
     from rbtools.models.torchvision_import import torchvision  # noqa: F401
 

@@ -149,7 +149,7 @@ def test_what_has_no_weights_says_so(data: str) -> None:
     assert "has the results of 4 training runs, but no weights" in said(f"{where} {folder}")
     Path("other").mkdir()
     Path("other/000009-FULL.pth").touch()
-    expected = f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2"
+    expected = f"for the architecture {INDEX}. Expected the file 000004-FULL.pth or 000004.pickle.pbz2"
     assert expected in said(f"{where} other")
     result = attack(f"{where} nowhere")
     assert result.exit_code == 2 and "nowhere, which is not a folder. Expected" in result.stderr

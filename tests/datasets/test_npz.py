@@ -99,20 +99,14 @@ def test_fingerprint_is_of_the_content(save, settled, overwrite):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (
-            {"a": IMAGES},
-            "not a data set: it contains the arrays a. Expected an .npz file with `test_images`",
-        ),
+        ({"a": IMAGES}, "not a data set: it contains the arrays a. Expected an .npz file with `test_images`"),
         ({"images": IMAGES / 255, "labels": LABELS}, "`images` is float64; convert images in [0, 1]"),
         ({"images": IMAGES[:, :2], "labels": LABELS}, "the shape (6, 2, 8, 5), where the axis with 1 or 3"),
         ({"images": IMAGES[:, :, :, :3], "labels": LABELS}, "the shape (6, 3, 8, 3), where the axis with 1"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "the shape (0, 3, 8, 5)"),
         ({"images": IMAGES, "labels": LABELS[:5]}, "it has 6 images and 5 labels in the split test"),
         ({"images": IMAGES, "labels": LABELS / 2}, "`labels` is float64 (6,), which is not a whole number"),
-        (
-            {"images": IMAGES, "labels": LABELS, "classes": 2},
-            "image 2 the label 2, but has only 2 classes",
-        ),
+        ({"images": IMAGES, "labels": LABELS, "classes": 2}, "image 2 the label 2, but has only 2 classes"),
         ({"images": IMAGES, "labels": np.array([{}] * 6, object)}, "allow_pickle=False"),
         ({"images": np.array([[[{}]]], object), "labels": LABELS[:1]}, "`images` is object"),
         ({"x": IMAGES, "y": LABELS, "x_train": IMAGES[:, :1], "y_train": LABELS}, "different"),

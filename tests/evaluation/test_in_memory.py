@@ -212,7 +212,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "too few labels": (lambda m, x, y: (m, (x, y[1:])), r"shape \(354,\)\. Expected \(355,\)"),
     "softmax": (lambda m, x, y: (nn.Sequential(m, nn.Softmax(1)).eval(), (x, y)), "Remove the softmax"),
     "train mode": (lambda m, x, y: (nn.Sequential(m, nn.Dropout()), (x, y)), r"training mode.*\.eval\(\)"),
-    "no data": (lambda m, x, y: (m, 3), r"of the type int\. Expected a pair \(images, labels\)"),
+    "no data": (lambda m, x, y: (m, 3), r"of type int\. Expected a pair \(images, labels\)"),
     "no model": (lambda m, x, y: (None, (x, y)), "of type NoneType. Expected a module"),
 }
 

@@ -159,8 +159,8 @@ def test_the_fields_of_variants_are_counted_and_checked() -> None:
     assert named_arch(f"timm:{vit['name']}:side=32:patch=4") == {**vit, "side": 32, "patch": 4}
     assert named_arch("deit-ti:patch=8") == {"space": "zoo", "name": "deit-ti", "patch": 8}
     for text, words in {
-        "wrn-28-10:activation=tanh": "support activation 'tanh'. Choose from: relu, silu, gelu",
-        "torchvision:resnet18:stem=cifar": "torchvision's resnet18 does not support stem 'cifar'",
+        "wrn-28-10:activation=tanh": "not support the activation 'tanh'. Choose from: relu, silu, gelu",
+        "torchvision:resnet18:stem=cifar": "torchvision's resnet18 does not support the stem 'cifar'",
         "resnet18:side=32": "resnet18 has no option side=",
         "nb201-126:channels=4": "not an option of architectures. Expected one of stem, pool",
         f"timm:{vit['name']}:patch=0": "is '0'. Expected a number of pixels",

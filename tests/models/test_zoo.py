@@ -168,7 +168,7 @@ SMALL = (3, 16, 16)
         (lambda: models.build({"space": "nasbench21"}, classes=10, shape=SMALL), "mean 'nasbench201'"),
         (lambda: zoo_network("resnet81"), "Did you mean 'resnet18'"),
         (lambda: zoo_network("resnet18", shape=SMALL, pool="4x4"), "16x16 pixels are too small for a ResNet"),
-        (lambda: named_arch("resnet18:pool=2x2"), r"support pool '2x2'\. Choose from: global, 4x4\."),
+        (lambda: named_arch("resnet18:pool=2x2"), r"not support the pool '2x2'\. Choose from: global, 4x4\."),
         (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [0.2, 0.0, 0.2]), "mean"),
         (lambda: Normalized(torch.nn.Identity(), [float("nan")], [1.0]), "mean"),
         (lambda: Normalized(torch.nn.Identity(), [0.5] * 3, [1.0]), "mean"),

@@ -72,7 +72,7 @@ def test_a_resnet_takes_its_stem_from_the_images_unless_the_record_says():
     assert describe(named, 10, (3, 97, 128))["stem"] == "imagenet"
     kept = describe({**named, "stem": "cifar"}, 10, LARGE)
     assert (kept["stem"], kept["params"]) == ("cifar", 11_173_962)
-    with pytest.raises(RbError, match=r"no stem 'tall'\. Choose from: cifar, imagenet"):
+    with pytest.raises(RbError, match=r"not support the stem 'tall'\. Choose from: cifar, imagenet"):
         describe({**named, "stem": "tall"}, 10, LARGE)
 
 

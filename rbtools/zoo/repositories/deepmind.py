@@ -35,7 +35,7 @@ CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 class MeanSparse(nn.Module):
-    """Replaces values within `threshold` standard deviations of their channel's mean by this mean."""
+    """Replaces values within `threshold` standard deviations of their channel's mean with this mean."""
 
     running_mean: Tensor
     running_var: Tensor
