@@ -38,7 +38,7 @@ class Bars(weightings.Composed):
     name: ClassVar[str] = "bars"
 
     top: int = param(
-        20, "Number of records to draw, which are the best records by the first weighting.", check="positive"
+        20, "Number of records to draw, beginning with the best by the first weighting.", check="positive"
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:
