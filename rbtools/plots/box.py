@@ -1,4 +1,4 @@
-"""The plot box: accuracy by attack and distance, or by corruption and severity, over all records."""
+"""The plot `box`: accuracy by attack and distance, or by corruption and severity, over all records."""
 
 from __future__ import annotations
 

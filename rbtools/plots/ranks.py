@@ -1,4 +1,4 @@
-"""The plot ranks: metrics over ordered records, and how ranks change between metrics."""
+"""The plot `ranks`: metrics over ordered records, and how ranks change between metrics."""
 
 from __future__ import annotations
 
