@@ -27,7 +27,7 @@ def compress(levels: Tensor, quality: int) -> Tensor:
     """Integer grey levels (N, C, H, W), float32, after JPEG compression by Pillow. Three channels are
     compressed as colours; otherwise, each channel is compressed separately.
 
-    Both ways give the same bits. A file takes 0.1 ms plus 7 ns per value, and a block 12 ns per value.
+    Both ways give the same bits. A file takes 0.1 ms plus 7 ns per value, and blocks take 12 ns per value.
     """
     levels = levels.detach().float().contiguous()
     if levels.device.type == "cpu" and max(levels.shape[2:]) > CIFAR_UP_TO:

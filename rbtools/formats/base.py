@@ -82,7 +82,7 @@ class Format(Protocol):
         """Convert a record to a unit, as far as the format can express it. Raises RbError like `record`."""
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        """Yields the files of these units. Of units with the same place in a file, the last is written."""
+        """Yields the files of these units. If units have the same place in a file, the last is written."""
 
 
 def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -105,7 +105,7 @@ def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float
     side = "above" if got.value > limits[1] else "below"
     hint = " (for percentages, give --scale percent)" if not percent and 1 < got.value <= 100 else ""
     least, most = (limit * scale for limit in limits)
-    return f"a number is {side} the range of {unit}, {least:g} to {most:g}{hint}"
+    return f"a number is {side} the range of {unit} ({least:g} to {most:g}){hint}"
 
 
 def measured(entry: Mapping[str, Any]) -> dict[str, float]:

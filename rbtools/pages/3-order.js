@@ -21,7 +21,7 @@ function filterOf(text) {
     const value = Number(right);
     if (column && !Number.isNaN(value)) tests.push((row) => HOLDS[sign](column.values[row], value));
     else if (name && !column) wrong = "There is no metric " + plain(name) + ".";
-    else if (column) wrong = plain(right) + " is no number.";
+    else if (column) wrong = plain(right) + " is not a number.";
     else {
       const part = word.toLowerCase();
       tests.push((row) => haystack[row].includes(part));
@@ -140,6 +140,6 @@ const openPlaces = (row) => {
   if (!ranks[row]) return "Not ranked: it has no " + plain(state.ranked.title) + ".";
   const rank = "Rank " + ranks[row] + " by " + plain(state.ranked.title);
   if (!firsts[row]) return rank + ".";
-  const open = firsts[row] === lasts[row] ? "place " + firsts[row] + " alone is open" : "places " + firsts[row] + " to " + lasts[row] + " are open";
+  const open = firsts[row] === lasts[row] ? "only place " + firsts[row] + " is possible" : "places " + firsts[row] + " to " + lasts[row] + " are possible";
   return rank + ", band " + bands[row] + "; by the 95 % intervals " + open + ".";
 };

@@ -23,7 +23,7 @@ function drawWeights() {
       },
     });
     const label = element("label", { for: "weight-" + number, text: plain(term.metric.title) + " ", title: plain(term.metric.name) });
-    if (!term.higher) label.append(element("small", { text: "less is better" }));
+    if (!term.higher) label.append(element("small", { text: "lower is better" }));
     return element("div", { class: "weight" }, label, slider, out);
   }));
   const used = new Set(terms.flatMap((term) => [term.metric.name, ...(term.metric.names ?? [])]));
@@ -43,7 +43,7 @@ function rescore(told) {
 
 function drawScoreTexts() {
   const command = scoreCommand();
-  byId("score-command").replaceChildren(...typed(command ?? "There is no command line for this score: no weight is above 0, a metric of a preset is left out, or a name cannot be typed."));
+  byId("score-command").replaceChildren(...typed(command ?? "There is no command line for this score, because no weight is above 0, a metric of a preset is left out, or a name cannot be typed."));
   byId("score-copy").disabled = command === null;
   const stored = content.score;
   const asGiven = terms.every((term) => term.weight === term.given) && missing === content.missing && scope === givenScope();
@@ -51,7 +51,7 @@ function drawScoreTexts() {
     stored.some((value, row) => value !== null && !(Math.abs(value - score.values[row]) < 1e-9));
   byId("score-notice").hidden = !differs;
   byId("score-notice").textContent =
-    "The records contain scores that were made among other records or in another way. The scores on this page are made among its own records.";
+    "The records contain scores that were computed over other records or in a different way. The scores on this page are computed over its own records.";
 }
 
 function drawMeans() {

@@ -57,7 +57,7 @@ function drawChart() {
   const drawn = lines.filter((line) => line.points.length), bare = lines.length - drawn.length;
   byId("chart-hint").textContent =
     (selected.size ? (selected.size > MOST ? "The first " + MOST + " of " + selected.size + " selected rows. " : "")
-      : "No row is selected: the first " + Math.min(FIRST, order.length) + " of the table. ") +
+      : "No row is selected, so the first " + Math.min(FIRST, order.length) + " rows are shown. ") +
     (bare ? counted(bare, "row") + " without these metrics left out. " : "") +
     (drawn.some((line) => line.points.some((point) => !Number.isNaN(point.low))) ? "Whiskers are 95 % intervals." : "");
   byId("chart").replaceChildren(...(drawn.length ? [picture(curve, drawn), legend(drawn)] : []));

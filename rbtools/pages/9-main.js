@@ -29,7 +29,7 @@ function drawMixed() {
   const apart = state.ranked === score && content.scopes[scope].within.includes("dataset");
   byId("mixed").hidden = sets.length < 2 || apart;
   byId("mixed").textContent = counted(sets.length, "data set") + " are ranked together: " + plain(sets.slice(0, 8).join(", ")) +
-    (sets.length > 8 ? " …" : "") + ". Choose one above, or rank by a score that is scaled among the records of one data set.";
+    (sets.length > 8 ? " …" : "") + ". Choose one above, or rank by a score that is scaled within each data set.";
 }
 
 function drawButtons() {

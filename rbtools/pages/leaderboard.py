@@ -1,4 +1,4 @@
-"""The plot leaderboard: one self-contained web page on which users sort, filter and rank the records."""
+"""The plot `leaderboard`: one self-contained web page on which users sort, filter and rank the records."""
 
 from __future__ import annotations
 

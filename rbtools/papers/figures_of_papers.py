@@ -83,7 +83,7 @@ MAKERS = {
 
 def reason(error: RbError) -> str:
     """The reason why a panel was not drawn. If metrics are missing, the reason names the command that
-    computes them instead of the existing metrics."""
+    computes them, not the existing metrics."""
     head, *rest = re.split(r" Metrics: | They have: ", str(error), maxsplit=1)
     head = re.sub(r" Did you mean .*\?", "", head)
     if rest and " Measure it" in rest[0]:

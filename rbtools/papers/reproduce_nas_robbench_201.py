@@ -54,11 +54,11 @@ def metrics(scale: str) -> Mapping[str, str]:
 SHARE = "share of all"
 # The signs in table 4 that gradients are not obstructed: these accuracies do not increase in this order.
 SIGNS = {
-    **{f"a) FGSM leaves no less than PGD ({eps})": (f"FGSM {eps}", f"PGD {eps}") for eps in (3, 8)},
-    **{f"b) Square leaves no less than PGD ({eps})": (f"Square {eps}", f"PGD {eps}") for eps in (3, 8)},
-    "c) without a bound nothing is left (PGD 255)": ("zero", "PGD 255"),
+    **{f"a) FGSM is not stronger than PGD ({eps})": (f"FGSM {eps}", f"PGD {eps}") for eps in (3, 8)},
+    **{f"b) Square is not stronger than PGD ({eps})": (f"Square {eps}", f"PGD {eps}") for eps in (3, 8)},
+    "c) accuracy is 0 without a bound (PGD 255)": ("zero", "PGD 255"),
     "d) accuracy falls with the distance": ("PGD 3", "PGD 8", "PGD 16", "PGD 32"),
-    **{f"e) random points leave no less than PGD ({eps})": (f"random {eps}", f"PGD {eps}") for eps in (3, 8)},
+    **{f"e) noise is not stronger than PGD ({eps})": (f"random {eps}", f"PGD {eps}") for eps in (3, 8)},
 }
 
 
@@ -307,7 +307,7 @@ def searches(records: side.Records, scale: str) -> side.PaperTable:
     }
     records = sample(records)
     table = reproduce_search.on_records(
-        reproduce_search.ROBBENCH, columns, records, scale, "Table 2, what searches find"
+        reproduce_search.ROBBENCH, columns, records, scale, "Table 2, results of searches"
     )
     if not table.ours:
         return table

@@ -109,7 +109,7 @@ def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[
         column = next(name for name, one in paper.columns.items() if one == metric)
         for better, worse in (("LS", "RE"), ("RE", "RS")):
             tests = {column: [f"{better} on {label} > {worse} on {label}"]}
-            made.append(side.tested(f"{better} on {label} finds more than {worse} on {label}", tests, ours))
+            made.append(side.tested(f"on {label}, {better} finds better networks than {worse}", tests, ours))
     return made
 
 

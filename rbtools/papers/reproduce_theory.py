@@ -92,7 +92,7 @@ def tables(records: side.Records, scale: str) -> dict[str, side.PaperTable]:
         columns = METRICS[number]
         values = partial(columns_of, columns=columns)
         made[number] = table(f"{number.capitalize()}, {title}", space, tuple(columns), values)
-    title = "Algorithm 1, its trainings"
+    title = "Algorithm 1, training runs"
     return {**made, "algorithm 1": table(title, "fcnn rescnn", ALGORITHM_1, training)}
 
 

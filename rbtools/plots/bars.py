@@ -1,4 +1,4 @@
-"""The plot bars: values with their intervals, or composite scores under several weightings."""
+"""The plot `bars`: values with their intervals, or composite scores under several weightings."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NAMED = 4  # the most metrics that the axis lists
 @dataclass(frozen=True, kw_only=True)
 class Bars(weightings.Composed):
     """Bars for the metrics in --metric, with 95 % intervals, for the records that are best in the first of
-    these metrics. More than seven metrics, such as fifteen corruptions, are the rows, and each of up to seven
-    records has its own colour. Without --metric, or with --weighting, --preset, --within, --lower or
-    --higher, the bars are composite scores (see rb-score), with one bar for each weighting of the metrics.
+    these metrics. If there are more than seven metrics, they are the rows, and each of up to seven records
+    has its own colour. Without --metric, or with --weighting, --preset, --within, --lower or --higher, the
+    bars are composite scores (see rb-score), with one bar for each weighting of the metrics.
 
     With --group, bars are the means of the groups, and error bars are the standard deviations over the
     records of a group.
@@ -38,7 +38,7 @@ class Bars(weightings.Composed):
     name: ClassVar[str] = "bars"
 
     top: int = param(
-        20, "Number of records to draw, which are the best records by the first weighting.", check="positive"
+        20, "Number of records to draw, beginning with the best by the first weighting.", check="positive"
     )
 
     def spec(self, records: Sequence[Record]) -> FigureSpec:

@@ -29,7 +29,7 @@ _METADATA: dict[str, dict[str, None]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """The options of every figure. A kind of figure adds its own options, and `spec` describes the figure."""
+    """The options of every figure. Each plot adds its own options, and `spec` describes its figure."""
 
     endings: ClassVar[tuple[str, ...]] = ENDINGS
     detail: ClassVar[str] = ""  # the part of the details of evaluations that the figure shows

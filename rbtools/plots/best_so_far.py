@@ -1,4 +1,4 @@
-"""The plot search: the best value that searches have found after each query."""
+"""The plot `search`: the best value that searches have found after each query."""
 
 from __future__ import annotations
 

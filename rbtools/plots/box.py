@@ -1,4 +1,4 @@
-"""The plot box: accuracy by attack and distance, or by corruption and severity, over all records."""
+"""The plot `box`: accuracy by attack and distance, or by corruption and severity, over all records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Box(weightings.Composed):
     facet: str | None = param(
         None, "Separate panels for records that differ in these fields.", metavar="LIST"
     )
-    together: bool = param(False, "Draw one panel for all metrics, not one for each attack or corruption.")
+    together: bool = param(
+        False, "Draw one panel for all metrics instead of one for each attack or corruption."
+    )
     n_classes: int | None = param(
         None,
         "Number of classes, which determines the line for random guessing.  [default: the data set's]",

@@ -1,4 +1,4 @@
-"""The plot cells: operations on the edges of NAS-Bench-201 cells, cells as graphs, or a cell's network."""
+"""The plot `cells`: operations on the edges of NAS-Bench-201 cells, cells as graphs, or a cell's network."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CellsPlot(Drawing):
         if not cells:
             raise RbError(
                 "None of the records is from NAS-Bench-201, and only its cells can be drawn. Expected"
-                " arch.space nasbench201."
+                " records with arch.space nasbench201."
             )
         if top is None and by is None:
             return cells

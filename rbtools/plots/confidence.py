@@ -1,4 +1,4 @@
-"""The plot confidence: the confidences of networks in correct and wrong predictions, and for each class."""
+"""The plot `confidence`: the confidences of networks in correct and wrong predictions, and for each class."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of t
 
 @dataclass(frozen=True, kw_only=True)
 class Confidence(Drawing):
-    """Confidences of evaluations with --detail, as medians and middle 80 % over the records.
+    """Confidences of evaluations with --detail, as medians and the middle 80 % of the records.
 
     The view distance shows how the mean largest probability of correct and of wrong predictions depends on
     the distance. The view prediction draws the mean for wrong predictions over the mean for correct

@@ -1,4 +1,4 @@
-"""The plot confusion: confusion matrices."""
+"""The plot `confusion`: confusion matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plot curves: metrics over radius, tolerated failure rate, distance, severity or training epoch."""
+"""The plot `curves`: metrics over radius, tolerated failure rate, distance, severity or training epoch."""
 
 from __future__ import annotations
 

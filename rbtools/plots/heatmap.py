@@ -1,4 +1,4 @@
-"""The plot heatmap: rank correlations between metrics, or metrics over severity or distance."""
+"""The plot `heatmap`: rank correlations between metrics, or metrics over severity or distance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 
 
 class Correlations(NamedTuple):
-    """The values (rows, columns), NaN where there is none, and the numbers of records behind them."""
+    """Correlations (rows, columns), NaN if there are none, and the numbers of records used."""
 
     rows: list[str]
     cols: list[str]

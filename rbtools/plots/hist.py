@@ -1,4 +1,4 @@
-"""The plot hist: histograms of metrics over records."""
+"""The plot `hist`: histograms of metrics over records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plot ranks: metrics over ordered records, and how ranks change between metrics."""
+"""The plot `ranks`: metrics over ordered records, and how ranks change between metrics."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Ranks(Drawing):
                 " all of them. Name a field whose value differs between the sets with --sets."
             )
         if len(sets) > MOST_CURVES:
-            raise RbError(f"{self.sets} has {len(sets)} values, but at most {MOST_CURVES} fit (--where).")
+            raise RbError(f"{self.sets} has {len(sets)} values, but at most {MOST_CURVES} fit. Use --where.")
         table = found.pivot_table(index="key", columns="set", values="value", aggfunc="last", sort=False)
         shared = table[sets].dropna()
         if shared.empty:

@@ -1,4 +1,4 @@
-"""The plot scatter: two metrics against each other, coloured by a third metric."""
+"""The plot `scatter`: two metrics against each other, coloured by a third metric."""
 
 from __future__ import annotations
 

@@ -140,9 +140,9 @@ def look(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def looks(parts: Sequence[tuple[str | None, ...]]) -> list[dict[str, Any]]:
     """Colour, dashes and marker of lines whose names differ in these parts. The training method (or else the
-    last part) determines the colour, the other parts determine the dashes, and the number of the line its
-    marker. If there are too few colours or dash patterns, or all lines would have one colour, the number
-    determines all three."""
+    last part) determines the colour, the other parts determine the dashes, and the number of the line
+    determines its marker. If there are too few colours or dash patterns, or all lines would have one colour,
+    the number determines all three."""
     places = range(min(map(len, parts), default=0))
     at = next((place for place in places if any(part[place] in METHODS for part in parts)), -1)
     tails = [str(*part[at:][:1]) for part in parts]

@@ -1,4 +1,4 @@
-"""The view values of the plot heatmap: metrics over severity or distance as coloured cells."""
+"""The view `values` of the plot `heatmap`: metrics over severity or distance as coloured cells."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Own:
         return Own(found[0], shares * total / np.where(weights > 0, weights, np.nan))
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
-        """The scores with these weights of `terms`, each computed over the metrics of the record."""
+        """The scores with these weights of `terms`, each computed over the metrics that the record has."""
         total = (~np.isnan(self.scaled) * np.array(weights)).sum(1)
         scores = np.nansum(self.scaled * weights, 1) / np.where(total > 0, total, np.nan)
         return [None if np.isnan(score) else float(score) for score in scores]
@@ -109,7 +109,8 @@ class Composed(Drawing, Directions):
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
 
     def scored(self, records: Sequence[Record]) -> Composite | Own:
-        """The composite score. Without options, equal scores of rb-score in all records are used (`Own`)."""
+        """The composite score. Without options, the scores of rb-score are used if all records have them
+        (`Own`)."""
         options = (self.metric, self.preset, self.within, self.lower, self.higher, self.missing)
         if options == (None, None, None, None, None, "refuse") and (own := Own.of(records)) is not None:
             return own

@@ -130,7 +130,7 @@ class Assertion:
                 f"{self.text} cannot be decided: the record has no {name} with an answer for each image. Use"
                 f" --assert-point '{self.text}' to compare the values themselves."
             )
-        return f"{name} minus the reference's is", found["difference"], found["ci95"]
+        return f"{name} minus the reference's value is", found["difference"], found["ci95"]
 
 
 def assertion(text: str, *, point: bool = False) -> Assertion:

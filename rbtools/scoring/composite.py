@@ -221,7 +221,7 @@ class Composite:
             )
             return
         if count == 2 and any(column[0] != column[1] for column in self._numbers):
-            warn("with two records, each metric is 1 for the better and 0 for the other, however close.")
+            warn("with two records, each metric is 1 for the better and 0 for the other, even if close.")
         for term, column in zip(self.terms, self._numbers, strict=True):
             ends = range_of(column)
             if ends is not None and ends[0] == ends[1]:

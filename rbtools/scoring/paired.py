@@ -58,7 +58,7 @@ def _joined(one: np.ndarray, other: np.ndarray, correlation: np.ndarray) -> np.n
 
 def images_needed(gained: int, lost: int, images: int, limit: float) -> int | None:
     """Estimate how many images suffice for an interval above `limit`, if the same shares of the answers
-    change as on these images; None if the difference is not above the limit, or for over 10 million.
+    change as on these images; None for more than 10 million, or if the difference is not above the limit.
 
     For many changes, the number is close to the one for Wald's interval, z^2 (a + b - (a - b)^2) / (a - b -
     limit)^2 for shares a and b (Connor, Biometrics 43, 1987, without its term for the power). Without changes

@@ -41,6 +41,6 @@ def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def worst(record: Mapping[str, Any], metrics: Sequence[str]) -> float:
-    """The lowest accuracy of a class in a metric, `class.min(pgd20.8)` in expressions."""
+    """The lowest accuracy of any class in a metric, written `class.min(pgd20.8)` in expressions."""
     (metric,) = metrics
     return min(right / n for right, n in counts(record, metric).values())

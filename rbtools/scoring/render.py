@@ -151,7 +151,7 @@ def note(table: Table, *, always: bool = True) -> str:
 
 
 def of_images(table: Table) -> dict[str, list[str]]:
-    """Maps numbers of images, such as `200` or `50 to 100`, to the headings of the columns with them."""
+    """Maps numbers of images, such as `200` or `50 to 100`, to the headings of the columns that have them."""
     columns: dict[str, list[str]] = {}
     for name, counts in table.images.items():
         one_side = all(type(n) is int for n in counts)

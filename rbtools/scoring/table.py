@@ -128,7 +128,7 @@ def build(
     """Build the table, with columns for rank, name, dataset, method, seed, and metrics.
 
     `key` is the metric or expression of the ranking. `metrics` contains the names of the metrics in their
-    order, or None for all metrics of the records; the key comes first unless `metrics` contain it. The
+    order, or None for all metrics of the records; the key comes first unless `metrics` contains it. The
     columns dataset, method and seed are left out if no record has a value, and the column seed also if all
     records have the same seed. If `fields` are given, they replace the columns before the metrics; the
     field "records" is the number of merged records. `also` adds fields. `paired` contains the metrics whose
@@ -256,7 +256,7 @@ def metric_column(name: str, *, is_key: bool = False) -> _TableColumn:
 
 
 def measured(value: float | str | None, entry: Mapping[str, Any]) -> TableCell:
-    """The cell of a value; the value's entry has its interval, standard deviation and number of images."""
+    """The cell of a value; its entry contains the interval, standard deviation and number of images."""
     std, images = entry.get("std"), counts(entry)
     n = images[0] if len(set(images)) == 1 else tuple(images) or None
     return TableCell(value, interval(entry), std if is_number(std) else None, n)

@@ -197,5 +197,5 @@ def _kind(record: Record) -> tuple[Any, ...]:
     kind = tuple(at(record, name.split(".")) for name in _KIND)
     for name, value in zip(_KIND, kind, strict=True):
         if isinstance(value, list | dict):
-            raise RbError(f"has {name} = {shown(repr(value))}. Expected a name or a number.")
+            raise RbError(f"has the {name} {shown(repr(value))}. Expected a name or a number.")
     return kind

@@ -64,7 +64,7 @@ def _named(store: Store, keys: Sequence[str]) -> list[Path]:
 
 
 def record(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a result, made from the fields of its file.
+    """The record of a result, built from the fields of its file.
 
     The last field of the record, `stored`, contains `kind` (training, evaluation, ...), `key`, `bytes` and
     `time` of the file. For an evaluation, `stored` also contains `outcomes`, the key of the outcomes of the

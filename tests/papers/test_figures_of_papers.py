@@ -160,7 +160,7 @@ def test_a_panel_without_content_keeps_its_place_and_axes_of_a_row_are_equally_h
     item = items.Item("figure 1", "", "", "", {"a": [HISTOGRAM], "b": [few], "c": [scatter]}, columns=3)
     Path("records.jsonl").write_text(lines(*NINE))
     missing = figures_of_papers.draw(item, Path(), 6.5)
-    assert missing == {"b": "It would show 4 networks, and needs 6 to say anything."}
+    assert missing == {"b": "It would show 4 networks, but at least 6 are needed."}
     drawn = [figures_of_papers.figure_of([call], Path("records.jsonl"), 2.2) for call in (HISTOGRAM, scatter)]
     figures_of_papers.joined([*zip("ac", drawn, strict=True)], 6.5)
     heights = [axes.get_position().height * one.get_figheight() for one in drawn for axes in one.axes]
@@ -193,7 +193,7 @@ def test_records_of_another_scale_are_not_drawn(name: str) -> None:
     for item in run.paper.items.values():
         if item.panels and item.from_records:
             made = run.ready(item)
-            assert made and "-full.jsonl. make reproduce-" in made.missing[""]
+            assert made and "-full.jsonl does not exist. make reproduce-" in made.missing[""]
 
 
 def test_an_item_is_listed_and_shown_by_its_name() -> None:

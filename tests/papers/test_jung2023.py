@@ -164,8 +164,8 @@ def test_a_list_of_another_length_is_left_out_and_said() -> None:
     first, _, third = read(told)
     assert "pgd40.1" not in first["metrics"] and third["metrics"]["pgd40.1"] == 0.2
     assert [line[:88] for line in told.errors()] == [
-        "pgd@Linf: its accuracy is a list of 1 where 3 distances or severities are known; it is l",
-        "pgd@Linf: its accuracy is 0.5 where 3 distances or severities are known; it is left out ",
+        "pgd@Linf: its accuracy is a list of 1, but 3 distances or severities are known; it is le",
+        "pgd@Linf: its accuracy is 0.5, but 3 distances or severities are known; it is left out (",
     ]
 
 
@@ -173,7 +173,7 @@ def test_a_list_of_another_length_is_left_out_and_said() -> None:
     ("meta", "message"),
     [
         (None, r"Cannot read robustness-data/meta\.json: No such file or directory\..*meta\.zip"),
-        ({"epsilons": {"pgd@Linf": 8}}, r'Its "epsilons" has 8 for pgd@Linf\. Expected a list\.'),
+        ({"epsilons": {"pgd@Linf": 8}}, r'Its "epsilons" contains 8 for pgd@Linf\. Expected a list\.'),
         ({"epsilons": {"pgd@Linf": ["x"]}}, r"found 'x' where a number was expected"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_shard_of_another_recipe_is_not_joined(monkeypatch: pytest.MonkeyPatch
         words = ("reproduce-theory", "--scale", "tiny", "--reproduced", "both", "--shard", f"{number}/2")
         shown = CliRunner().invoke(papers.main, [*words, "--data", f"of-machine-{number}"])
         other = pipes.file_of(Path("both/theory-tiny.jsonl"), f"{3 - number}/2", [["echo", str(number), ""]])
-        assert f"not there yet: {other.name}." in shown.output
+        assert f"still missing: {other.name}." in shown.output
     assert len([*Path("both").iterdir()]) == 2
 
 
