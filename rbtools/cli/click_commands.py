@@ -130,7 +130,7 @@ class Group(CommandMain, click.Group):
 
 
 class Chooser(Group):
-    """A command whose subcommands are the names in a registry, and `tool.commands` (or `--NAME`)."""
+    """A command whose subcommands are the names in a registry and in `tool.commands` (also `--NAME`)."""
 
     registry: registry.Registry
 

@@ -69,10 +69,7 @@ class CommandMain:
         names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
         title, params = f"Options of {_chosen(ctx)}", command.get_params(ctx)
         if more := self.of_examples(ctx, params):
-            names, title = (
-                names | {one.name for one in more},
-                f"Options of {_chosen(ctx)}, and others in the examples",
-            )
+            names, title = names | {one.name for one in more}, f"Options of {_chosen(ctx)} and the examples"
         option_groups.write(formatter, option_groups.sections(ctx, [*params, *more], names, title))
         if isinstance(command, click.Group):
             command.format_commands(ctx, formatter)

@@ -97,7 +97,7 @@ def _outside(bounds: str) -> str:
     if most == "inf":
         return f"is less than {least}" if bounds[0] == "[" else f"is not above {least}"
     if bounds[0] == "[":
-        return f"is not from {least} to {'' if bounds[-1] == ']' else 'below '}{most}"
+        return f"is not in the range {least}<=x<{'=' if bounds[-1] == ']' else ''}{most}"
     return f"is not in the range {least}<x<{'=' if bounds[-1] == ']' else ''}{most}"
 
 
@@ -123,7 +123,7 @@ def takes(
 
 
 def declared(cls: type, changed: Mapping[str, object] = MappingProxyType({})) -> dict[str, Option]:
-    """The options of a dataclass, some of them with another declaration or default (`changed`)."""
+    """The options of a dataclass, some of them with a different declaration or default (`changed`)."""
     options = dict(_as_written(cls))
     for name, option in options.items():
         if name in changed:

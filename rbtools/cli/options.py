@@ -47,7 +47,7 @@ def terminal(
 
 
 def build_context(**typed: Any) -> CommandContext:
-    """Make the run, and check the options before the first record is read.
+    """Create the run, and check the options before the first record is read.
 
     `typed` contains the values of the tool's options, named like the fields of `PARTS`, as the user typed
     them. Raises UsageError if options contradict each other, or if a data set, a file of weights, a store or

@@ -39,7 +39,7 @@ def reference(text: str, meant: Sequence[Contender], join: Callable[[Record], Re
     if len(meant) > 1:
         names = ", ".join(dict.fromkeys(name_of(one.record) for one in meant[:5]))
         raise UsageError(
-            f"--paired: {len(meant)} records are called {text} ({names}). Give its position in the input."
+            f"--paired: {len(meant)} records are named {text} ({names}). Give the position of one of them."
         )
     if meant:
         return meant[0]

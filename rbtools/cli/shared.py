@@ -111,7 +111,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
 
 
 def beside_paper(source: RecordSource, job: JobFunction, preset: str) -> JobFunction:
-    """The job, which for one checkpoint also shows the rows that the paper of the preset prints."""
+    """The job; for a single checkpoint, it also shows the results that the preset's paper reports."""
     if source.checkpoint is None:
         return job
     from rbtools.jobs.beside_paper import BesidePaper

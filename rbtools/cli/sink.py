@@ -98,8 +98,8 @@ class RecordReader:
 
 class Sink(RecordReader):
     """Counts and leaves out bad lines, failed records, and records that do not meet `where` or lack a name in
-    `where`. `united` merges the records of one model. `columns` are those of the table, if there is
-    one."""
+    `where`. `united` merges the records of one model. `columns` are the columns of the table, if
+    there is one."""
 
     def __init__(
         self,

@@ -240,7 +240,7 @@ def name_of(record: Mapping[str, Any]) -> str:
 
 
 def model_of(record: dict[str, Any]) -> str:
-    """The name of a record, with the file and the hash of its weights, which tell apart two files of a
+    """The name of a record, with the file and the hash of its weights, which distinguish two files of a
     model."""
     file, weights = (record.get(field) for field in ("checkpoint_file", "checkpoint"))
     known = [os.path.basename(file)] if isinstance(file, str) else []

@@ -49,7 +49,7 @@ class Window:
     def jobs(
         self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
     ) -> Iterator[tuple[int, Job]]:
-        """Make one job for each function, or only for those in `results`; `at` is the record's place in
+        """Create one job for each function, or only for those in `results`; `at` is the record's place in
         words. If `helps` is true, another shard writes the result."""
         every = range(len(self.loop.functions))
         mine = every if results is None else results

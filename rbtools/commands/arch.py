@@ -156,7 +156,7 @@ def _of_files(
     from rbtools.inputs import checkpoints
 
     if option := _given(NOT_FOR_FILES):
-        raise UsageError(f"{option} chooses architectures of a space, but --from-checkpoint reads files.")
+        raise UsageError(f"{option} selects from a space, but --from-checkpoint reads files. Leave one out.")
     settings |= {"dataset": typed.dataset, "data_dir": typed.data_dir}
     run = Run.of(tool=screen.tool, notify=screen.once, **settings)
     hints = checkpoints.CheckpointHints(typed.arch, normalize)

@@ -193,7 +193,7 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
     in L1 at 12; spatial up to 30 degrees and 3 pixels; a patch on 5 % of the image; color with all quantities
     up to 0.1; and 10 pixels. The tool adds robust-all, the share of images that withstand all of them.
 
-    With --checkpoint, the rows that the paper prints are shown beside the results of this network, on stderr.
+    With --checkpoint, the values that the paper reports are shown on stderr, next to the results here.
 
     \b
     Examples:
@@ -360,7 +360,7 @@ def _curve_of(
             f"--attacks: {cls.name} does not declare that it finds the smallest strength (minimal = True)."
         )
     if typed.eps is None:
-        raise UsageError(f"Give --eps LIST: the values of {cls.within.strength}, such as 1,2 or 0:2:5.")
+        raise UsageError(f"--eps is missing. Expected values of {cls.within.strength}, such as 1,2 or 0:2:5.")
     params = {cls.within.strength: typed.eps, "grid": typed.grid, **cls.for_nearest}
     method, strengths = parse_units.attack(ATTACKS, names[0], params, "", work.screen.warn)
     return shared.evaluate(source, work, nearest([method.at(max(strengths))], strengths))

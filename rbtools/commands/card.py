@@ -107,11 +107,11 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
             raise UsageError(f"{output}: a report describes one model. Write -o card.md or card.tex.")
         if source.shard is not None:
             raise UsageError(
-                "--shard divides records, and two checkpoints are compared as a pair. Leave it out."
+                "--shard divides records, but two checkpoints are compared as a pair. Leave it out."
             )
         return lambda: _compare(models, request, output, source, work)
     if models and len(source.files) > 1:
-        raise UsageError("Expected one checkpoint, two to compare, or files of records.")
+        raise UsageError("These files cannot be combined. Expected one or two checkpoints, or record files.")
     if models:
         source = dataclasses.replace(source, files=(), checkpoint=models[0])
     status = shared.filter_models(source, work, CardJob(request))

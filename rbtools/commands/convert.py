@@ -104,7 +104,7 @@ class _Reading:
             for unit in self.format.units(source, self.report):
                 output.line(self._record(unit))
         except Broken as wrong:
-            self._say(f"{source.name} {wrong}. Expected what rb-convert {self.format.name} --help describes.")
+            self._say(f"{source.name} {wrong}. See rb-convert {self.format.name} --help for the format.")
             output.line(dumps(failed_record("rb-convert", f"{source.name} {wrong}.")))
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
@@ -118,7 +118,7 @@ class _Reading:
             except RbError as wrong:
                 unit = Bad(unit.where, str(wrong), as_text(unit.content))
             except UnicodeEncodeError:
-                problem = "It contains half of a surrogate pair, which is not text. Expected Unicode."
+                problem = "It contains an unpaired surrogate, which is not valid text. Expected Unicode."
                 unit = Bad(unit.where, problem, as_text(unit.content))
         message = f"{unit.where}: {unit.problem}"
         self._say(message)
@@ -148,13 +148,13 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
         path = Path(name)
         if not path.exists():
             raise UsageError(
-                f"Cannot read {name}: No such file or directory. Expected what"
-                f" rb-convert {chosen.name} --help describes."
+                f"Cannot read {name}: No such file or directory. Expected a file or folder as described in"
+                f" rb-convert {chosen.name} --help."
             )
         if output.same_file(name):
             raise UsageError(f"{name} is both read and written. Write elsewhere.")
         if path.is_dir() and chosen.one_file:
-            raise UsageError(f"{name} is a folder. Expected a file: {chosen.name} is one file.")
+            raise UsageError(f"{name} is a folder. Expected a file of the format {chosen.name}.")
         yield Published(path, name)
 
 

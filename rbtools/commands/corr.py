@@ -37,7 +37,7 @@ class CorrelationOptions:
         metavar="LIST",
         flags=("--on", "--join"),
     )
-    by: str | None = param(None, "With --on, make a set for each value of FIELD.", metavar="FIELD")
+    by: str | None = param(None, "With --on, create a set for each value of FIELD.", metavar="FIELD")
     aggregate: str | None = param(
         None, "First average the records that differ only in these fields, such as seed.", metavar="LIST"
     )

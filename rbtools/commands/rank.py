@@ -121,7 +121,7 @@ def _warn_of_versions(result: Ranking, options: RankOptions, screen: shared.Term
 
 
 def _passes(result: Ranking | None, options: RankOptions, sink: Sink) -> bool:
-    """Report records that do not meet a condition, also as XML of JUnit; True if there are none. If
+    """Report records that do not meet a condition, also as JUnit XML; True if there are none. If
     --baseline has no record yet, each record is its own reference."""
     conditions, top = options.conditions, options.top
     chosen = [] if result is None else [entry.record for group in result.groups for entry in group[:top]]

@@ -92,7 +92,7 @@ def main(
         for name, why in training_method.unused.items():
             if name in params:
                 option = "--" + name.replace("_", "-")
-                raise UsageError(f"{option} has no effect with {why}. Leave out one.")
+                raise UsageError(f"{option} has no effect with {why}. Leave one of them out.")
         if training_method.reach_options is not None:
             step, count = training_method.reach_options
             parse_units.tell_reach(training_method, step, count, slips.setdefault)
@@ -138,7 +138,7 @@ def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
     for name, reason in result.without_effect().items():
         if name in given:
             option = registry.option_name(fields[name])
-            raise UsageError(f"{option} has no effect with {reason}. Leave out one, or change the other.")
+            raise UsageError(f"{option} has no effect with {reason}. Leave one out, or change the other.")
     return result
 
 

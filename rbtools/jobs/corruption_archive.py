@@ -118,7 +118,7 @@ class ArchiveJob(PlanJob):
         along = () if isinstance(data, ArchiveDataset) else (Clean(detail=self.detail),)
         if not along:
             run.report.notify(
-                f"no clean accuracy and no relative mCE, because the clean images of {data.name} are missing."
+                f"clean accuracy and relative mCE need the clean images of {data.name}, which are missing."
             )
         for path in paths:
             _check_images(path, data)

@@ -84,7 +84,7 @@ class PlanJob(SplitJob):
 
     def __call__(self, record: dict[str, Any], run: Run) -> dict[str, Any]:
         """The record with the entries of the plans. Raises RbError if the model or the data are missing, or
-        if the record has a result of the same name with another protocol."""
+        if the record has a result of the same name with a different protocol."""
         plans = self.plans(record, run)
         if run.plan is not None and len(plans) > 1:
             run.plan.each([partial(_SinglePlan(plan), record, run) for plan in plans])
@@ -179,7 +179,7 @@ class UnionJob(EvaluateJob):
 
 
 def evaluated(ask: Ask, evaluation: Evaluation) -> Iterator[Entries]:
-    """The plan that asks for one evaluation."""
+    """The plan that requests one evaluation."""
     among = ask.inputs.data.about.present
     if among and evaluation.specs[0].is_clean and not ask.draws:
         evaluation = replace(evaluation, specs=(Clean(among=among), *evaluation.specs))

@@ -1,4 +1,4 @@
-"""Measures the tiles of a record's evaluation in this process or with the workers of the run's engine.
+"""Measures the tiles (parts) of a record's evaluation, in this process or with the engine's workers.
 
 The inputs are resolved before they are sent, because the same options might select other images in a worker.
 """

@@ -106,7 +106,7 @@ def _without_network(record: Record, entry: Entry, has_file: bool) -> Record | N
     if remeasured.is_duration(entry["metric"]):
         reason = "durations differ from run to run"
     elif "records" in entry:
-        reason = "a mean over records, whose members are not in this record"
+        reason = "it is a mean over several records, which this record does not contain"
     elif entry.get("value") is None and consistency.is_published(entry):
         reason = "no number was published"
     elif "checkpoint" not in record and not has_file and not _of_architecture(entry):

@@ -87,7 +87,7 @@ MISTAKES = {
         "--store none": "--store is none, but the checkpoints of a training are kept in the store.",
         "--optimizer sgd --momentum 0.8": "--momentum has no effect with --schedule onecycle",
         "--schedule cosine --decay 0.5": "--decay has no effect with --schedule cosine, which has no"
-        " milestones. Leave out one, or change the other.",
+        " milestones. Leave one out, or change the other.",
         "--augment crop,crop-reflect": "--augment has both crop and crop-reflect",
         "--preset jung2023": "The preset jung2023 does not train a network",
         "--regularize l2 --weight-decay 1e-4": "--weight-decay has no effect with --regularize l2",
@@ -182,7 +182,7 @@ MISTAKES = {
         "--arch resnet18 --width 9": "have no width, unlike those of fcnn and rescnn",
         "--dataset imagefolder:nowhere": "The image folder nowhere does not exist.",
         "results.jsonl": "so results.jsonl has no effect. Did you mean --from-checkpoint?",
-        "--from-checkpoint model.pt --space zoo": "--space chooses architectures of a space",
+        "--from-checkpoint model.pt --space zoo": "--space selects from a space",
         "--normalize none": "--normalize describes a file of weights. Add --from-checkpoint",
         "--arch torchvision:resnet5": "Unknown torchvision model 'resnet5'. Did you mean",
         "--arch torchvisio:resnet50": "Unknown space 'torchvisio'. Did you mean 'torchvision'?",
@@ -213,7 +213,7 @@ MISTAKES = {
     },
     "convert": {
         "prbench nowhere.json": "Cannot read nowhere.json: No such file or directory.",
-        "prbench .": ". is a folder. Expected a file: prbench is one file.",
+        "prbench .": ". is a folder. Expected a file of the format prbench.",
         "prbench a --write a": "a is both read and written. Write elsewhere.",
         "per-image --write table.txt": "table.txt ends in neither .csv nor .parquet",
         "robustbench photos": "The folder photos contains no .json files. Expected RobustBench's",

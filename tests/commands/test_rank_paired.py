@@ -162,7 +162,7 @@ def test_wrong_use_is_one_line(words: str, message: str) -> None:
 def test_a_name_of_several_records_needs_a_position() -> None:
     twins = [model("a", BASE, seed=seed) for seed in range(2)]
     result = run("--paired a", *twins)
-    assert "2 records are called a (a pgd seed 0, a pgd seed 1). Give its position" in result.stderr
+    assert "2 records are named a (a pgd seed 0, a pgd seed 1). Give the position" in result.stderr
     assert of(run("--paired 2", *twins))["a"]["paired"] is not None
 
 
