@@ -24,7 +24,7 @@ Path = TypeVar("Path", bound="str | os.PathLike[str]")
 LARGEST_LIST = 1 << 25  # maximum size in bytes of a list of names or numbers
 LARGEST_SETTINGS = 1 << 20  # maximum size in bytes of a file of settings
 # How files begin that are not UTF-8 text, what they are, and which command converts them.
-_PACKED, _ENCODED = "compressed ({})", "text in UTF-16, as PowerShell's > and spreadsheets write it"
+_PACKED, _ENCODED = "compressed ({})", "text in UTF-16, as written by PowerShell's > and by spreadsheets"
 _OTHER = (
     (rb"\x1f\x8b", _PACKED.format("gzip"), "zcat"),
     (rb"\xfd7zXZ\0", _PACKED.format("xz"), "xzcat"),
@@ -114,7 +114,7 @@ def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -
 def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
     """Decode a file. Raises UnicodeDecodeError, and RbError if the file is compressed or in UTF-16."""
     if other := not_utf8(data[:64], path, "> NEWFILE"):
-        raise RbError(f"{os.fspath(path)} {other}, and name that file.")
+        raise RbError(f"{os.fspath(path)} {other}, and use that file.")
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()
 
 

@@ -63,7 +63,7 @@ def mean_interval(
     drawn = np.asarray(values, float)
     often = np.ones(len(drawn)) if counts is None else np.asarray(counts, float)
     if not often.sum() >= 1 or not ((drawn >= 0) & (drawn <= 1)).all():
-        raise ValueError("an interval of a mean needs values, and values in [0, 1]")
+        raise ValueError("the interval of a mean needs at least one value, and all values in [0, 1]")
     drawn, often = _grouped(drawn[often > 0], often[often > 0])
     tail = (1 - confidence) / 2
     return _mean_bound(drawn, often, tail), 1 - _mean_bound(1 - drawn, often, tail)

@@ -83,7 +83,7 @@ def _checked(entry: Mapping[str, Any]) -> bytes:
     right = int.from_bytes(data, "big").bit_count()
     value, n = entry.get("value"), entry.get("n")
     if type(n) is not int or not 0 < n <= images or not results.is_number(value):
-        raise ValueError("the entry has no value or number of images to compare with them")
+        raise ValueError("the entry lacks a value or a number of images to compare them with")
     if abs(right / n - value) > 1e-6:
         raise ValueError(f"{right} of {n} images count, but the value is {value}")
     return data
@@ -101,18 +101,18 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
             " or without this option)."
         )
     elif parts.stem in ("pr", "pr-all"):
-        why = "is a share of noisy copies, so no image counts completely or not at all. Use ProbAcc (--rho)."
+        why = "is a share of noisy copies and not of images. ProbAcc (--rho) is a share of images."
     elif "records" in entry:
         why = (
-            "is a mean over records, so an image has more than one answer. First add the metric that needs"
-            " the answers to each record, with rb-score --add."
+            "is a mean over records, so an image has several answers. Before averaging, add the metric that"
+            " needs the answers to each record, with rb-score --add."
         )
     elif "expression" in entry and "union" not in entry:
         why = f"is computed from other metrics: {entry['expression']}. Expected a measured metric."
     elif parts.is_ge or (entry and type(entry.get("n")) is not int):
         why = "is not a share of images."
     else:
-        raise NoAnswers(f"The record has no answers for single images for {metric}. {HOW}")
+        raise NoAnswers(f"The result of {metric} has no answers for single images. {HOW}")
     raise NoAnswers(f"{metric} {why}")
 
 

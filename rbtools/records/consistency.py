@@ -211,7 +211,7 @@ def _interval(result: MeasuredEntry, by_name: _ByName) -> _Problems:
             low, high = wanted = _wilson(value * n, n)
             allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
             if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
-                says = f"{name} has the interval {_pair(ends)}, but for {value:.6g} with n {n} it is"
+                says = f"{name} has the interval {_pair(ends)}, but the interval for {value:.6g} and n {n} is"
                 yield "interval", f"{says} {_pair(wanted)}."
 
 

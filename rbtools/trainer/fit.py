@@ -293,7 +293,7 @@ def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
             logits = model(images)
     except Exception as wrong:  # a module of the user's may raise anything
         raise RbError(
-            f"The model raises {type(wrong).__name__}: {shown(str(wrong).strip(), 300)} It receives float32"
+            f"The model raises {type(wrong).__name__}: {shown(str(wrong).strip(), 300)}. It receives float32"
             f" images {tuple(images.shape)} on {device.type} and must return logits."
         ) from wrong
     check_input.check_logits(logits, len(images))

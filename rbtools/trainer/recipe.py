@@ -252,7 +252,7 @@ class Recipe:
         "timm",
         "How timm's weights are adapted to other sizes of images and patches: as the library timm does it"
         " (timm), or as PRBench's code does it (prbench). PRBench's code sums kernels over blocks, and"
-        " interpolates positions bilinearly. Its text does not say.",
+        " interpolates positions bilinearly. Its paper does not say.",
         choices=("timm", "prbench"),
         optional=True,
     )

@@ -62,7 +62,7 @@ class ATPR(Method[Solution]):
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     candidates: int = param(
-        5, "Number of attacks to choose from. PRBench's paper uses 5, its code uses 10.", check="positive"
+        5, "Number of attacks to choose from. PRBench's paper uses 5, and its code uses 10.", check="positive"
     )
     step_min: float = param(
         1 / 255,
@@ -106,7 +106,7 @@ class ATPR(Method[Solution]):
     eps_spread: float = param(
         0.0,
         "The radius of a candidate is drawn between eps minus this number and eps. PRBench's paper uses"
-        " 0, its code uses 5.1.",
+        " 0, and its code uses 5.1.",
         unit="eps",
         check="non-negative",
         optional=True,
@@ -142,8 +142,8 @@ class ATPR(Method[Solution]):
     )
     walk_rest: float = param(
         0.0,
-        "Walks end when at most this share of the batch is misclassified. PRBench's paper uses 0, its"
-        " code uses 0.1.",
+        "Walks end when at most this share of the batch is misclassified. PRBench's paper uses 0, and"
+        " its code uses 0.1.",
         check="fraction",
         optional=True,
     )

@@ -53,7 +53,7 @@ class CVaR(Sampled):
 
     def __post_init__(self) -> None:
         if self.beta > 1:
-            raise RbError(f"beta of training method 'cvar' is {self.beta:g}. Expected above 0, at most 1.")
+            raise RbError(f"beta of training method 'cvar' is {self.beta:g}. Expected 0 < beta <= 1.")
 
     @property
     def unused(self) -> dict[str, str]:

@@ -30,7 +30,7 @@ class EVaR(Sampled):
 
     def __post_init__(self) -> None:
         if self.q > 1:
-            raise RbError(f"q of training method 'evar' is {self.q:g}. It must be above 0 and at most 1.")
+            raise RbError(f"q of training method 'evar' is {self.q:g}. Expected 0 < q <= 1.")
 
     def risk(self, losses: Tensor) -> Tensor:
         a = best_exponent(losses.detach(), self.q).to(losses)

@@ -77,7 +77,7 @@ class FGSMPGI(Method[PriorStep]):
     )
     reset: int = param(
         40,
-        "Number of epochs between random starts. The authors' code uses 40, of 110 epochs.",
+        "Number of epochs between random starts. The authors' code uses 40 in a run of 110 epochs.",
         check="positive",
     )
     inner_mode: str = step_mode_param()

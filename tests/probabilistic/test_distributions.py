@@ -110,8 +110,8 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
     [
         (IMAGES, {"gamma": -0.1}, r"gamma is -0\.1\. Expected a radius of 0 or more"),
         (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected values in \[0, 1\]"),
-        (IMAGES, {"draw": -1}, r"1 copies from number -1"),
-        (IMAGES, {"samples": 2, "draw": 2**32 - 1}, r"2 copies from number 4294967295"),
+        (IMAGES, {"draw": -1}, r"samples is 1 and draw is -1"),
+        (IMAGES, {"samples": 2, "draw": 2**32 - 1}, r"samples is 2 and draw is 4294967295"),
         (IMAGES, {"examples": torch.arange(3)}, r"Expected 2 whole numbers"),
     ],
 )

@@ -160,7 +160,7 @@ def test_compressed_or_utf_16_records_are_one_bad_line_that_says_what_to_type(co
     (line,) = lines(io.BytesIO(OTHER[command]), "my file")
     assert line.problem is not None and line.problem.endswith(f": {command} 'my file' | TOOL.")
     Path("set").write_bytes(OTHER[command])
-    with pytest.raises(RbError, match=f"^set is .*: {command} set > NEWFILE, and name that file"):
+    with pytest.raises(RbError, match=f"^set is .*: {command} set > NEWFILE, and use that file"):
         plain_files.read_text("set")
 
 

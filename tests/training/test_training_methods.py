@@ -285,7 +285,7 @@ def test_settings_that_came_later_leave_the_keys_of_former_results_alone():
     ("name", "given", "message"),
     [
         ("trades", {"lambda": -1.0}, r"lambda of training method 'trades' is -1. It must be 0 or more"),
-        ("cvar", {"beta": 1.5}, r"beta of training method 'cvar' is 1.5. Expected above 0, at most 1"),
+        ("cvar", {"beta": 1.5}, r"beta of training method 'cvar' is 1.5. Expected 0 < beta <= 1"),
         ("at-pr", {"steps_min": 9, "steps_max": 3}, r"steps_min of .* is 9, but steps_max is 3\."),
         ("at-pr", {"eps": 0.05, "eps_spread": 0.1}, r"eps_spread of .* is 25.5/255, but eps is 12.75/255"),
     ],

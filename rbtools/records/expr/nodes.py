@@ -64,7 +64,7 @@ class Builder:
             where = f"'{self._token(offset - 1).text}'" if 0 < offset < at else "the end"
             raise self._error(f"found {where}: {wrong.msg}") from None
         except (ValueError, RecursionError, MemoryError):
-            raise self._error("it is too long or nests too deep") from None
+            raise self._error("it is too long or nested too deeply") from None
 
     def _token(self, place: int) -> Token:
         return self._tokens[bisect_right(self._starts, place) - 1]
@@ -78,7 +78,7 @@ class Builder:
     def _node(self, tree: ast.expr) -> Node:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise self._error("it is too long or nests too deep")
+            raise self._error("it is too long or nested too deeply")
         node = self._of(tree, _SIGNS.get(type(getattr(tree, "op", None)), ""))
         self._depth -= 1
         return node
