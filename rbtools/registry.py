@@ -346,6 +346,7 @@ def _imported(kind: str, name: str, place: str) -> object:
         raise RbError(f"The {kind} {name} does not name a class. Expected {OWN}MODULE:CLASS.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # finds the user's own modules, as `python -m` does; workers get it, too
+    importlib.import_module("rbtools.torchvision_hook")  # the module may import torchvision
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:

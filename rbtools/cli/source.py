@@ -79,8 +79,9 @@ class RecordSource:
     normalize: str | None = _model(
         None,
         "Normalisation of the checkpoint's inputs, if the file does not contain it: numbers such as"
-        " 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10, imagenet ..., or per-image.  [default: the published"
-        " normalisation that clearly fits 256 images best, if there is one; none for python:]",
+        " 0.4914,0.4822,0.4465 0.2471,0.2435,0.2616 (which is rice), or cifar10 (125.3,123,113.9 of 255),"
+        " imagenet ..., or per-image.  [default: the published normalisation that fits 256 images clearly"
+        " best, if any; none for python:]",
         metavar="MEAN STD|none|NAME",
     )
     kind: Any = None  # the model that can only be queried (`queries.base.KindOfModel`), if any

@@ -67,7 +67,7 @@ def main(options: RankOptions, store: str, source: shared.RecordSource, screen: 
         found = _ranking(sink, options)
         if found is not None:
             if baseline is not None:
-                found.reference = _last_accepted(baseline, found, screen, update=options.update)
+                found.reference = _last_accepted(baseline, found, screen, options)
             if found.reference is not None and options.compares:
                 paired_ranking.compare(found, options, screen)
             if options.against is not None:
@@ -92,13 +92,17 @@ def _first_of(result: Ranking) -> dict[str, Any]:
 
 
 def _last_accepted(
-    baseline: Baseline, result: Ranking, screen: shared.Terminal, *, update: bool
+    baseline: Baseline, result: Ranking, screen: shared.Terminal, options: RankOptions
 ) -> Contender | None:
     record = baseline.accepted(_first_of(result))
     if record is None:
-        hint = "" if update else " --update-baseline stores the best record as the baseline."
+        hint = "" if options.update else " --update-baseline keeps the best record as the first."
         screen.say(f"there is no baseline in {baseline.place} yet: conditions with 'reference' hold.{hint}")
         return None
+    metrics = record.get("metrics") or {}
+    used = dict.fromkeys(one.value.text for one in options.conditions if one.relative)
+    values = [f", {name} {metrics[name]:.6g}" for name in used if results.is_number(metrics.get(name))]
+    screen.say(f"the baseline in {baseline.place} is {model_of(record)}{''.join(values)}.")
     return Contender(record, [record])
 
 

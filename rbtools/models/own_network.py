@@ -111,6 +111,7 @@ def _factory(text: str) -> Callable[..., Any]:
     added = here not in sys.path
     if added:
         sys.path.append(here)  # as with `python -m`, so that the user's own modules are found
+    importlib.import_module("rbtools.torchvision_hook")  # the module may import torchvision
     try:
         with _own_code(text):
             module = importlib.import_module(module_name)

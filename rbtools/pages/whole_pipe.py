@@ -86,13 +86,13 @@ def _of_one_training(option: str | None, group: list[str], train: Record) -> lis
     """The words of an option of rb-train for one of its records: the method and the seed of this record, and
     no option that only other methods of the command line have."""
     methods: Any = TOOLS.load("train").registry
-    method = train.get("method")
+    method = str(train.get("method"))
     if option == "seed" and option in train:
         return ["--seed", str(train["seed"])]
-    if method not in methods or option is None:  # by its name alone, a method of the user's own is not found
+    if not methods.knows(method) or option is None:  # the user's own, which its name alone does not find
         return group
     if option == "method":
-        return ["--method", str(method)]
+        return ["--method", method]
     its = {field.name for field in registry.options(methods.load(method))}
     return group if option in its or option in _options("train")[1] else []
 

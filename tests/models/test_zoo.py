@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -182,3 +183,23 @@ def test_what_no_network_can_be_built_from_is_refused(wrong, said):
 def test_torchvision_is_there_after_the_hook() -> None:
     script = "import rbtools.torchvision_hook, torchvision; torchvision.models.resnet18()"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_own_code_may_import_torchvision(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses, torchvision\n"
+        "from rbtools.attacks.pgd import PGD\n"
+        "@dataclasses.dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(PGD):\n    name = 'mine'\n"
+    )
+    (tmp_path / "nets.py").write_text("import torchvision\nnet = torchvision.models.squeezenet1_1\n")
+    # As without the line of `make setup`, which has imported the hook when Python started.
+    before = "import sys; sys.modules.pop('rbtools.torchvision_hook', None);"
+    before += "sys.meta_path[:] = [one for one in sys.meta_path if 'hook' not in type(one).__module__];"
+    for load in (
+        "from rbtools.attacks import ATTACKS; ATTACKS.load('python:mine:Mine')",
+        "from rbtools.models import own_network as own;"
+        "own.from_python({'name': 'nets:net'}, classes=10, shape=(3, 64, 64))",
+    ):
+        subprocess.run([sys.executable, "-c", before + load], check=True, timeout=300, cwd=tmp_path)

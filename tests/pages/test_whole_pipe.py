@@ -111,11 +111,11 @@ def test_the_pipe_begins_with_the_network(arch: Record, more: Record, words: str
     [
         ("erm", "rb-train --method erm --epochs 2 --seed 1"),
         ("trades", "rb-train --method trades --eps 32 --epochs 2 --seed 1"),
-        ("my-own", "rb-train --method=erm,own:nets:MyOwn,trades --eps 32 --epochs 2 --seed 1"),
+        ("my-own", "rb-train --method=erm,python:nets:MyOwn,trades --eps 32 --epochs 2 --seed 1"),
     ],
 )
 def test_the_pipe_trains_only_the_network_of_the_record(method: str, words: str) -> None:
-    line = "rb-train --method=erm,own:nets:MyOwn,trades --eps 32 --epochs 2 --seed 0-2"
+    line = "rb-train --method=erm,python:nets:MyOwn,trades --eps 32 --epochs 2 --seed 0-2"
     arch = {"space": "nasbench201", "index": 3}
     record = {"arch": arch, "train": {"method": method, "seed": 1, "command": line}}
     assert steps_of(record)[1:] == [words]
