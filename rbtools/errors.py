@@ -220,6 +220,10 @@ _SAME = {
     "fast": ("n-fgsm", "fgsm-pgi"),
     "fgsm-mep": ("fgsm-pgi",),
     "fgsm-ep": ("fgsm-pgi",),
+    "rotation": ("spatial",),
+    "rotate": ("spatial",),
+    "sparse-rs": ("pixels",),
+    "l0": ("pixels",),
 }
 
 

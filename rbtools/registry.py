@@ -357,9 +357,10 @@ def _imported(kind: str, name: str, place: str) -> object:
         raise RbError(f"The module {module} needs {error.name}, which is not installed.") from None
     except (Exception, SystemExit) as error:
         hint = " Write @dataclass(frozen=True, kw_only=True) above the class." * ("frozen" in str(error))
+        hint += " Begin the module with: import rbtools.torchvision_hook" * ("torchvision::" in str(error))
         raise RbError(
             f"The module {module} stopped with {type(error).__name__}: {shown(str(error), 200)}.{hint}"
         ) from error
     if not hasattr(loaded, attribute):
-        raise RbError(f"The module {module} has no {attribute}.")
+        raise RbError(f"The module {module} has no {attribute}.{near(attribute, vars(loaded))}")
     return getattr(loaded, attribute)

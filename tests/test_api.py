@@ -87,7 +87,6 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "options", "line"),
     [
-        ("attack", ["pgd"], {"step": 3}, "attack pgd --step=3"),
         ("attack", ["pdg"], {}, "attack pdg"),
         ("transfer", ["nowhere.jsonl"], {}, "attack transfer --from nowhere.jsonl"),
         ("train", ["pdg"], {}, "train --method pdg"),
@@ -104,6 +103,16 @@ def test_what_a_command_refuses_its_function_refuses_with_the_same_sentence(
     assert result.exit_code == 2
     sentence = result.stderr.strip().split(": error: ", 1)[1]
     assert re.sub(r" Try '[^']* --help'\.$", "", sentence) == str(refused.value)
+
+
+def test_arguments_are_called_by_their_python_names() -> None:
+    refusals = {
+        "restart": "No such argument `restart`. Did you mean `restarts`",
+        "steps": "Invalid value for `steps`: 'x'",
+    }
+    for name, words in refusals.items():
+        with pytest.raises(RbError, match=re.escape(words)):
+            rbtools.attack({"arch": ARCH}, "pgd", **{name: "x"})
 
 
 # Options that a call from Python does not have: streams, messages and several processes.

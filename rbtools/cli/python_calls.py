@@ -70,7 +70,8 @@ def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str
     if word in {*left_out, *_NOT_IN_PYTHON, *_PROCESSES, *_OF_CHECKPOINT, "checkpoint"}:
         return f"{word} only applies to streams of records on the command line. Leave it out here."
     flags = [f"--{name.replace('_', '-')}" for name in known]
-    return tool.no_such_option(f"--{word.rstrip('_').replace('_', '-')}", classes, flags)
+    shell = tool.no_such_option(f"--{word.rstrip('_').replace('_', '-')}", classes, flags)
+    return as_keywords(shell.replace("option", "argument").replace("'", ""))
 
 
 def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[str]]:
@@ -156,7 +157,7 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
     flag = option.flags[0]
     if option.kind is bool:
         if not isinstance(value, bool):
-            raise UsageError(f"{flag} is {value!r}. Expected True or False.")
+            raise UsageError(as_keywords(f"{flag} is {value!r}. Expected True or False."))
         return value
     if isinstance(value, Mapping) and "=" in (option.field.metadata["metavar"] or ""):
         value = [f"{name}={as_typed(one)}" for name, one in value.items()]
@@ -176,7 +177,7 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
     text = as_typed(value)
     problem = option.problem(text)
     if problem is not None:
-        raise UsageError(f"Invalid value for '{flag}': {problem}")
+        raise UsageError(as_keywords(f"Invalid value for {flag}: {problem}"))
     return option.kind(text)
 
 

@@ -146,7 +146,7 @@ def _write_tables(
 def _metrics(result: Ranking, records: Sequence[Record], options: RankOptions) -> list[str]:
     """The metrics of the table in their order. Without --metric, those of --by and --pareto come first; with
     --metric, they come first if the list does not contain them."""
-    every = metric_name.names(records)
+    every = sorted(metric_name.names(records), key="seconds_per_epoch".__eq__)  # last: no result of a test
     wanted = every if options.shown is None else chosen(options.shown, records)
     keys = () if options.pivot else (*result.keys, *options.front)
     sorted_by = list(dict.fromkeys(one.text for one in keys))
@@ -193,7 +193,8 @@ def _warn_of_mixed(
 ) -> None:
     names = [*counts] if titles is None else metrics_behind(titles, counts)
     if names:
-        more = f", as for {counted(len(names) - 1, 'other metric')}" if len(names) > 1 else ""
+        have = "has" if len(names) == 2 else "have"
+        more = f", and so {have} {counted(len(names) - 1, 'other metric')}" if len(names) > 1 else ""
         said = words.format(f"'{metric_name.heading(names[0])}'", *counts[names[0]], more)
         screen.warn(f"{said}. Evaluate all with the same --n to compare them.")
 
@@ -321,5 +322,5 @@ def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: boo
     parts += [f"{exact} {counted(nothing, 'record')} ({why})"] if nothing else []
     if groups:
         parts.append("members of groups resampled")
-    if parts:
+    if parts and len(draws.sources) > 1:  # a single record has the rank 1
         screen.say(f"rank intervals from {draws.size} draws: {'; '.join(parts)}.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import options, parse_units, shared, streams
-from rbtools.cli.source import RecordSource, file_path
+from rbtools.cli.source import RecordSource, file_path, model_of
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened
 from rbtools.records import dumps
@@ -194,12 +194,20 @@ def _write_page(records: list[Record], output: str) -> None:
         ranked = [rank_order.Ranked(None, None, record) for record in records]
         text = render.to_latex(table.build(ranked, metrics=[*dict.fromkeys(shown)], fields=["name"]))
     else:
-        text = "\n".join(render.to_markdown(_rows_of(record)) for record in records)
+        text = "\n".join(map(_markdown, records))
     write_whole(Path(output), text.encode())
 
 
+def _markdown(record: Record) -> str:
+    from rbtools.records.results import short_dataset
+    from rbtools.scoring import render
+
+    title = f"{model_of(record)}, {short_dataset(record['dataset'])}"
+    return f"{render.heading(title, 'md')}\n{render.to_markdown(_rows_of(record))}"
+
+
 def _rows_of(record: Record) -> Table:
-    from rbtools.records import results
+    from rbtools.records import metric_name, results
     from rbtools.scoring import table
 
     rows = []
@@ -209,7 +217,7 @@ def _rows_of(record: Record) -> Table:
             value = table.measured(entry.get("value"), entry)
             images = table.TableCell(table.sides(value.n))
             shown = value._replace(n=None)  # it has a column of its own
-            rows.append([table.TableCell(name), table.TableCell(metric), shown, images])
+            rows.append([table.TableCell(name), table.TableCell(metric_name.heading(metric)), shown, images])
         if "reason" in part:
             rows.append(
                 [table.TableCell(cell) for cell in (name, f"not measured: {part['reason']}", None, None)]

@@ -108,8 +108,8 @@ class PROptions:
         short = sequential.too_few(estimator.rho, self.samples, estimator.confidence)
         if short and work.run.store.computed + work.run.store.found:
             work.screen.say(
-                f'note: {short} "undecided" in evals counts the undecided images. They bias ProbAcc, but its'
-                " interval is valid for the images' true PR."
+                f"note: {short} Use more --samples or a larger --rho. Undecided images bias the value of"
+                " ProbAcc, but not its interval; evals has their number."
             )
 
 

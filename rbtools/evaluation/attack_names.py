@@ -14,7 +14,7 @@ from rbtools.threats.ball import Ball
 
 # Attacks that have published results but are not in this package, and ensembles of attacks.
 _OTHERS = dict(adv="adv", apgd="APGD", autoattack="AutoAttack", boundary="Boundary") | {"kl-pgd": "KL-PGD"}
-_OTHERS |= {name: name for name in ("external", "reported")}
+_OTHERS |= {"external": "external evaluation", "reported": "reported by the authors"}
 _ENSEMBLE = "ensemble-"
 
 

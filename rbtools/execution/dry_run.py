@@ -100,7 +100,7 @@ class DryRun:
             time, seconds = "", self._seconds(title)
             if seconds is not None:
                 time = f", {' to '.join(dict.fromkeys(map(in_words, seconds)))} here"
-            lines.append(f"{title}: {_many(count, unit)} to compute{time}.")
+            lines.append(f"{title}: {_many(count, unit.replace('tile', 'batch'))} to compute{time}.")
         if self.waiting:
             lines.append(f"{_many(len(self.waiting), 'record')} would first be trained.")
         return lines

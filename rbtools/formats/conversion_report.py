@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.formats.base import RESULTS
 from rbtools.records import results
 
-SHOWN = 24  # maximum number of kinds in one line
+SHOWN = 8  # maximum number of kinds in one line
 
 
 class ConversionReport:
@@ -45,7 +45,7 @@ class ConversionReport:
             if kinds:
                 listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
                 more = f" and {len(kinds) - SHOWN} more" if len(kinds) > SHOWN else ""
-                yield f"{name} cannot express these {group} (with their number): {listed}{more}."
+                yield f"{name} has no place for these {group} (and how often): {listed}{more}."
 
 
 def _sentence(item: tuple[str, list[str]]) -> str:

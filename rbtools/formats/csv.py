@@ -43,6 +43,8 @@ class CSV(Tabular):
         import pandas
 
         separator, first = self._delimiter(), content.partition(b"\n")[0].decode("utf-8", "replace")
+        if first.startswith('{"'):
+            raise Broken("contains records. To write these as CSV, add --write FILE")
         others = [] if separator in first else [other for other in (",", ";", "\t", "|") if other in first]
         if others:
             spelled = "tab" if others[0] == "\t" else f"'{others[0]}'"

@@ -35,7 +35,7 @@ class Paid:
         return count if self.budget is None else max(min(self.budget - self.images, count), 0)
 
     def close(self) -> None:
-        self.tell(f"The model was queried for {self.images:,} images; the other answers were already stored.")
+        self.tell(f"The model was asked about {self.images:,} images; other answers came from the store.")
 
 
 class Questions:

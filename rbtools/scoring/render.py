@@ -74,7 +74,9 @@ def to_latex(table: Table) -> str:
 
     def cell_text(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
-        words = (words if isinstance(cell.value, str) else words.replace("-", "$-$")) or "--"
+        if not isinstance(cell.value, str):
+            words = re.sub(r"e(?:\$(-)\$|\+)0*(\d+)", r"$\\times10^{\1\2}$", words.replace("-", "$-$"))
+        words = words or "--"
         return rf"\textbf{{{words}}}" if cell.best else words
 
     def line(cells: Iterable[str]) -> str:
@@ -147,6 +149,11 @@ def note(table: Table, *, always: bool = True) -> str:
         words += [f"{count} images: {'; '.join(names)}" for count, names in counts.items()]
     elif counts and always and not intervals:
         words.append(f"{next(iter(counts))} images")
+    titles = [heading.title for heading in table.headings]
+    if "ranks" in titles:
+        words.append("Ranks are those that a model may have; models of one band are not separated")
+    if any(title.endswith(" paired") for title in titles):
+        words.append("Paired is the difference from the reference on the same images, p is McNemar's")
     return " ".join(f"{sentence}." for sentence in words)
 
 

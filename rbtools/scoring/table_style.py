@@ -48,15 +48,16 @@ def styled(table: Table, style: Style) -> Table:
 
 
 def _stems(texts: Iterable[str]) -> dict[str, str]:
-    """Maps each path of a file to its stem, with enough folders before it to distinguish the files."""
-    paths = [text for text in texts if "/" in text and PurePath(text).suffix]
-    names = {path: PurePath(path).with_suffix("") for path in paths}
-    most = max((len(name.parts) for name in names.values()), default=1)
-    for depth in range(1, most + 1):
-        short = {path: "/".join(name.parts[-depth:]) for path, name in names.items()}
-        if len({*short.values()}) == len(short):
-            return short
-    return {path: path for path in names}
+    """Maps each path of a file to its stem, with enough folders before it to distinguish the files, or to its
+    name if files of a folder differ only in their extensions."""
+    paths = {text: PurePath(text) for text in texts if "/" in text and PurePath(text).suffix}
+    most = max((len(path.parts) for path in paths.values()), default=1)
+    for names in ({text: path.with_suffix("") for text, path in paths.items()}, paths):
+        for depth in range(1, most + 1):
+            short = {text: "/".join(name.parts[-depth:]) for text, name in names.items()}
+            if len({*short.values()}) == len(short):
+                return short
+    return {text: text for text in paths}
 
 
 def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:

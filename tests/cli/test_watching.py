@@ -49,17 +49,17 @@ def test_evaluations_of_a_network_that_is_not_trained_yet_are_counted() -> None:
 
 def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any]]) -> None:
     ge = run("ge", "acc --n 20 --n-train 30 --dry-run", [trained["erm"]])
-    assert "clean accuracy: 2 tiles to compute" in ge.stderr
+    assert "clean accuracy: 2 batches to compute" in ge.stderr
     preset = run("attack", "preset prbench --n 20 --dry-run", [trained["erm"]])
-    assert all(f"{name}: 1 tile to compute" in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
+    assert all(f"{name}: 1 batch to compute" in preset.stderr for name in ("pgd10", "pgd20", "cw20", "aa"))
 
 
 @pytest.mark.parametrize(
     ("tool", "words", "says"),
     [
-        ("attack", "pgd --eps 4,8", "pgd20: 1 tile to compute, 13 minutes to 42 minutes here"),
-        ("corrupt", "contrast,fog", "corruptions: 1 tile to compute, 6 minutes here"),
-        ("attack", "none", "clean accuracy: 1 tile to compute, less than a minute here"),
+        ("attack", "pgd --eps 4,8", "pgd20: 1 batch to compute, 13 minutes to 42 minutes here"),
+        ("corrupt", "contrast,fog", "corruptions: 1 batch to compute, 6 minutes here"),
+        ("attack", "none", "clean accuracy: 1 batch to compute, less than a minute here"),
     ],
 )
 def test_a_dry_run_says_minutes(

@@ -84,6 +84,11 @@ def test_a_header_with_another_separator_names_it() -> None:
             read(f"arch.name{sign}acc\nA{sign}0.5\n")
 
 
+def test_records_are_no_table() -> None:
+    with pytest.raises(Broken, match=r"contains records\. To write these as CSV, add --write FILE"):
+        read('{"schema":1,"arch":{"space":"mine","name":"x"},"metrics":{"acc":0.5}}\n')
+
+
 def test_columns_stay_as_they_are_beside_what_can_be_counted_anew() -> None:
     arch = {"space": "nasbench201", "name": "nb201-3", "index": 3, "channels": 8, "cells": 1, "macs": 574272}
     (back,) = read(written([{"schema": 1, "arch": arch | {"params": 53002}, "metrics": {"acc": 0.5}}]))

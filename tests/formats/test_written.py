@@ -53,7 +53,7 @@ def test_a_card_is_what_the_hubs_own_client_reads() -> None:
     ]  # fmt: skip
     assert entries[1].notes == "100 images, 95 % interval 0.4 to 0.6"
     # What is not on the page is named.
-    assert "hub cannot express these fields (with their number): arch.space (1)." in result.stderr
+    assert "hub has no place for these fields (and how often): arch.space (1)." in result.stderr
 
 
 def test_a_card_names_data_and_weights_and_no_folder() -> None:

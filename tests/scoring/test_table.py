@@ -87,6 +87,23 @@ def test_a_table_for_people() -> None:
     assert render.note(table.Table(shown.headings, [cells])) == "Brackets are 95 % intervals."
 
 
+def test_files_of_a_folder_that_differ_in_their_extensions_keep_these() -> None:
+    some = [record("net", acc=0.5) | {"checkpoint_file": f"/some/net.{end}"} for end in ("pt", "safetensors")]
+    shown = styled(table_of(*some, key="acc"), Style())
+    assert [row[3].value for row in shown.rows] == ["net.pt", "net.safetensors"]
+
+
+def test_a_note_explains_the_columns_of_a_comparison_and_latex_sets_powers_of_ten() -> None:
+    compared = {"acc": {"difference": 0.2, "ci95": [0.1, 0.3], "p": 6.6e-5}}
+    found = record("net", acc=0.5) | {
+        "paired": {"reference": "old", "metrics": compared},
+        "rank_ci95": [1, 2],
+    }
+    text = render.to_latex(table_of(found, key="acc", paired=["acc"]))
+    assert r"0.2000 [0.1000, 0.3000] & 6.6$\times10^{-5}$ \\" in text
+    assert "Ranks are those that a model may have" in text and "Paired is the difference" in text
+
+
 def with_answers(**right: list[bool]) -> dict[str, Any]:
     one = record("a", **{name: float(np.mean(bits)) for name, bits in right.items()})
     for entry, bits in zip(one["evals"], right.values(), strict=True):

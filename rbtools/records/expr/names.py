@@ -82,7 +82,7 @@ def metrics_of(record: Record) -> Record:
 def _fields(record: Record, before: str = "") -> Iterable[str]:
     """The names that a user would write: paths, without `arch.` for fields of the architecture."""
     for key, value in record.items():
-        if not before and key in ("metrics", "evals"):
+        if not before and key in ("metrics", "evals", "checksums", "examples"):
             continue
         if isinstance(value, Mapping) and value:
             yield from _fields(value, "" if key == "arch" else f"{before}{key}.")
