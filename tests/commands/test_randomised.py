@@ -103,7 +103,7 @@ def test_results_do_not_depend_on_batch_workers_or_the_images_after_them() -> No
     ("forward", "says"),
     [
         ("nn.functional.dropout(x, .2, True)", "dropout is on in its forward pass"),
-        ("torch.roll(x, random.randint(0, 1), 3)", "every image goes through it alone"),
+        ("torch.roll(x, random.randint(0, 1), 3)", "so images are passed one by one"),
     ],
 )
 @pytest.mark.slow
