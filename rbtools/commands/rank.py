@@ -96,8 +96,8 @@ def _last_accepted(
 ) -> Contender | None:
     record = baseline.accepted(_first_of(result))
     if record is None:
-        hint = "" if options.update else " --update-baseline keeps the best record as the first."
-        screen.say(f"there is no baseline in {baseline.place} yet: conditions with 'reference' hold.{hint}")
+        hint = "" if options.update else " --update-baseline stores the best record as the baseline."
+        screen.say(f"{baseline.place} has no baseline yet, so conditions with 'reference' are met.{hint}")
         return None
     metrics = record.get("metrics") or {}
     used = dict.fromkeys(one.value.text for one in options.conditions if one.relative)

@@ -148,7 +148,7 @@ def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, wh
         ("--baseline last.jsonl --within dataset --assert 'acc >= 0'", "--baseline"),
         ("--paired base --aggregate-by train.method", "--paired compares models"),
         ("--paired bare", "pgd20.8 has no answers for single images. Evaluations of up to 50,000"),
-        ("--assert 'pgd20.8 >= reference'", "'reference' is the record of --paired. Add --paired"),
+        ("--assert 'pgd20.8 >= reference'", "'reference' means the record of --paired. Add --paired"),
         ("--paired base --assert 'pgd20.8 >= 2 * reference'", "is not the reference plus or minus a number."),
         ("--by 'class.min(pgd20.8)' --ci", "class.min has no rank intervals."),
     ],

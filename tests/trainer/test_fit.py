@@ -137,7 +137,7 @@ BAD_DATA: list[tuple[Any, str]] = [
     ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),
     ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
     ((IMAGES, LABELS * 0), "belong to one class"),
-    ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
+    ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not all have the same size"),
 ]
 
 
