@@ -184,7 +184,7 @@ def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     refused = attack(words)
     assert refused.exit_code == 1 and "could run code. If you trust it, add --allow-code" in refused.stderr
     asked = attack(f"{words} --allow-code")  # it is not trained
-    assert asked.exit_code == 1 and "other tools take: --" in asked.stderr
+    assert asked.exit_code == 1 and "a record for other tools: --" in asked.stderr
     record = one(attack(f"{words} --allow-code --normalize none"))
     assert record["arch"]["space"] == "checkpoint" and record["arch"]["name"] == kind
     found = datasets.load("digits", "test")

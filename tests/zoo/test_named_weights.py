@@ -105,7 +105,7 @@ def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
     arch = one(fgsm(file))["arch"]
     assert (arch["name"], arch["normalize"], arch["preprocessing"]) == (NAME, [MEAN, STD], "bicubic-73-64")
     config.write_text('{"architectures": ["BertModel"]}')
-    assert "other tools take: --normalize" in fgsm(file).stderr
+    assert "a record for other tools: --normalize" in fgsm(file).stderr
 
 
 @pytest.mark.slow
