@@ -149,7 +149,7 @@ class EvaluateJob(PlanJob):
             running.append(one)
             names = dict.fromkeys(name for spec in remaining.specs for name in getattr(spec, "left_out", ()))
             if names:
-                left_out.append(f"{', '.join(names)} of {one.title}, which need more than answers.")
+                left_out.append(f"{', '.join(names)} of {one.title}, which need more than a model's answers.")
         return running, left_out
 
 

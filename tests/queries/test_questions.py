@@ -162,7 +162,7 @@ def test_a_preset_runs_what_can_run(program: Any, tmp_path: Path) -> None:
     assert set(json.loads(done.stdout)["metrics"]) == {"acc", "square.32"}
     assert "Left out: The attack fgsm needs gradients" in done.stderr
     told = run("attack", f"aa --eps 128 --n 2 --store none --model-cmd {program('logits')}").stderr
-    assert "Left out: apgd-ce, apgd-t, fab-t of aa, which need more than answers." in told
+    assert "Left out: apgd-ce, apgd-t, fab-t of aa, which need more than a model's answers." in told
     none = run("attack", f"preset rice2020 --n 4 --store none --model-cmd {program('label')}")
     assert none.exit_code == 1 and "needs gradients, but the model returns only labels" in none.stderr
 
