@@ -235,7 +235,7 @@ class OptionChooser(CommandMain, click.Command):
         for word in ctx.params.get("files") or ():
             if word in self.registry and not Path(word).exists():
                 raise click.UsageError(
-                    f"'{word}' is a {self.registry.kind}. Write {self.option} {word}.", ctx
+                    f"There is no file '{word}'. The {self.registry.kind} is {self.option} {word}.", ctx
                 )
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -69,7 +69,8 @@ class CommandMain:
         names = {option.name for option in method_options(ctx.meta.get("rbtools.classes", ()))}
         title, params = f"Options of {_chosen(ctx)}", command.get_params(ctx)
         if more := self.of_examples(ctx, params):
-            names, title = names | {one.name for one in more}, f"Options of {_chosen(ctx)} and the examples"
+            names |= {one.name for one in more}
+            title = f"Options of some values of {_chosen(ctx).partition(' ')[0]}"
         option_groups.write(formatter, option_groups.sections(ctx, [*params, *more], names, title))
         if isinstance(command, click.Group):
             command.format_commands(ctx, formatter)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -28,6 +29,16 @@ _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"
 _OF_CHECKPOINT = frozenset({"arch", "normalize"})
 
 
+@contextlib.contextmanager
+def _in_python_words() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as wrong:
+        words = re.sub("'(--[a-z-]+)'", r"\1", str(wrong)).replace("No such option", "No such argument")
+        raise UsageError(as_keywords(words)) from wrong.__cause__
+
+
+@_in_python_words()
 def call(
     tool: str | Tool, words: Sequence[str], keywords: Mapping[str, Any], streams: MemoryStreams
 ) -> list[Record]:
@@ -70,8 +81,7 @@ def _refusal(word: str, tool: Tool, classes: Sequence[type], known: Iterable[str
     if word in {*left_out, *_NOT_IN_PYTHON, *_PROCESSES, *_OF_CHECKPOINT, "checkpoint"}:
         return f"{word} only applies to streams of records on the command line. Leave it out here."
     flags = [f"--{name.replace('_', '-')}" for name in known]
-    shell = tool.no_such_option(f"--{word.rstrip('_').replace('_', '-')}", classes, flags)
-    return as_keywords(shell.replace("option", "argument").replace("'", ""))
+    return tool.no_such_option(f"--{word.rstrip('_').replace('_', '-')}", classes, flags)
 
 
 def _find(tool: Tool, words: Sequence[str]) -> tuple[Tool, list[str], Sequence[str]]:
@@ -157,7 +167,7 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
     flag = option.flags[0]
     if option.kind is bool:
         if not isinstance(value, bool):
-            raise UsageError(as_keywords(f"{flag} is {value!r}. Expected True or False."))
+            raise UsageError(f"{flag} is {value!r}. Expected True or False.")
         return value
     if isinstance(value, Mapping) and "=" in (option.field.metadata["metavar"] or ""):
         value = [f"{name}={as_typed(one)}" for name, one in value.items()]
@@ -177,7 +187,7 @@ def _value(option: Option, value: object, streams: MemoryStreams) -> Any:
     text = as_typed(value)
     problem = option.problem(text)
     if problem is not None:
-        raise UsageError(as_keywords(f"Invalid value for {flag}: {problem}"))
+        raise UsageError(f"Invalid value for '{flag}': {problem}")
     return option.kind(text)
 
 
