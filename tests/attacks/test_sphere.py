@@ -50,7 +50,7 @@ def test_the_projection_is_the_nearest_point_of_sphere_and_ball(eps: float) -> N
 
 
 def test_a_radius_beyond_the_sphere_is_a_slip_of_unit() -> None:
-    with pytest.raises(RbError, match="a share of an image's norm from 0 to 2"):
+    with pytest.raises(RbError, match="a fraction of an image's norm from 0 to 2"):
         METHODS.build("mixed", norm="sphere", eps=16.0)
 
 

@@ -69,7 +69,7 @@ nn.init.constant_(NAN[1].bias, math.nan)
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"images": IMAGES * 255}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
+        ({"images": IMAGES * 255}, r"values from 127\.5 to 127\.5\. Expected values in \[0, 1\]"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"No images were given"),
         (
             {"model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(768, 3))},

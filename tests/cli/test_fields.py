@@ -60,7 +60,7 @@ def test_a_result_too_large_to_calculate_with_fails_its_record(trained: Any) -> 
     good = trained["erm"]
     claimed = runner.one(run("attack fgsm --n 4", [good]))
     claimed["evals"] = [{**runner.entry(claimed, "acc"), "value": 1e308, "ci95": [-1e308, 1e308]}]
-    one_fails("ge acc --n 4", [good, claimed, good], 'has the entry "acc" in "evals" with a "value"')
+    one_fails("ge acc --n 4", [good, claimed, good], 'has an entry "acc" in "evals" whose "value"')
 
 
 @pytest.mark.parametrize(

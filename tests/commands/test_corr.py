@@ -107,7 +107,7 @@ def test_formats() -> None:
 
 REFUSED = {
     "--metric 'mean(fgsm.*)'": "No record has the metrics or fields in 'mean(fgsm.*)'. They have: acc, pgd.",
-    "--metric arch.name": "'arch.name' is the text 'n0'. Expected a number",
+    "--metric arch.name": "'arch.name' is the string 'n0'. Expected a number",
     "--kind pearson": "--kind is 'pearson'. Choose from: kendall, spearman.",
     "--on arch.index": "--on joins result sets, but there is only one.",
     "--by dataset": "--by splits records into sets, but nothing joins them. Add --join arch.name.",
