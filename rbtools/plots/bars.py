@@ -51,7 +51,7 @@ class Bars(weightings.Composed):
             raise RbError(f"There are {len(weights)} weightings. Expected at most {MOST_WEIGHTINGS}.")
         columns = [score.weighed(weighting) for weighting in weights.values()]
         rows = weightings.best(weightings.grouped(records, columns, self.group), self.top)
-        listed = ", ".join(map(words.label, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
+        listed = "; ".join(map(words.label, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
         remark = weightings.together(records, self.within, score)
         axis = f"composite score of {listed} (1 is best){remark}"
         said = self._note(rows, next(iter(weights)))

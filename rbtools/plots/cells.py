@@ -30,7 +30,7 @@ OP_LOOKS = (
     ("3x3 convolution", style.BLUE),
     ("3x3 average pooling", style.GREEN),
 )
-_EDGE_NAMES = [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
+EDGE_NAMES = [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
 _SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
 _NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
 # The curvature of each edge's arrow, as a share of its length. No arrow may cross a node.
@@ -120,7 +120,7 @@ def _operations(cells: Sequence[Record]) -> FigureSpec:
         axes.grid(visible=False)
 
     return FigureSpec(
-        [Panel(draw, x="edge of the cell", y=f"share of {len(cells):,} cells", columns=_EDGE_NAMES)]
+        [Panel(draw, x="edge of the cell", y=f"share of {len(cells):,} cells", columns=EDGE_NAMES)]
     )
 
 
@@ -145,7 +145,7 @@ def _grid(cells: Sequence[Record]) -> FigureSpec:
     each = 0.17 if len(cells) <= 30 else 0.12
     names = [f"#{nasbench201.index_by_ops()[tuple(cell)]}" for cell in ops.tolist()]
     y = "architecture, best first" if each * len(cells) > 1.4 else ""  # the label must fit along the axis
-    panel = Panel(draw, x="edge of the cell", y=y, columns=_EDGE_NAMES, rows=names)
+    panel = Panel(draw, x="edge of the cell", y=y, columns=EDGE_NAMES, rows=names)
     return FigureSpec([panel], lambda _: each * len(cells))
 
 

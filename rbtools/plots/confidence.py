@@ -79,7 +79,9 @@ class Confidence(Drawing):
             steps = [(value, by_metric[name]) for value, name in clean + names]
             draw = partial(self._draw, steps=steps, places=places)
             of = over
-            y = "mean probability" if self.view == "label" else "mean largest probability"
+            y = "mean largest probability"
+            if self.view == "label":
+                y = f"mean probability on images of class {self.image_class}"
             if self.view == "prediction":
                 y = "mean largest probability if wrong"
                 of = f"mean largest probability if correct; next to each point: {of}"

@@ -143,11 +143,13 @@ class CurvesPlot(Drawing):
         several = len(groups) > 1
         for number, group in enumerate(groups):
             look: dict[str, Any] = {"linestyle": style.DASHES[1 + number % (len(style.DASHES) - 1)]}
+            if several:
+                look["marker"] = style.MARKERS[1 + number % (len(style.MARKERS) - 1)]
             if len(group.lines) == 1:
                 look["color"] = style.COLOURS[1 + number % (len(style.COLOURS) - 1)]
             _lines(right, group, names, look)
             if several:
-                right.plot([], [], label=group.title, **{"color": style.GREY, **look})
+                right.plot([], [], label=group.title, **{"color": style.GREY, "markersize": 3.5, **look})
         if not self.same_scale:
             right.grid(visible=False)
             right.spines["right"].set_visible(True)

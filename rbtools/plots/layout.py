@@ -80,7 +80,7 @@ def name_places(axes: Axes, which: str, names: Sequence[str], room: float, most:
     and, below an axis, vertical. Empty names leave their space to the others, which are moved apart. If there
     are too many names, those that would overlap an earlier name are left out."""
     slot, size = room / max(len(names), 1), style.small()
-    across, lines = (max(slot - 0.06, 0.01), 3.0) if which == "x" else (most, slot / line_height(size))
+    across, lines = (max(slot - 0.04, 0.01), 3.0) if which == "x" else (most, slot / line_height(size))
     shown = [wrapped(name, across, size) for name in names]
     fit = all(
         text.replace("\n", " ") == words.tidy(name) and text.count("\n") < lines - 0.99

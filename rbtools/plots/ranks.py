@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Ends = Mapping[str, Sequence[tuple[float, float]]]
 MOST_CURVES, MOST_LINES = 8, 30
 _MARKED = 40  # the points of more records are not joined by a line
+_MEDIANS = "Points: models. Lines through them: running medians."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +91,8 @@ class Ranks(Drawing):
         ends = _ends([records[place] for place in order], lines) if 0 < len(order) <= _MARKED else {}
         draw = partial(_curves, lines=lines, smooth=smooth, ends=ends)
         panel = Panel(draw, x=f"models, best first, {whose}", y=words.axis(names))
-        return FigureSpec(
-            [panel], note=record_values.interval_note("Error bars", records, names) if ends else ""
-        )
+        note = record_values.interval_note("Error bars", records, names) if ends else ""
+        return FigureSpec([panel], note=_MEDIANS if smooth and len(order) > _MARKED else note)
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -142,7 +142,8 @@ class Ranks(Drawing):
             layout.whole_numbers(axes.yaxis)
 
         x = f"rank on {words.label(first)} (1 is best)"
-        return FigureSpec([Panel(draw, x=x, y=f"rank on each in {words.axis([name])}")])
+        note = _MEDIANS if len(shared) > _MARKED else ""
+        return FigureSpec([Panel(draw, x=x, y=f"rank on each in {words.axis([name])}")], note=note)
 
     def _changes(self, records: Sequence[Record], names: Sequence[str]) -> FigureSpec:
         if len(records) > MOST_LINES:

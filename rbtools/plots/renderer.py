@@ -111,6 +111,7 @@ def render(spec: FigureSpec, width: float, title: str = "", limits: Limits = Map
         round_steps(axes.yaxis)
     if title:
         figure.suptitle(wrapped(title, width - 0.3, style.title()))
+    figure.align_ylabels(drawn)
     _legend(figure, spec, rows, columns)
     _fit(figure, drawn, spec, rows, columns)
     _settle(figure, drawn, columns)

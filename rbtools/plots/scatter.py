@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Record
-from rbtools.plots.cells import OP_LOOKS
+from rbtools.plots.cells import EDGE_NAMES, OP_LOOKS
 from rbtools.plots.renderer import FigureSpec, Panel, shaped, write_names
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
@@ -107,6 +107,8 @@ class Scatter(Drawing):
 
         panel = Panel(draw, x=words.axis([self.x]), y=words.axis([y]))
         note = record_values.interval_note("Error bars", points.records, (self.x, y)) if ends else ""
+        if self.neighbours is not None:
+            note = f"Numbers: the edge that differs ({', '.join(EDGE_NAMES)})."
         return FigureSpec([panel], shaped(0.7, 3.2), bar=bar, note=note)
 
     def _scale(self, axes: Axes, points: Points) -> None:
@@ -229,7 +231,6 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
             changed.setdefault(other[edge], []).append((place, edge))
     own = at[classes[centre]]
     marked = {*own, *(place for pairs in changed.values() for place, _ in pairs)}
-    _dots(axes, points, [place for place in range(len(points.x)) if place not in marked], color=style.PALE)
     label = words.label(f"nb201-{centre}")
     _dots(axes, points, own, marker="*", color=style.BLACK, s=70, alpha=1, zorder=5, label=label)
     names: dict[tuple[float, float], set[str]] = {}
@@ -240,6 +241,8 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> None:
         _dots(axes, points, places, s=24, linewidths=0.4, alpha=1, zorder=4, label=label, **look)
         for place, edge in pairs:
             names.setdefault((points.x[place], points.y[place]), set()).add(str(edge + 1))
+    others = [place for place in range(len(points.x)) if place not in marked]
+    _dots(axes, points, others, color=style.PALE, zorder=1, label="others")
     for numbers, limits in ((points.x, axes.set_xlim), (points.y, axes.set_ylim)):
         shown = [numbers[place] for place in marked]
         margin = 0.08 * (max(shown) - min(shown)) or 0.02

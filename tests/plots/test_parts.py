@@ -312,7 +312,7 @@ def test_the_score_that_records_bring_along_is_drawn() -> None:
 def test_neighbours_of_an_architecture_are_marked_by_operation_and_edge(crowd: Records) -> None:
     figure = drawn("scatter", crowd, y="pgd20.8", neighbours="nb201-13714")
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries[0] == "nb201-13714" and len(entries) == 6
+    assert entries[0] == "nb201-13714" and len(entries) == 7
     assert {text.get_text() for text in figure.axes[0].texts} >= {"1", "2", "3", "4", "5", "6"}
 
 
