@@ -14,7 +14,7 @@ from rbtools.formats.base import Document, Record, Unit
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.rows import measured
 from rbtools.formats.written import WrittenOnly, model_name, numbers_of, text_of
-from rbtools.records import results
+from rbtools.records import metric_name, results
 from rbtools.registry import param
 
 # Maps our data sets to their ids on the Hub.
@@ -68,6 +68,8 @@ class Hub(WrittenOnly):
         kept: Record = {"arch": {"name": text_of(record, "arch.name")}, "dataset": dataset}
         if isinstance(weights := record.get("checkpoint"), str):
             kept["checkpoint"] = weights
+        if isinstance(classes := record.get("class_map"), list):
+            kept["class_map"] = classes
         return {**kept, **({"train": train} if train else {}), "metrics": metrics, "evals": evals}
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
@@ -140,7 +142,9 @@ def _table(card: Record, dataset: str) -> str:
         beside = measured(entry)
         interval = f" {beside['low']:.4g} to {beside['high']:.4g} " if "low" in beside else " "
         n = beside.get("n", "")
-        lines.append(f"| {_cell(entry['metric'])} | {entry['value']:.4g} |{interval}| {n} |")
+        lines.append(
+            f"| {_cell(metric_name.heading(entry['metric']))} | {entry['value']:.4g} |{interval}| {n} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -149,6 +153,8 @@ def _identity(card: Record) -> str:
     maps = dict.fromkeys(str(entry["class_map"]) for entry in card["evals"] if "class_map" in entry)
     lines = [f"Weights: {_cell(card['checkpoint'])}\n"] if "checkpoint" in card else []
     lines += [f"Class map: {_cell(', '.join(maps))}\n"] if maps else []
+    classes = [str(name) for name in card.get("class_map", ())]
+    lines += [f"Classes in the model's order: {_cell(', '.join(classes))}\n"] if classes else []
     return "".join("\n" + line for line in lines)
 
 

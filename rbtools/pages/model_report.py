@@ -69,6 +69,7 @@ def _facts(record: Record) -> list[tuple[str, object]]:
         "training": train.get("method"),
         "epochs": train.get("epochs"),
         "seed": train.get("seed"),
+        "file of weights": record.get("checkpoint_file"),
         "weights": record.get("checkpoint"),
         "entry of RobustBench": record.get("leaderboard"),
     }
@@ -141,7 +142,9 @@ def _classes(record: Record) -> tuple[list[str], list[list[object]]]:
 
 
 def _class_names(record: Record) -> list[str]:
-    """The names of the data set's classes, unless the model has a different order of classes."""
+    """The names of the classes in the model's order, or none if this order is unknown."""
+    if isinstance(own := record.get("class_map"), list):
+        return own
     mapped = any("class_map" in entry for entry in record.get("evals") or ())
     with contextlib.suppress(RbError):
         return [] if mapped else datasets.describe(str(record.get("dataset"))).class_names

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rbtools.cli import options, shared
 from rbtools.cli.sink import Sink
-from rbtools.cli.source import name_of
+from rbtools.cli.source import model_of, name_of
 from rbtools.pages import model_report
 from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
+from rbtools.records.results import at
 from rbtools.scoring import rank_order, render, table
 
 Record = dict[str, Any]
@@ -23,6 +26,15 @@ def _latex(record: Mapping[str, Any]) -> str:
     metrics = sorted(shown, key=lambda name: name != "acc")
     ranked = [rank_order.Ranked(None, None, record)]
     return render.to_latex(table.build(ranked, metrics=metrics, fields=["name"])) if metrics else ""
+
+
+def _choice(records: list[Record]) -> str:
+    """The --where that only the first record meets, if its weights or its name tell it apart."""
+    for field in ("checkpoint", "arch.name"):
+        first, *others = (at(record, field.split(".")) for record in records)
+        if isinstance(first, str) and first not in others:
+            return f": --where {shlex.quote(f'{field} == {json.dumps(first)}')} is {model_of(records[0])}"
+    return " with --where"
 
 
 @shared.command()
@@ -58,8 +70,8 @@ def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Termi
             return shared.FAILED
         if len(records) != 1:
             screen.error(
-                f"A report describes one model, but there are {len(records)} records: {typed.output} was not"
-                " written. Choose one with --where 'arch.index == 13714'."
+                f"A report is of one model, and {len(records)} came: {typed.output} was not written. Choose"
+                f" one{_choice(records)}."
             )
             return shared.FAILED
         (record,) = records

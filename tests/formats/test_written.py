@@ -44,7 +44,7 @@ def test_a_card_is_what_the_hubs_own_client_reads() -> None:
     assert robust.metric_args == {
         "n": 100, "ci95": [0.4, 0.6], "attack": "aa", "norm": "linf", "eps": 8 / 255, "version": "standard"
     }  # fmt: skip
-    assert "| aa.8 | 0.5 | 0.4 to 0.6 | 100 |" in card.text
+    assert "| AutoAttack, ε = 8/255 | 0.5 | 0.4 to 0.6 | 100 |" in card.text
     entries = parse_eval_result_entries(
         yaml.safe_load(Path("page/.eval_results/resnet18-pgd-s1.yaml").read_text())
     )
@@ -61,6 +61,7 @@ def test_a_card_names_data_and_weights_and_no_folder() -> None:
     record = model(
         dataset="imagefolder:/data/me/photos", checkpoint="sha256:ab12", checkpoint_file="/data/me/m"
     )
+    record["class_map"] = ["dog", "a|cat"]
     record["evals"][0] = {**ACC, **own}
     assert convert("hub", "--write page", record).exit_code == 0
     assert convert("hub", "--hub-dataset acme/shapes --write named", record).exit_code == 0
@@ -68,6 +69,7 @@ def test_a_card_names_data_and_weights_and_no_folder() -> None:
         text = Path(folder, "README.md").read_text()
         assert "/data" not in text and f"Robustness on {name}, " in text
         assert "Weights: sha256:ab12\n\nClass map: 0123abcd\n" in text
+        assert "\nClasses in the model's order: dog, a\\|cat\n" in text
     (acc, _) = ModelCard.load("named/README.md").data.eval_results
     assert (acc.dataset_type, acc.dataset_name) == ("acme/shapes", "acme/shapes")
     assert acc.metric_args["indices"] == "some.txt" and acc.metric_args["defend"] == "python:d:F"

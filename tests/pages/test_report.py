@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,9 @@ def test_classes_have_names_and_files_no_folders() -> None:
     text = page([], answers.with_labels(made, "abc", answers.packed_labels(labels)))
     found = re.findall(r'<td>(\d)</td><td class="number">(\d)</td><td class="number">([\d.]+)</td>', text)
     assert found == [("0", "2", "1.0000"), ("1", "2", "0.5000"), ("9", "2", "0.0000")]
-    assert "/data" not in text
+    assert "/data" not in text and "<td>m.pt</td>" in text
+    own = {**made, "class_map": [*"zyxwvutsr", "a cat"]}
+    assert "<tr><td>a cat</td>" in page([], answers.with_labels(own, "abc", answers.packed_labels(labels)))
     shown, folded = text.split("<summary>Each corruption")
     assert heading("corrupt.mean") in shown and heading("corrupt.fog.1") in folded
 
@@ -155,3 +158,5 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
     result = run(arguments, *records)
     assert result.exit_code == 1 and words in result.stderr, result.stderr
     assert not Path("r.html").exists()
+    if count == 2:
+        assert "metric" in page(shlex.split(re.findall(r"--where '.*?'", result.stderr)[0]), *records)
