@@ -45,10 +45,11 @@ class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr; or, with --view values,
     accuracies with a row for each corruption (or attack) and a column for each severity (or distance).
 
-    A cell is grey if one of the metrics has the same value in all records, so there is no correlation. The
-    part that all names along an axis have in common is written once, below them. Colours run from 0 if no
-    correlation is negative. n is the number of records that have both metrics. With --view values, each model
-    has a panel; if there are more than six models, their mean is drawn.
+    A cell is grey if one of the metrics has the same value in all records, so there is no correlation. What
+    the names along an axis have in common is written below all of them. Of many metrics, those of a family
+    are beside each other, and only families are named. Colours run from 0 if no correlation
+    is negative. n is the number of records that have both metrics. With --view values, each model has a
+    panel, and of more than six models the mean is drawn.
 
     Needs at least two metrics in at least three records, or the output of rb-corr; with --view values, a
     metric at several severities or distances.

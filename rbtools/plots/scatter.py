@@ -33,8 +33,8 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Drawing):
-    """Two metrics against each other, coloured by a third metric, with the Pareto front. 95 % intervals are
-    drawn if there are at most 60 points.
+    """Two metrics against each other, coloured by a third metric, with the Pareto front. Up to 60 points have
+    their 95 % intervals. Without --colour, each of up to 16 records has its own colour and shape.
 
     `neighbours=13714` marks one architecture of NAS-Bench-201 and all architectures that differ from this
     architecture in one edge. Colour and shape show the operation that is different, and the number beside a
