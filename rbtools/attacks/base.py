@@ -258,8 +258,8 @@ class Attack(AttackSearch, Registered):
         needed = [one.name for one in dataclasses.fields(self.within)]  # type: ignore[arg-type]
         if missing := [name for name in (*needed, self.within.strength) if name not in own]:
             raise RbError(
-                f"The attack {self.name} lacks the field '{missing[0]}' of its threat {self.within.name}."
-                " Define a field of this name in both classes; the strength of a threat is one of its fields."
+                f"The threat {self.within.name} of the attack {self.name} uses '{missing[0]}', a field which"
+                " the attack does not have. Define this field in both classes."
             )
         undone = ("project", "contains", *(("distances",) if self.minimal else ()))
         for name in undone:

@@ -56,7 +56,7 @@ class Pixels(Threat):
 
 @dataclass(frozen=True, kw_only=True)
 class SparseRS(SteppedAttack):
-    """Sparse-RS (Croce et al. 2022, arXiv:2006.12834), a random search that changes at most `pixels` pixels.
+    """Sparse-RS (Croce et al. 2022, arXiv:2006.12834), a random search over a few pixels.
 
     The attack uses only the logits of the model. The colours of changed pixels are random corners of the
     colour cube. In each query, some of the pixels move to other places and get new colours, and the change is

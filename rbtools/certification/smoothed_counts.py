@@ -32,9 +32,9 @@ class SmoothedExamples(NamedTuple):
 
 
 def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExamples) -> Tensor:
-    """The counts as int64 (N, 5), with one row for each image. The columns are the selected class, 1 if it is
-    the label, the number of copies after the selection, the number of these copies with the selected class,
-    and the number of certified radii in `questions` (-1 without `adaptive`)."""
+    """The counts as int64 (N, 5), with one row for each image. The columns are the selected class, whether it
+    is the label (1 or 0), the number of copies drawn after the selection, the number of these copies that get
+    the selected class, and the number of certified radii in `questions` (-1 without `adaptive`)."""
     everybody = torch.arange(len(examples.labels), device=examples.labels.device)
     votes = torch.zeros(len(everybody), examples.classes, dtype=torch.int64, device=everybody.device)
     for classes in _classes(examples, examples.select, everybody, method.sigma, 0, method.select):

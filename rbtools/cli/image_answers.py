@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 
 
 class ImageAnswers:
-    """Reads answers for single images; damaged answers cause one warning and count as unknown."""
+    """Reads per-image results; damaged answers cause one warning and count as unknown."""
 
     def __init__(self, screen: Terminal) -> None:
         self._screen = screen

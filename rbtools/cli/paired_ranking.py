@@ -77,7 +77,7 @@ def compare(ranking: Ranking, options: RankOptions, screen: Terminal) -> None:
         raise UsageError(f"{option}: {wrong}") from None
     if lacking:
         screen.warn(
-            f"{counted(lacking, 'record')} without answers of single images, not compared with the reference."
+            f"{counted(lacking, 'record')} without per-image results, not compared with the reference."
             f" {answers.HOW}"
         )
     chosen.paired = {"reference": name_of(chosen.record)}

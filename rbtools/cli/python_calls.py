@@ -143,7 +143,7 @@ def parameters(tool: str, words: Sequence[str] = ()) -> dict[str, tuple[Paramete
 
 
 def as_keywords(text: str) -> str:
-    """A help text that names keyword arguments: `--batch-size` is `batch_size`; `rb-verify --adv` stays."""
+    """A help text with keyword arguments instead of options: `batch_size` for `--batch-size`."""
 
     def argument(found: re.Match[str]) -> str:
         name = found[2].replace("-", "_")

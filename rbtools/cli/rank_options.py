@@ -110,7 +110,7 @@ class RankOptions(Directions):
     )
     per_class: str | None = param(
         None,
-        "Add the accuracy of each class and of the worst class, computed from the answers for single images.",
+        "Add the accuracy of each class and of the worst class, computed from per-image results.",
         metavar="METRIC",
     )
     asserts: tuple[str, ...] = param(

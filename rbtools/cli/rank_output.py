@@ -281,7 +281,7 @@ def _mark_classes(contenders: Sequence[Contender], metric: str, screen: Terminal
         raise UsageError(f"--per-class: {lacking[0]}")
     if lacking:
         screen.warn(
-            f"{counted(len(lacking), 'record')} without answers of single images for {metric}. {answers.HOW}"
+            f"{counted(len(lacking), 'record')} without per-image results for {metric}. {answers.HOW}"
         )
 
 

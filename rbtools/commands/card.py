@@ -78,10 +78,10 @@ def main(typed: CardOptions, source: shared.RecordSource, work: shared.CommandCo
 
     Every part evaluates 16 images, then 32, 64 and so on, until the time is over or all images are evaluated.
     Ctrl-C also ends the run. The record is then written with the results so far, and the next run continues
-    from these results. Entries and stored results are equal to the results of the other tools on the same
-    number of images, so rb-attack aa can use the stored results of a card. The intervals remain valid
-    although the results are inspected many times and the run may stop at any time; "anytime" in evals
-    contains the number of planned inspections.
+    from these results. On the same number of images, results are equal to those of the other tools, so
+    rb-attack aa can use the stored results of a card. The intervals remain valid although the results are
+    inspected many times and the run may stop at any time; "anytime" in evals contains the number of planned
+    inspections.
 
     \b
     Examples:

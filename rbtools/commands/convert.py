@@ -248,8 +248,8 @@ def per_image(target: str, source: shared.RecordSource, screen: shared.Terminal)
 
     \b
     Examples:
-      rb-attack pgd --eps 8 trained.jsonl | rb-convert per-image --write answers.csv
-      rb-convert per-image --write answers.parquet results.jsonl
+      rb-attack pgd --eps 8 trained.jsonl | rb-convert per-image --write images.csv
+      rb-convert per-image --write images.parquet results.jsonl
     """
     from rbtools.jobs import image_table
 

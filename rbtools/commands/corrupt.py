@@ -128,7 +128,9 @@ def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
 
     if params:
         flag = "--" + next(iter(params)).replace("_", "-")
-        raise UsageError(f"{flag} changes how images are corrupted, but --from reads them. Leave one out.")
+        raise UsageError(
+            f"{flag} changes how images are corrupted, but --from reads corrupted images. Leave one out."
+        )
     try:
         corruption_archive.files(Path(folder), names)
     except RbError as wrong:

@@ -33,7 +33,7 @@ def share(correct: np.ndarray) -> Entry:
 class Accuracy(Spec):
     """The share of images that are classified correctly after `images` has changed them.
 
-    A row is 1 if the image is classified correctly and otherwise 0. With `detail`, a row consists of the
+    An element is 1 if the image is classified correctly and 0 otherwise. With `detail`, a row consists of the
     label and the logits of the image. With `draws`, for randomised models, a row is the number of correct
     passes, and the value is the mean share of correct passes.
     """

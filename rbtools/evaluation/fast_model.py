@@ -50,7 +50,7 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
     normalisation, because bfloat16 cannot represent steps of 1/255; and the last convolution or linear layer
     with the layers after it ("fp32-logits"), because margins below 1/128 of a logit would vanish. A network
     without other layers is copied in float32. BatchNorm is not folded if the network cannot be traced, or if
-    the folded copy returns other logits. If the model contains a program or its copy fails, attacks run on
+    the folded copy has different logits. If the model contains a program or its copy fails, attacks run on
     the model itself, and `refusal` is the reason. The copy of a defended network has the same defence stages,
     which compute in float32.
     """

@@ -285,8 +285,8 @@ def rebuilt(methods: Registry, name: object, entry: Mapping[str, Any], **given: 
     """The method called `name` with the settings of an entry. Returns None if there is no such method or if
     settings are missing. Raises RbError if the method does not accept a setting.
 
-    A field that can be derived from other fields (`derived` of the class) is derived from them if the result
-    agrees with the entry. `given` contains values that replace those of the entry.
+    A field in the class's `derived` is computed from other fields if the result agrees with the entry.
+    `given` contains values that replace those of the entry.
     """
     cls = methods.of_name(name)
     if cls is None:

@@ -44,7 +44,9 @@ class Selection:
         metavar="NAME",
     )
     split: str = _data("test", "Split of the data set.")
-    n: int | None = _data(None, "Use N images, in proportion to the classes.", bounds="[1, inf)", metavar="N")
+    n: int | None = _data(
+        None, "Use N images, chosen in proportion to the classes.", bounds="[1, inf)", metavar="N"
+    )
     indices: Any = rare_param(
         None,
         "Use the images with these numbers in the split, such as 0-999 for the first 1,000, or the images"

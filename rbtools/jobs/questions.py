@@ -1,4 +1,4 @@
-"""The question that an entry answers, and the job that measures the answer again."""
+"""What an entry of a record states (its question), and the job that measures it again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unsayable(Exception):
 
 
 def spec_of(entry: Entry) -> Any:
-    """The spec that produces this entry, whose metric contains no split. Returns None if no spec produces
+    """The spec that produces this entry, whose metric must name no split. Returns None if no spec produces
     such an entry, or if settings are missing. Raises RbError for a setting that is invalid for a method."""
     refused: RbError | None = None
     for cls in specs():

@@ -7,9 +7,9 @@ this max-pooling. For 32x32 images the average pooling equals the fixed 4x4 pool
 for larger images (`windows`).
 
 The tensor names of the pre-activation ResNet (He et al., ECCV 2016) are those of locuslab/robust_overfitting.
-The shortcut convolution of a block (without BatchNorm) is applied after the block's first BatchNorm and ReLU,
-and in locuslab/fast_adversarial and derived networks to the block's input. The tensor names of Wide ResNet
-(Zagoruyko and Komodakis, 2016) are those of the WideResNet of TRADES and MART.
+The shortcut convolution of a block has no BatchNorm. It follows the block's first BatchNorm and ReLU, but in
+locuslab/fast_adversarial and derived networks it is applied to the block's input. The tensor names of Wide
+ResNet (Zagoruyko and Komodakis, 2016) are those of the WideResNet of TRADES and MART.
 """
 
 from __future__ import annotations

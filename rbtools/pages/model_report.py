@@ -125,7 +125,7 @@ def _share(value: object) -> str:
 
 
 def _classes(record: Record) -> tuple[list[str], list[list[object]]]:
-    """The headings and the rows of the table by class, for the first metrics with answers for each image."""
+    """The headings and the rows of the table by class, for the first metrics with per-image results."""
     found: dict[str, dict[int, tuple[int, int]]] = {}
     for name in record.get("metrics") or {}:
         with contextlib.suppress(RbError, LookupError, TypeError, ValueError):

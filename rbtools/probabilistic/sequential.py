@@ -23,7 +23,7 @@ COUNT_SLACK = 1e-9
 
 
 class Rule(NamedTuple):
-    """The tables `passes` and `fails` are int64 (S,), for 0 to S - 1 failures (or more) so far."""
+    """The tables `passes` and `fails` are int64 (S,). Element i is for i failures, the last also for more."""
 
     passes: np.ndarray
     fails: np.ndarray

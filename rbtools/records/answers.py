@@ -1,4 +1,4 @@
-"""The answers for single images: an entry contains one bit for each image, in the fixed order of evaluations.
+"""Per-image results: an entry contains one bit for each image, in the fixed order of evaluations.
 
 An entry whose value is a share of images has the field `answers`. The field contains the digest of the list
 of examples, the number of examples, and a bit for each example in base64. The bit is 1 if the image counts in
@@ -26,7 +26,7 @@ _MOST = 1 << 24  # most images of a list; another person's record may contain an
 
 
 class NoAnswers(RbError):
-    """The exception for an entry without answers for single images."""
+    """The exception for an entry without per-image results."""
 
 
 class Answers(NamedTuple):
@@ -112,7 +112,7 @@ def needed(entry: Mapping[str, Any], metric: str) -> Answers:
     elif parts.is_ge or (entry and type(entry.get("n")) is not int):
         why = "is not a share of images."
     else:
-        raise NoAnswers(f"The result of {metric} has no answers for single images. {HOW}")
+        raise NoAnswers(f"The result of {metric} has no per-image results. {HOW}")
     raise NoAnswers(f"{metric} {why}")
 
 

@@ -127,8 +127,8 @@ class Assertion:
         found = comparison.get("metrics", {}).get(name)
         if found is None:
             raise RbError(
-                f"{self.text} cannot be decided: the record has no {name} with an answer for each image. Use"
-                f" --assert-point '{self.text}' to compare the values themselves."
+                f"{self.text} cannot be tested: the record has no per-image results for {name}. Use"
+                f" --assert-point '{self.text}' to compare only the values."
             )
         return f"{name} minus the reference's value is", found["difference"], found["ci95"]
 
@@ -140,7 +140,7 @@ def assertion(text: str, *, point: bool = False) -> Assertion:
     try:
         signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:
-            raise RbError(f"'{text}' has {len(signs)} of >=, >, <= and <.")
+            raise RbError(f"'{text}' has {len(signs)} comparison signs. Expected one of >=, >, <= and <.")
         (sign,) = signs
         left, right = text[: sign.at].strip(), text[sign.at + len(sign.text) :].strip()
         name = expr.without_backticks(left)

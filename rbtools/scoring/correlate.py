@@ -270,7 +270,7 @@ class JoinedSets:
         label, colon, bare = item.rpartition(":") if self.on else ("", "", item)
         chosen = expr.expand(label, self._rows) if colon else self.labels
         if not chosen:
-            raise UsageError(f"No result set is called '{label}'. There are: {', '.join(self._rows)}.")
+            raise UsageError(f"No result set is called '{label}'. Known sets: {', '.join(self._rows)}.")
         names: list[str] = []
         for other in chosen:
             try:

@@ -32,7 +32,7 @@ def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str
 def interval(record: Mapping[str, Any], compiled: expr.Expression) -> tuple[float, float] | None:
     """The 95 % interval of a mean of metrics. None for other expressions, or if a metric lacks an interval.
 
-    If all metrics have answers for each image, one observation is the share of metrics in which an image
+    If all metrics have per-image results, one observation is the share of metrics in which an image
     counts, which takes correlation between metrics into account. Otherwise, the interval is the mean of the
     metrics' intervals, which is too wide unless the metrics fail on the same images.
     """

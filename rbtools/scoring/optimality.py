@@ -30,7 +30,7 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
     if name not in curves:
         raise RbError(
             "optimality() takes an attack with accuracies at several distances, such as 'pgd20';"
-            f" '{name}' is not one.{near(name, curves)} There are: {', '.join(curves) or 'none'}."
+            f" '{name}' is not one.{near(name, curves)} Known curves: {', '.join(curves) or 'none'}."
         )
     attacked = curves[name]
     compared = [curve.over for curve in curves.values() if curve.images == attacked.images]

@@ -1,4 +1,4 @@
-"""Accuracies of single classes, computed from a model's answers for each image."""
+"""Accuracies of single classes, computed from a model's per-image results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtools.records import answers, expr, results
 
 def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
     """Map each class to two numbers: its images that count in the metric, and all its images. Raises
-    MissingName if the metric is missing, NoAnswers if there are no answers for each image, and RbError if the
+    MissingName if the metric is missing, NoAnswers if there are no per-image results, and RbError if the
     answers are damaged."""
     if metric not in (record.get("metrics") or {}):
         raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})

@@ -69,7 +69,7 @@ def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
     for name in labels:
         if name not in known:
             raise UsageError(
-                f"--label: no column or cell is called '{name}'.{near(name, known)} There are:"
+                f"--label: no column or cell is called '{name}'.{near(name, known)} Known names:"
                 f" {expr.nearest(name, known)}."
             )
 

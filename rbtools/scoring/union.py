@@ -37,8 +37,8 @@ class Union(NamedTuple):
 
 def union(record: Record, names: Sequence[str]) -> float:
     """The share of images that count in all these metrics. A glob selects only metrics that are shares of
-    images. Raises MissingName if the record lacks a metric, and RbError if a metric has no answer for each
-    image, or if the parts differ in weights, examples or the number of examples."""
+    images. Raises MissingName if the record lacks a metric, and RbError if a metric has no per-image
+    results, or if the parts differ in weights, examples or the number of examples."""
     return float(union_of(record, names).survived.mean())
 
 
@@ -98,7 +98,7 @@ def _judges_images(record: Record, metric: str) -> bool:
 
 
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
-    """The fields in the entry of a union: value, interval, parts, and the answer for each image. If `explain`
+    """The fields in the entry of a union: value, interval, parts, and per-image results. If `explain`
     is true, the images that each part breaks are added. Raises the same errors as `union`."""
     assert expression.union is not None
     whole = union_of(record, expression.union, common=expression.text.startswith("union.common"))
@@ -126,8 +126,8 @@ def among(texts: Iterable[str]) -> list[expr.Expression]:
 
 
 def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
-    """A copy of the record in which each union is a metric, called by its expression, with an interval and an
-    answer for each image. Unions without a value are left out."""
+    """A copy of the record in which each union is a metric, called by its expression, with an interval and
+    per-image results. Unions without a value are left out."""
     for expression in expressions:
         if expression.text not in (record.get("metrics") or {}):
             try:

@@ -171,7 +171,7 @@ class Recipe:
     )
     train_n: int | None = param(
         None,
-        "Number of training images, in proportion to the classes; --val holds out a fraction of these."
+        "Number of training images, chosen in proportion to the classes; --val holds out a fraction of these."
         "  [default: all]",
         check="count",
         optional=True,

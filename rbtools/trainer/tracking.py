@@ -69,7 +69,7 @@ def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
 
 
 def stops(recipe: Recipe, state: TrainState, device: torch.device) -> bool:
-    """Whether the measure of --stop-on has risen often enough, according to process 0, which measures."""
+    """True if the --stop-on measure has risen often enough to stop; process 0 computes it and decides."""
     assert recipe.stop_on is not None
     count = recipe.stop_patience
     last = [value for value in state.tracked.get(recipe.stop_on, ()) if value is not None][-count - 1 :]

@@ -75,7 +75,7 @@ MISTAKES = {
         "fgsm --member first": "--member only applies to weights.",
     },
     "train": {
-        "trades models.jsonl": "Write --method trades",
+        "trades models.jsonl": "The training method is --method trades",
         "--method madry models.jsonl": "Did you mean 'pgd'?",
         "--method trades --beta 6 models.jsonl": "has no option '--beta', but --lambda",
         "--method erm --lambda 6 models.jsonl": "belongs to --method trades",

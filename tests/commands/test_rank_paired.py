@@ -147,7 +147,7 @@ def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, wh
         ("--baseline last.jsonl", "--baseline"),
         ("--baseline last.jsonl --within dataset --assert 'acc >= 0'", "--baseline"),
         ("--paired base --aggregate-by train.method", "--paired compares models"),
-        ("--paired bare", "pgd20.8 has no answers for single images. Evaluations of up to 50,000"),
+        ("--paired bare", "pgd20.8 has no per-image results. Evaluations of up to 50,000"),
         ("--assert 'pgd20.8 >= reference'", "'reference' means the record of --paired. Add --paired"),
         ("--paired base --assert 'pgd20.8 >= 2 * reference'", "is not the reference plus or minus a number."),
         ("--by 'class.min(pgd20.8)' --ci", "class.min has no rank intervals."),
@@ -270,7 +270,7 @@ def test_accuracies_of_classes() -> None:
     assert found["a"]["per_class"] | {"classes": 0} == {"metric": "pgd20.8", "worst": 2, "classes": 0}
     assert [classes[label]["value"] for label in "0123"] == [0.75, 1, 0.5, 1]
     assert classes["2"] == {"value": 0.5, "ci95": pytest.approx(wilson(50, 100)), "n": 100}
-    assert "per_class" not in found["bare"] and "1 record without answers of single images" in result.stderr
+    assert "per_class" not in found["bare"] and "1 record without per-image results" in result.stderr
 
 
 def test_the_worst_class_is_a_number_like_any_other() -> None:

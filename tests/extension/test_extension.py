@@ -269,7 +269,7 @@ for attack in (BadSearch(), NoField()):
 """
     said = python(site, program)
     assert "The threat bad returned values outside [0, 1]" in said
-    assert "lacks the field 'pixels' of its threat shift" in said
+    assert "uses 'pixels', a field which the attack does not have" in said
 
 
 def test_its_kind_of_model_is_evaluated_and_recognised_in_a_record(site: Path) -> None:

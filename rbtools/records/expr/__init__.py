@@ -17,9 +17,9 @@ the number of values.
 index, or a name or string in quotes).
 `optimality('pgd20')` is AttackBench's local optimality of an attack, which compares the attack's curve of
 accuracy over eps with the lowest curve of all attacks in the record that have two or more distances.
-`class.min(pgd20.8)` is the accuracy of the worst class, computed from the record's answers for single images.
+`class.min(pgd20.8)` is the accuracy of the worst class, computed from the record's per-image results.
 `union(aa.8, corrupt.*.3)` is the share of images that remain correct in all named evaluations, computed from
-the answers for single images; `union.common(...)` accepts results with different numbers of images.
+per-image results; `union.common(...)` accepts results with different numbers of images.
 **Names** are first looked up as metrics (`pgd20.l2.0.5`), then as paths in the record (`train.method`), then
 as fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to the
 name; with spaces around it, the character is an operator: `acc-pgd20.8` is one name, and `acc - pgd20.8` is a

@@ -82,6 +82,6 @@ def _family(name: str) -> tuple[re.Match[str], ModuleType]:
             return match, family
     known = [example for family in families() for example in family.EXAMPLES]
     raise RbError(
-        f"There is no network repo:{name[:80]}.{near(name, known)} Choose from these, also in other sizes:"
-        f" {', '.join(known)}."
+        f"There is no network repo:{name[:80]}.{near(name, known)} Known networks (other sizes are"
+        f" possible): {', '.join(known)}."
     )
