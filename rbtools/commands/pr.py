@@ -43,7 +43,7 @@ class PROptions:
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = rare_param(
         "at-least",
-        "When an image passes: if its PR is 1 - rho or more (at-least), as in PRBench's text, or only if"
+        "When an image passes: if its PR is 1 - rho or more (at-least), as in PRBench's paper, or only if"
         " it is above 1 - rho (above), as in its code and advbench.",
         choices=("at-least", "above"),
     )
@@ -166,7 +166,7 @@ class RareOptions(PROptions):
             super().say_undecided(work)
 
 
-# PRBench's text averages PR over the images that are classified correctly without noise; the generalisation
+# PRBench's paper averages PR over the images that are classified correctly without noise; the generalisation
 # error in its tables is over all images.
 pr_options = shared.takes("options", PROptions, denominator="both")
 
