@@ -63,7 +63,7 @@ def _stage(text: str, allow_code: bool) -> Defence:
     words = text.split(":", 3 if own else 1)
     name, values = (":".join(words[:3]), words[3:]) if own else (words[0], words[1:])
     if own and not allow_code:
-        raise RbError(f"{name} is a program, which would run. If you trust it, add --allow-code.")
+        raise RbError(f"{name} runs your own Python code. If you trust it, add --allow-code.")
     cls = DEFENCES.load(name)
     fields = registry.options(cls)
     if values and not fields:

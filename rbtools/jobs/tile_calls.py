@@ -140,7 +140,7 @@ def _measured_by_workers(
     size = together(specs, resources.kind(run), inputs.data.about.shape)
     others = any(spec.needs for spec in specs)
     checks: list[Any] = []
-    # No two workers ask a model that only answers about the same images at the same time.
+    # No two workers ask a model that can only be queried about the same images at the same time.
     last = queried.answers_of(inputs.record, run) is not None
 
     def call(tile: Tile | None) -> Call:

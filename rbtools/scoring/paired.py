@@ -265,7 +265,7 @@ def _comparisons(
 
 
 def _is_one_network(ours: Record, theirs: Record, metric: str) -> bool:
-    """Whether both records measured the same weights with the same settings. A model that only answers may
+    """Whether both records measured the same weights with the same settings. A queried model may
     change behind its address."""
     archs = [same_model.described(record).get("arch") or {} for record in (ours, theirs)]
     return (

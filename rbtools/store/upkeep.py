@@ -21,7 +21,7 @@ from rbtools.store.files import ASIDE
 
 FOREIGN = "it does not belong to a store"
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
-_FINISHED = ("results", "outcomes", "objects")  # answers of models that only answer may have cost money
+_FINISHED = ("results", "outcomes", "objects")  # answers of queried models may have cost money
 _ABANDONED_SECONDS = 3600.0  # an older temporary file has no writer: no pause between two writes is as long
 
 

@@ -60,7 +60,7 @@ MISTAKES = {
         "pgd --screen-steps 1": "--screen-steps belongs to --two-phase.",
         "curve --attacks pgd": "--attacks: Unknown search in linf 'pgd'.",
         "fgsm --defend jpeg:0": "quality of defence 'jpeg' is 0. It must be from 1 to 100.",
-        "fgsm --defend python:own_stage:Grey": "is a program, which would run. If you trust it, add",
+        "fgsm --defend python:own_stage:Grey": "runs your own Python code. If you trust it, add",
         "curve --attacks ,": "--attacks is empty.",
         "fgsm --backward own": "--backward only applies to stages.",
         "fgsm --checkpoint model.pt --normalize cifar1": "Unknown normalization 'cifar1'. Did you mean",

@@ -84,7 +84,7 @@ def test_keys_have_every_option_and_how_gradients_are_taken() -> None:
         ("jpeg:60:70", "quality of defence 'jpeg' is '60:70'. Expected a whole number."),
         (
             "python:mine:Stage",
-            "python:mine:Stage is a program, which would run. If you trust it, add --allow-code.",
+            "python:mine:Stage runs your own Python code. If you trust it, add --allow-code.",
         ),
     ],
 )

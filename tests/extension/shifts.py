@@ -21,7 +21,7 @@ from rbtools.threats.base import Threat
 
 @dataclass(frozen=True, kw_only=True)
 class Shift(Threat):
-    """Translations by at most `pixels` pixels in each direction; what comes into the image is black. A point
+    """Translations by at most `pixels` pixels in each direction; empty places are black. A point
     is the shift (down, right) of an image."""
 
     name: ClassVar[str] = "shift"
@@ -89,7 +89,7 @@ class ShiftSearch(Attack):
 @dataclass(frozen=True, kw_only=True)
 class LabelWalk(Attack):
     """Draws points of the ball's corners and then goes back towards the image by bisection. It asks for the
-    predicted classes alone."""
+    only predicted classes."""
 
     name: ClassVar[str] = "label-walk"
     version: ClassVar[int] = 1
@@ -122,7 +122,7 @@ class LabelWalk(Attack):
 
 
 def brightest(classes: int) -> Callable[[Tensor], Any]:
-    """A model that only answers: the class is the place of the brightest of `classes` parts of the image."""
+    """A model that can only be queried: the class is the brightest of `classes` parts of an image."""
 
     def labels(images: Tensor) -> Any:
         parts = images.flatten(1).chunk(classes, dim=1)

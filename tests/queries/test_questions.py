@@ -1,4 +1,4 @@
-"""Models that only answer: what is sent, kept, paid and said, with a program that answers by templates."""
+"""Models that can only be queried: what is sent, kept and reported, for a program."""
 
 from __future__ import annotations
 
