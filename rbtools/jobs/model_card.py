@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from rbtools.errors import RbError, of_network, of_own_code
+from rbtools.errors import Pending, RbError, of_network, of_own_code
 from rbtools.execution.dry_run import USUAL_SHARE
 from rbtools.execution.engine import Unfinished
 from rbtools.execution.run import Run
@@ -162,7 +162,7 @@ class Card:
         looks = self.sizes
         if self.run.plan is not None:
             looks = looks[-1:]
-            self.run.plan.each([partial(self.measured, state, looks[0]) for state in self.states])
+            self.run.plan.each([partial(self.look, state, looks[0]) for state in self.states])
         cheap_first = sorted(self.states, key=lambda state: state.part.most_passes)
         try:
             for size in looks:
@@ -224,6 +224,8 @@ class Card:
         start = time.perf_counter()
         try:
             result = self.measured(state, size)
+        except Pending:
+            raise
         except RbError as wrong:
             state.reason = str(wrong)
         except Exception as bug:

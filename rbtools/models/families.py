@@ -112,9 +112,8 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     named = ", ".join(map(shown, tops[:8])) + (", ..." if len(tops) > 8 else "")
     raise RbError(
         f"The checkpoint's network is not recognised: its {len(state)} tensors are named {named}."
-        f" Recognised are: {'; '.join(FAMILIES)}. Say which network it is with --arch: a name of"
-        " rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION for"
-        " your own."
+        " Say which network it is with --arch: a name of rb-arch --space zoo, torchvision:NAME, timm:NAME"
+        " (pip install 'rbtools[timm]'), repo:OWNER/NAME, or python:MODULE:FUNCTION for your own."
     )
 
 
