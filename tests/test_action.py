@@ -82,6 +82,7 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
     }
     status, said = gated(tmp_path, **inputs)
     assert status == 0 and "no baseline" in said and not baseline.exists(), said
+    assert "### Robustness (compare-only)" in summary.read_text()
     inputs["update-baseline"] = "true"
     status, said = gated(tmp_path, **inputs)
     assert status == 0 and "is now" in said, said
@@ -94,6 +95,7 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
 
     # A condition that fails: the baseline stays, and the report and the summary say why.
     status, said = gated(tmp_path, **{**inputs, "assert": "fgsm.8 >= reference + .5"})
+    assert "the baseline in robustness-baseline.jsonl is nb201-13714" in said
     assert status == 1 and "does not hold" in said and "does not hold" in summary.read_text()
     assert json.loads(baseline.read_text()) == accepted
     assert ElementTree.parse(outputs["junit"]).getroot().attrib["failures"] == "1"

@@ -308,6 +308,10 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
     try:
         with opened(path) as stream, zipfile.ZipFile(stream) as archive:
             yield archive
+    except FileNotFoundError:
+        raise RbError(
+            f"{path} does not exist. Expected the folder of rb-attack --save-adv, or a file in it."
+        ) from None
     except (OSError, EOFError, ValueError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error) as why:
         raise RbError(
             f"{path} holds no adversarial images, or is damaged: {shown(str(why), 100)}. Expected an .npz"

@@ -111,10 +111,9 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     tops = list(dict.fromkeys(key.partition(".")[0] for key in state))
     named = ", ".join(map(shown, tops[:8])) + (", ..." if len(tops) > 8 else "")
     raise RbError(
-        f"The checkpoint's network is not recognised: its {len(state)} tensors are named {named}. The"
-        f" recognised networks are: {'; '.join(FAMILIES)}. Name the network with --arch: a name from"
-        " rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION for"
-        " your own."
+        f"The checkpoint's network is not recognised: its {len(state)} tensors are named {named}."
+        " Say which network it is with --arch: a name of rb-arch --space zoo, torchvision:NAME, timm:NAME"
+        " (pip install 'rbtools[timm]'), repo:OWNER/NAME, or python:MODULE:FUNCTION for your own."
     )
 
 

@@ -211,6 +211,7 @@ def test_a_folder_is_judged_for_each_model(known: dict[str, Record]) -> None:
     path.write_bytes(b"no archive")
     bad = run("verify", "--adv adv --store rb-store", [both])
     assert bad.exit_code == 1 and "holds no adversarial images" in bad.stderr
+    assert "nowhere does not exist. Expected the folder" in run("verify", "--adv nowhere", [both]).stderr
 
 
 def test_pngs_are_the_images_of_the_file(known: dict[str, Record]) -> None:

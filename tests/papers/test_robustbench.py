@@ -148,6 +148,7 @@ def test_measured_results_become_files() -> None:
     ("text", "message"),
     [
         ("{", "It is not complete JSON: Expecting property name"),
+        ("name,acc\na,1", "It is not JSON, which begins with { or [; a table is read by rb-convert csv."),
         ('{"rows": 1}', "It has neither autoattack_acc nor corruptions_acc (it has: rows)."),
     ],
 )

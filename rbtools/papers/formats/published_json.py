@@ -34,6 +34,8 @@ def parsed(text: bytes, *, exact: bool = True) -> Any:
     except UnicodeDecodeError:
         raise Broken("is not UTF-8") from None
     except (ValueError, ArithmeticError, RecursionError) as wrong:
+        if text.strip() and getattr(wrong, "pos", None) == 0:
+            raise Broken("is not JSON, which begins with { or [; a table is read by rb-convert csv") from None
         raise Broken(f"is not complete JSON: {' '.join(str(wrong).split())}") from None
 
 
