@@ -75,7 +75,7 @@ MISTAKES = {
         "fgsm --member first": "--member is for a file of weights.",
     },
     "train": {
-        "trades models.jsonl": "Write --method trades",
+        "trades models.jsonl": "There is no file 'trades'. The training method is --method trades.",
         "--method madry models.jsonl": "Did you mean 'pgd'?",
         "--method trades --beta 6 models.jsonl": "here that is --lambda",
         "--method erm --lambda 6 models.jsonl": "belongs to --method trades",
