@@ -357,7 +357,6 @@ def _imported(kind: str, name: str, place: str) -> object:
         raise RbError(f"The module {module} needs {error.name}, which is not installed.") from None
     except (Exception, SystemExit) as error:
         hint = " Write @dataclass(frozen=True, kw_only=True) above the class." * ("frozen" in str(error))
-        hint += " Begin the module with: import rbtools.torchvision_hook" * ("torchvision::" in str(error))
         raise RbError(
             f"The module {module} stopped with {type(error).__name__}: {shown(str(error), 200)}.{hint}"
         ) from error

@@ -162,7 +162,8 @@ class Card:
         looks = self.sizes
         if self.run.plan is not None:
             looks = looks[-1:]
-            self.run.plan.each([partial(self.look, state, looks[0]) for state in self.states])
+            possible = (state for state in self.states if not state.reason)
+            self.run.plan.each([partial(self.look, state, looks[0]) for state in possible])
         cheap_first = sorted(self.states, key=lambda state: state.part.most_passes)
         try:
             for size in looks:

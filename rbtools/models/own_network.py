@@ -19,7 +19,6 @@ from torch.nn.parameter import is_lazy
 from rbtools.errors import RbError, is_foreign, near, shown
 from rbtools.models import Shape
 from rbtools.models.answering import answering
-from rbtools.models.torchvision_operators import prepare
 from rbtools.spaces import own_code
 
 # The usual names of a factory's parameters for the numbers of classes and of image channels.
@@ -114,7 +113,6 @@ def _factory(text: str) -> Callable[..., Any]:
         sys.path.append(here)  # as with `python -m`, so that the user's own modules are found
     importlib.import_module("rbtools.torchvision_hook")  # the module may import torchvision
     try:
-        prepare()
         with _own_code(text):
             module = importlib.import_module(module_name)
     finally:

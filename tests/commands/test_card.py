@@ -70,13 +70,6 @@ def test_looks_double_and_their_intervals_hold_together() -> None:
     assert missed / 400 <= 0.05
 
 
-def test_a_dry_run_leaves_out_what_the_data_cannot_give(trained: dict[str, Record]) -> None:
-    grey = np.zeros((10, 8, 8), np.uint8)
-    np.savez("test.npz", test_images=grey, test_labels=np.arange(10))
-    planned = run("--for gap,clean --time none --dry-run --dataset npz:test.npz", trained["erm"])
-    assert planned.exit_code == 0 and "1 to compute" in planned.stderr, planned.stderr
-
-
 def test_a_part_that_does_not_fit_into_the_time_is_left_out_and_named(trained: dict[str, Record]) -> None:
     record = model_card.run_card(trained["pgd"], request("clean", "attack", seconds=1e-6), the_run())
     clean, attack = record["card"]["parts"].values()
