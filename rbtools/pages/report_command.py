@@ -70,8 +70,8 @@ def report(typed: PlotOptions, source: shared.RecordSource, screen: shared.Termi
             return shared.FAILED
         if len(records) != 1:
             screen.error(
-                f"A report is of one model, and {len(records)} came: {typed.output} was not written. Choose"
-                f" one{_choice(records)}."
+                f"A report describes one model, but there are {len(records)} records: {typed.output} was not"
+                f" written. Choose one{_choice(records)}."
             )
             return shared.FAILED
         (record,) = records
