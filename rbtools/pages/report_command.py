@@ -14,7 +14,7 @@ from rbtools.cli.source import model_of, name_of
 from rbtools.pages import model_report
 from rbtools.plots.output_file import PlotOptions, ending_of, refuse_to_overwrite, save
 from rbtools.records.results import at
-from rbtools.scoring import rank_order, render, table
+from rbtools.scoring import rank_order, remeasured, render, table
 
 Record = dict[str, Any]
 
@@ -22,7 +22,8 @@ Record = dict[str, Any]
 def _latex(record: Mapping[str, Any]) -> str:
     """A row with clean accuracy first, in which the mean over corruptions replaces single corruptions."""
     single = model_report.in_a_mean(record)
-    shown = [name for name in record.get("metrics") or () if name not in single]
+    names = record.get("metrics") or ()
+    shown = [name for name in names if name not in single and not remeasured.is_duration(name)]
     metrics = sorted(shown, key=lambda name: name != "acc")
     ranked = [rank_order.Ranked(None, None, record)]
     return render.to_latex(table.build(ranked, metrics=metrics, fields=["name"])) if metrics else ""
