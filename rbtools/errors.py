@@ -53,7 +53,7 @@ class Pending(RbError):
 
 @contextlib.contextmanager
 def optional() -> Iterator[None]:
-    """A context for optional checks of a user's network, in which an exception of the network is ignored."""
+    """A context for optional checks of a user's network; exceptions that the network raises are ignored."""
     try:
         yield
     except RbError:

@@ -82,7 +82,7 @@ def option_name(field: dataclasses.Field[Any]) -> str:
 
 
 def options(cls: type) -> list[dataclasses.Field[Any]]:
-    """Return the fields of a registered class that users may set, which `param` created."""
+    """Return the fields of a registered class that users may set: those created with `param`."""
     return [field for field in _fields(cls) if "help" in field.metadata]
 
 

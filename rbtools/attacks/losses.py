@@ -66,7 +66,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 
 def targeted_cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The logarithm of the target's probability, or the cross-entropy if the target is the label."""
+    """The log-probability of the target class, or the cross-entropy where the target is the label itself."""
     sign = torch.where(targets == labels, 1.0, -1.0)
     return sign * F.cross_entropy(logits, targets, reduction="none")
 

@@ -289,7 +289,7 @@ class Loop:
             self.screen.warn(f"{path} was damaged{again}.")
         if report.trouble and not self.troubled:
             self.troubled = True  # warn once, because the next record would fail in the same way
-            self.screen.warn(f"{report.trouble} Results are written, but not stored.")
+            self.screen.warn(f"{report.trouble} Results are written to the output, but not to the store.")
         if report.trace:
             sys.stderr.write(report.trace)
         self._time(record, place, report)

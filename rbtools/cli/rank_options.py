@@ -65,7 +65,7 @@ class RankOptions(Directions):
     seed: int = param(0, "Seed of --ci.", bounds="[0, inf)", group="Running")
     pivot: tuple[str, ...] = param(
         (),
-        "Write a table with these fields as rows and the columns of --metric; the best values are bold.",
+        "Write a table with a row for each value of these fields; the best values are bold.",
         metavar="LIST",
     )
     shown: str | None = param(

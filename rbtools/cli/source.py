@@ -65,7 +65,7 @@ class RecordSource:
     )
     checkpoint: str | None = _model(
         None,
-        "Evaluate this checkpoint and read no records. FILE may also be the name of published weights, which"
+        "Evaluate this checkpoint instead of records. FILE may also be the name of published weights, which"
         " --download fetches: hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS].",
         metavar="FILE",
     )

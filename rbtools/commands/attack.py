@@ -75,7 +75,7 @@ def main(
     The tool adds the accuracy at every distance to "metrics" of each record, and a description of the
     measurement to "evals". All other fields of the record are kept. The clean accuracy ("acc") is added, too.
     An image that is misclassified without an attack counts as fooled. The search may run in lower precision,
-    but float32 decides on success. With --two-phase N, cheap PGD attacks run on all images, and the attack
+    but success is decided in float32. With --two-phase N, cheap PGD attacks run on all images, and the attack
     itself (such as aa) runs only on N of the images that PGD does not break. The accuracy under PGD and the
     attack together is estimated from these images, with an interval. --two-phase all computes this accuracy
     exactly.

@@ -29,7 +29,7 @@ class NotHere(RbError):
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """The description of a data set, known without loading it.
+    """The description of a data set, which is available without loading the data.
 
     `shape` is (C, H, W). `sizes` maps each existing split to its number of images. `mean` and `std` are the
     usual normalisation, with one value per channel on the [0, 1] scale, or None. `present` lists the classes

@@ -67,7 +67,7 @@ class Spec:
 
     @property
     def precise(self) -> bool:
-        """Whether the fast model is always in float32, for searches close to the decision boundary."""
+        """True if the fast copy must be in float32, because the search is close to the decision boundary."""
         return False
 
     @property

@@ -33,7 +33,7 @@ _TASK = {"type": "image-classification", "name": "Image classification"}
 
 @dataclass(frozen=True, kw_only=True)
 class Hub(WrittenOnly):
-    """A model's page on the Hugging Face Hub, which is a folder with README.md and .eval_results/MODEL.yaml.
+    """A folder to upload as a model's page on the Hugging Face Hub: README.md and .eval_results/MODEL.yaml.
 
     README.md is a model card. The front matter of the card contains each metric under "model-index", with n,
     interval and settings in "args". The text of the card is a table. The other file contains the metrics in

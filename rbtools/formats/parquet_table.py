@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetTable(Tabular):
-    """A Parquet table with the same columns as the format csv. Each row is a record, and each column is a
+    """A Parquet table with the same columns as the csv format. Each row is a record, and each column is a
     metric or a field.
 
     Metrics and the ends of their intervals (METRIC.low, METRIC.high) are numbers, METRIC.n is an integer, and

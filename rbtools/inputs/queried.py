@@ -81,7 +81,7 @@ def check(record: Mapping[str, Any], run: Run, data: Data) -> None:
     found, _ = model.identified(kind_of(record, run), data.about.shape, run)
     if found != name:
         raise RbError(
-            "The record's model returns other answers for the fixed images than when the record was created,"
+            "The model's results on the fixed images differ from those when the record was created,"
             " so it has changed. Create a new record, or declare a version with --model-version."
         )
     run.kept[f"identified {name}"] = True

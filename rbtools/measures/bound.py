@@ -51,9 +51,9 @@ class BoundMeasure(Measure):
     theorem 2 on the images is separation.clean and separation.robust. For rescnn, corollary 1 replaces
     theorem 1. For two classes, the kernels are those of the single output in the theorem, the difference of
     the logits. For more classes, the kernels are those of the sum of the logits, and y is one class against
-    the other classes. For prbench, the measure computes theorems 1 and 2 on |R - R_S|, theorem 1 with the
-    best t0 (prbench4), and theorem 5 with proposition 1, for training on random points (prbench5). For wci,
-    the measure computes theorem 4, sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance
+    the other classes. For prbench, the bounds on |R - R_S| are theorems 1 and 2, theorem 1 with the best t0
+    (prbench4), and, for training on random points, theorem 5 with proposition 1 (prbench5). For wci, the
+    measure computes theorem 4, sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance
     that theorem 4 uses for each layer; the sum of lemma 3 with the same variances (wci3); and Catoni's bound
     of lemma 1 with this divergence (wci1).
 

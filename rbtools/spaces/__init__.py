@@ -57,7 +57,7 @@ class Space(Protocol):
         """Returns the index for a number, a name, or a string in the space's own notation."""
 
     def neighbours(self, index: int) -> list[int]:
-        """Returns the indices of the architectures that differ in one small change."""
+        """Returns the indices of the architectures that are one small change away from the given one."""
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         """Returns `arch` with completed fields and newly computed counts."""

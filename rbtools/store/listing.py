@@ -134,7 +134,7 @@ def _stored(kind: str, path: Path) -> dict[str, Any]:
 
 
 def usage(store: Store) -> list[dict[str, Any]]:
-    """The number of files, their bytes, and their bytes on disk, for each kind of files and in total. `aside`
+    """The number of files, their bytes, and their bytes on disk, for each kind of file and in total. `aside`
     counts temporary files, which are being written or were left by a process that died."""
     store.existing()
     counts = {kind: [0, 0, 0] for kind in (*KINDS, "aside")}

@@ -9,7 +9,7 @@ from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy,
 
 
 class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
-    """A method whose attack makes steps, combined with Chen and Lee's filter, as in PRBench.
+    """A method with a multi-step attack, combined with Chen and Lee's filter, as in PRBench.
 
     After `warm_steps` steps of the attack, the cross-entropy at x' is compared with the cross-entropy at x,
     in the mode of the attack. With `rule="batch"`, a batch whose mean is lower at x' is not attacked further,

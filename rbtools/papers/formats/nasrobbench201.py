@@ -60,12 +60,12 @@ class NASRobBench201:
     one_file: ClassVar[bool] = True
 
     seeds: str = param(
-        "all", "Which seeds to read: all, mean (the mean over three seeds), or the number of one seed."
+        "all", "Which seeds to read: all, mean (the mean over three seeds), or a single seed such as 0."
     )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():
-            raise RbError(f"--seeds is '{self.seeds}'. Expected all, mean, or the number of one seed.")
+            raise RbError(f"--seeds is '{self.seeds}'. Expected all, mean, or a single seed such as 0.")
         whole = parsed(source.read())
         if not isinstance(whole, dict) or not all(isinstance(archs, dict) for archs in whole.values()):
             raise RbError(

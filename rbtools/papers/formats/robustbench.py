@@ -157,7 +157,7 @@ class RobustBench:
         dataset, model = record.get("dataset"), model_name(record)
         if not isinstance(dataset, str) or not isinstance(model, str):
             raise RbError(
-                "A file of RobustBench needs a data set and the name of a model. Expected a record with"
+                "A RobustBench file needs a data set and the name of a model. Expected a record with"
                 " dataset and train.method."
             )
         values = MetricValues(record, percent=True)
@@ -217,7 +217,7 @@ def _threat_of(values: MetricValues) -> str:
     if "corrupt.mean" in values.metrics:
         return "corruptions"
     raise RbError(
-        "A file of RobustBench needs results of AutoAttack or under corruptions, but the record has neither"
+        "A RobustBench file needs results under AutoAttack or corruptions, but the record has neither"
         " aa.8, aa.l2.0.5 nor corrupt.mean. Run rb-attack aa or rb-corrupt all."
     )
 
