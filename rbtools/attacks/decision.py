@@ -103,7 +103,7 @@ class DecisionAttack(SteppedAttack):
     # The phases
 
     def limit(self, state: Any) -> int:
-        """The largest number of queries in the current phase."""
+        """The largest number of steps in the current phase. A step can query several points."""
         return _STARTS if state.phase == START else state.halvings
 
     def wanted(self, state: Any) -> Tensor:
@@ -191,7 +191,7 @@ class Decision(Iterate):
     (N, M, C, H, W) are the nearest ones after fewer queries. `asked` (N,) are the numbers of queries, and
     `asking` (N, B) marks the points to query. `far` (N, C, H, W) are the misclassified ends of a bisection
     between the shares `low` and `high` (N,) of the way, for the images `moved` (N,). `place` is the number of
-    queries in the phase so far, and `round` is the number of rounds of phases.
+    steps in the phase so far, and `round` is the number of rounds of phases.
     """
 
     draws: Draws
@@ -226,7 +226,7 @@ class Decision(Iterate):
         return torch.zeros_like(chosen).masked_scatter(chosen, wrong).view_as(self.asking)
 
     def note(self, points: Tensor, wrong: Tensor, marks: tuple[int, ...]) -> None:
-        """Keep the points (N, C, H, W) that are misclassified (`misclassified`, (N,)) and nearer than the
+        """Keep the points (N, C, H, W) that are misclassified (the mask `wrong`, (N,)) and nearer than the
         nearest point so far."""
         if not may_be_true(wrong):
             return

@@ -46,7 +46,8 @@ class SteppedAttack(SequentialAttack):
     # Whether a GPU may replay the steps (rbtools.attacks.replays). `ask`, `question` and `tell` then depend
     # on the step number only through the value of `prepare`.
     replayed: ClassVar[bool] = False
-    # How often the host waits for a GPU to check which examples are broken.
+    # How many times the host waits for a GPU at each check of the broken examples; checks are rarer by
+    # this factor.
     waits: ClassVar[int] = 1
     # The field of the state with the results for unbroken examples: "points" after the last step, or another.
     unbroken: str = "points"

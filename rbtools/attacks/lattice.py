@@ -45,7 +45,7 @@ def grid_param() -> Any:
 def check_distance(attack: Attack) -> None:
     if attack.grid != "none" and attack.norm == "sphere":
         raise RbError(
-            "With norm sphere, pixels may be outside [0, 1], and those of 8-bit images not. Leave out grid."
+            "With norm sphere, pixels may be outside [0, 1], but 8-bit pixels cannot. Leave out grid."
         )
     if attack.grid != "none" and attack.in_ball and attack.eps and _in_levels(attack.eps) < 1:
         raise RbError(

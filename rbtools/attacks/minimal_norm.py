@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 class MinimalNormAttack(SequentialAttack):
     """An attack whose search does not depend on eps. A point counts as a success if its distance is at most
-    eps. `run` also returns the distances as "distance" (N,), which are infinite if none was found."""
+    eps. `run` also returns the distances as "distance" (N,), which are infinite if no adversarial example
+    was found."""
 
     random: ClassVar[bool] = False
     minimal: ClassVar[bool] = True

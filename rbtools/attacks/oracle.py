@@ -60,7 +60,7 @@ _WORTH_A_SECOND_FORWARD = 0.5
 
 @dataclass
 class PassCounts:
-    """How many forward passes, backward passes and zero gradients an attack had, counted per image.
+    """The numbers of forward passes, backward passes and zero gradients of an attack, summed over images.
 
     Zero gradients are counted among the `first` gradients. An example whose gradient is zero at the start
     does not move, which looks like robustness. `watch` is called with the progress, which is a string and the

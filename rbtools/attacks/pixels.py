@@ -28,7 +28,8 @@ _DIVIDED = ((1, 2), (51, 4), (201, 5), (501, 6), (1001, 8), (2001, 10), (4001, 1
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels(Threat):
-    """At most `pixels` pixels with any values (L0); channels do not count. A point is an image."""
+    """At most `pixels` pixels with any values (L0); all channels of a pixel count as one. A point is an
+    image."""
 
     name: ClassVar[str] = "pixels"
     strength: ClassVar[str] = "pixels"
@@ -56,7 +57,7 @@ class Pixels(Threat):
 
 @dataclass(frozen=True, kw_only=True)
 class SparseRS(SteppedAttack):
-    """Sparse-RS (Croce et al. 2022, arXiv:2006.12834), a random search over a few pixels.
+    """Sparse-RS (Croce et al. 2022, arXiv:2006.12834), a random search that changes at most `pixels` pixels.
 
     The attack uses only the logits of the model. The colours of changed pixels are random corners of the
     colour cube. In each query, some of the pixels move to other places and get new colours, and the change is

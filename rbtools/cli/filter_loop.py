@@ -359,8 +359,8 @@ class Loop:
         total = self.done + self.failed + self.passed
         if not total:
             number, of = self.source.place
-            few = f"no work for shard {number} of {of}: the first have all results, fewer than {number}."
-            return "no records came in." if of == 1 else few
+            few = f"no work for shard {number} of {of}: earlier shards have all results, fewer than {number}."
+            return "no records came in." if number == 1 else few
         parts = [f"{self.computed} computed, {self.found} found in the store"]
         if self.screen.tool == "rb-verify":
             parts = [f"{self.done} judged"]

@@ -147,7 +147,7 @@ class Sink(RecordReader):
         return {model: record for model, record in models.items() if self.holds(record)}
 
     def check(self) -> None:
-        """Raise UsageError if a name in --where occurs in no record."""
+        """Raise UsageError if every record lacks a name in --where."""
         if self.lacking and not self.good and not self.other:
             raise UsageError(f"--where: {self._reason}")
 

@@ -193,7 +193,7 @@ def preset(typed: PresetOptions, source: shared.RecordSource, work: shared.Comma
     in L1 at 12; spatial up to 30 degrees and 3 pixels; a patch on 5 % of the image; color with all quantities
     up to 0.1; and 10 pixels. The tool adds robust-all, the share of images that withstand all of them.
 
-    With --checkpoint, the values that the paper reports are shown on stderr, next to the results here.
+    With --checkpoint, the values that the paper reports are shown on stderr, next to those of this network.
 
     \b
     Examples:

@@ -198,7 +198,9 @@ def _matrix(
     flat |= {col for j, col in enumerate(cols) if matrix.flat_cols[:, j].all()}
     if flat:
         listed = ", ".join(sorted(flat)[:8]) + (", ..." if len(flat) > 8 else "")
-        screen.once(f"warning: no correlations with metrics that have fewer than two values: {listed}.")
+        screen.once(
+            f"warning: no correlations with metrics that have fewer than two distinct values: {listed}."
+        )
     few = int((matrix.n < correlate.FEWEST).sum())
     if few:
         screen.once(

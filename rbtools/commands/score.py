@@ -68,7 +68,10 @@ class ScoreOptions(Directions):
         group="Records and store",
     )
     force: bool = rare_param(
-        False, "Let --add overwrite metrics of other tools.", flags=("--force",), group="Records and store"
+        False,
+        "Let --add overwrite metrics of other tools or of other expressions.",
+        flags=("--force",),
+        group="Records and store",
     )
 
 

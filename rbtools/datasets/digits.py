@@ -95,7 +95,8 @@ def _split(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(Arrays):
-    """MNIST. Images are not augmented: a flipped digit may look like another, a shifted one be cut off."""
+    """MNIST. Images are not augmented, because a flipped digit may look like another one, and a shifted digit
+    may be cut off."""
 
     shape = (1, 28, 28)
     sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}

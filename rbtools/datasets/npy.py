@@ -18,7 +18,7 @@ class Header(NamedTuple):
 
 
 def header(file: IO[bytes]) -> Header:
-    """Read the header of an .npy file. Raises ValueError for another file, or OSError."""
+    """Read the header of an .npy file. Raises ValueError if it is not an .npy file, or OSError."""
     form = np.lib.format
     versions = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
     with _damage_as_value_error():

@@ -22,7 +22,8 @@ PREFIX = "classes="
 
 @dataclass(frozen=True, kw_only=True)
 class OfClasses(DatasetSource):
-    """Some classes of a data set. The label is the position: in digits:classes=3/8, 8 has the label 1.
+    """Some classes of a data set. A label is the position of its class in the list: in digits:classes=3/8,
+    the digit 8 has the label 1.
 
     A class map may name more classes than the complete data set has. If classes are left out, `describe` has
     to load the splits to count the images.

@@ -1,1 +1,1 @@
-"""The evaluation loop, which computes batches, an outcome for each example, and entries from outcomes."""
+"""The evaluation loop, which computes an outcome for each example, in batches, and entries from outcomes."""

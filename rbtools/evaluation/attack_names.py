@@ -14,14 +14,14 @@ from rbtools.threats.ball import Ball
 
 # Attacks that have published results but are not in this package, and ensembles of attacks.
 _OTHERS = dict(adv="adv", apgd="APGD", autoattack="AutoAttack", boundary="Boundary") | {"kl-pgd": "KL-PGD"}
-_OTHERS |= {"external": "external evaluation", "reported": "reported by the authors"}
+_OTHERS |= {"external": "external evaluation", "reported": "the authors' evaluation"}
 _ENSEMBLE = "ensemble-"
 
 
 class NamedAttack(NamedTuple):
     """The content of the first word of a name: the attack, the number of its steps (as digits), and its
-    threat. The last item is the word for the threat that applies if the name contains none. `counts` is what
-    the number counts: steps or queries."""
+    threat. `implied` is the word for the threat that applies if the name contains none. `counts` is what the
+    number counts: steps or queries."""
 
     name: str
     steps: str

@@ -125,7 +125,8 @@ def _unknown(points: Tensor, count: int) -> Tensor:
 
 
 def answers_of(model: object) -> str:
-    """What a model returns ("logits" or "labels"), even if it is wrapped, for example in defence stages."""
+    """What a model returns ("logits with gradients", "logits" or "labels"), even if it is wrapped, for
+    example in defence stages."""
     parts = model.modules() if isinstance(model, nn.Module) else ()
     limited = [str(part.answers) for part in parts if hasattr(part, "answers")]
     return limited[0] if limited else "logits with gradients"

@@ -69,8 +69,9 @@ class Batch:
     `precomputed` maps each spec whose rows are already known to its rows (N, ...). `draw`, for a randomised
     model only, is the number of the random pass, or one number for each example (N,). `watch` is called with
     the progress of an attack on the batch, which is a string and the number of passes, and with an empty
-    string before every other pass. `partial` are the partial results of an interrupted computation of these
-    rows. `load` returns the models of some records (as JSON) that can process the images of a batch.
+    string before each pass outside an attack. `partial` are the partial results of an interrupted
+    computation of these rows. `load` returns the models of some records (as JSON) that can process the
+    images of a batch.
     """
 
     model: nn.Module

@@ -129,7 +129,7 @@ def evaluate(
 
 
 def _check(precision: str, seed: Any, **counts: Any) -> None:
-    """Raise RbError for an unknown precision, and for numbers that are not whole or below 1 (seed: 0)."""
+    """Raise RbError for an unknown precision, and for numbers that are below 1 (seed: 0) or not whole."""
     for name, count in {**counts, "seed": seed}.items():
         least = 0 if name == "seed" else 1
         if count is not None and (not isinstance(count, Integral) or count < least):
@@ -331,7 +331,7 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
 
 
 class StatusLine:
-    """The status line, with the numbers of finished images, the speed, the time left and the accuracies.
+    """The status line: the number of finished images, the speed, the time left, and the accuracies so far.
 
     The time left is estimated from the passes. The remaining images are expected to need the same share of
     the largest number of passes as the finished images. Before the first images are finished, the time is an

@@ -93,7 +93,7 @@ def make_fast_model(model: nn.Module, precision: str, shape: tuple[int, int, int
         with torch.no_grad():
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
-        return FastModel(model, (), f"copying it fails ({folding.reason(wrong)})")
+        return FastModel(model, (), f"its fast copy fails ({folding.reason(wrong)})")
     return FastModel(fast, tuple(steps), remark=remark, judge=None if probe.is_cuda else judge)
 
 

@@ -205,7 +205,7 @@ class _Passes:
         return other or any(self.differ(self.few, self.logits(self.images[:_FEW])) for _ in range(_UNSEEN))
 
     def differ_by_place(self, images: Tensor) -> bool:
-        """Whether the logits of half of the images change in a batch with another order."""
+        """Whether the logits of half of the images change when this half is a batch in another order."""
         whole = self.logits(images)
         if not bool(whole.isfinite().all()):  # the evaluation reports this
             return False

@@ -79,7 +79,7 @@ class RareFailure(Spec):
         return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
 
     def _example(self, batch: Batch) -> tuple[Tensor, int]:
-        """The logarithm of one example's failure probability in each run, and the number of passes."""
+        """The logarithms (runs,) of one example's failure probability, and the number of forward passes."""
         shape = tuple(batch.images.shape[1:])
         seen = 0
 

@@ -131,7 +131,7 @@ class Spec:
         return entry | dict.fromkeys(later, results.LATER)
 
     def check_name(self) -> None:
-        """Raise RbError if the name is ambiguous: 1.5.2 can stand for 1 and 5.2, or for 1.5 and 2."""
+        """Raise RbError if the name would be read as other settings: 1.5.2 can be 1 and 5.2, or 1.5 and 2."""
         mine, parts = self.settings(), metric_name.parse(self.name())
         for field, said in parts.form.settings(parts).items():
             value: Any = mine.get(field)

@@ -39,8 +39,8 @@ _LOOP, _MEMORY, _SECONDS = -1, "memory:", "seconds:"
 class Tile(NamedTuple):
     """Consecutive examples, given by their positions in the order of the evaluation.
 
-    `lacks` maps each first missing example to the positions of the specs for which this example and all later
-    ones are missing. The most complete specs are first, since other specs may need their rows. `known` maps
+    `lacks` pairs each first missing example with the positions of the specs that lack this example and all
+    later ones. The most complete specs are first, since other specs may need their rows. `known` maps
     the position of each spec that has stored outcomes to its outcomes from the tile's first example on.
     `keys` are the store keys of the tile's parts, by the position of their spec.
     """
@@ -248,7 +248,7 @@ class TileState(PartialResults):
         self._pause = max(_SECONDS_BETWEEN_WRITES, _TIMES_OF_A_WRITE * (self._written - begin))
 
     def _inner(self, path: Path) -> set[Path]:
-        """The stored parts of a part."""
+        """The parts of a part that are kept, written to the store or not."""
         return {one for one in {*self._known, *self._stored} if one[: len(path)] == path and one != path}
 
     def _drop(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Chooses the precision of attacks and training runs. Does not import torch, because store keys need it."""
+"""Chooses the precision of attacks and training runs, which is part of store keys, without torch."""
 
 from __future__ import annotations
 

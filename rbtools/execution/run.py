@@ -181,8 +181,8 @@ class Placement:
     `engine` is the engine's name (`execution.ENGINES`), and `address` is the address of its cluster. `jobs`
     is the number of workers; 0 means that the engine decides (`Engine.own_capacity`). `jobs_per_gpu` is the
     number of jobs that share a GPU of a cluster. `worker` is the number of this worker, counted from 0.
-    `shard` is (i, N): this process first computes part i of a model's N parts, and other processes with the
-    same store compute the other parts.
+    `shard` is (i, N): this process first computes part i of the N parts of a model's tiles, and other
+    processes with the same store compute the other parts.
     """
 
     device: str = _running("auto", "Device to compute on: cpu, cuda, cuda:1 or auto.", metavar="NAME")

@@ -147,7 +147,7 @@ class InMemory(dict[str, Any]):
         self.model, self.data = model, data
 
     def split(self, split: str, chosen: Any) -> MemoryData:
-        """The images of a split; `chosen` selects some of the images (`--indices LIST`)."""
+        """The same images, under the name `split`; `chosen` selects some of them (`--indices LIST`)."""
         return _selected(replace(self.data, split=split), chosen)
 
 

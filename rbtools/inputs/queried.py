@@ -1,4 +1,4 @@
-"""Records and models without gradients, which are reached by a command or an address."""
+"""Models without gradients, which are reached by a command or an address, and their records."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ def answer_lines(record: Record, names: tuple[str, str]) -> list[str]:
     lines = []
     for part, rows in record["card"].get("against", {"parts": {}})["parts"].items():
         if not rows:
-            lines.append(f"{part}: cannot be told: the models have no values for single images.")
+            lines.append(f"{part}: cannot be told: not both models have values for single images.")
         for metric, row in rows.items():
             low, high = row["ci95"]
             says = f"{metric} {row['difference']:+.4f} [{low:+.4f}, {high:+.4f}], {row['n']:,} images"

@@ -365,7 +365,8 @@ def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1
 
 def wci4(wci: float, temperature: float) -> Bound:
     """WCI's theorem 4: sqrt(2 / lambda) * WCI bounds the robust generalisation gap, for losses in [0, 1].
-    `temperature` is lambda. It is vacuous if it is 1 or more. Raises RbError if lambda is 0 or less."""
+    `temperature` is lambda. The bound is vacuous if it is 1 or more. Raises RbError if lambda is 0 or
+    less."""
     if not temperature > 0:
         raise RbError(f"lambda of WCI's theorem 4 is {temperature:g}. It must be above 0.")
     value = math.sqrt(2 / temperature) * wci

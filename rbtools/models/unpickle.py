@@ -45,7 +45,7 @@ TENSOR = 500  # bytes that a tensor takes in addition to its numbers
 class _Room:
     """The bytes of memory that the storages and the other objects of a file of `size` bytes may still use.
 
-    A few bytes of a pickle can request the same object, or for the same bytes of the file, again and again.
+    A few bytes of a pickle can request the same object, or the same bytes of the file, again and again.
     """
 
     def __init__(self, size: int) -> None:
@@ -61,7 +61,7 @@ _PYTHONS: Any = pickle._Unpickler  # not the one in C, whose opcodes cannot be r
 
 
 class _Unpickler(_PYTHONS):
-    """Replaces each opcode that calls a function, or that changes an object that may not be a list.
+    """Replaces each opcode that calls a function, or that could change an object other than a list.
 
     Items are appended by Python's own opcodes: only lists, stubs and bytearrays have such a method here.
     """

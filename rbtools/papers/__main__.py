@@ -173,7 +173,7 @@ def main(
         click.echo("\n".join(NAMES))
         return
     if (item is None) == (name == "show"):
-        raise click.UsageError("Only show takes the name of an item, such as prbench.figure-2.")
+        raise click.UsageError("show needs the name of an item, such as prbench.figure-2; others take none.")
     fields = {key: options[key] for key in ("scale", "data", "jobs", "dataset", "pairs", "vits", "vit_s")}
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")

@@ -175,7 +175,7 @@ def planned(log: Path) -> str:
     failed = sum(event["event"] == "end" and event["status"] != 0 for event in events)
     plans = [event for event in events if event["event"] == "plan"]
     found, missing = (sum(plan[name] for plan in plans) for name in ("found", "missing"))
-    left_out = f" {failed} stages failed, and their work is not included." if failed else ""
+    left_out = f" Failed stages, whose work is not included: {failed}." if failed else ""
     return f"in all: {found:,} results in the store, {missing:,} to compute.{left_out}"
 
 

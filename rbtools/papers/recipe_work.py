@@ -76,7 +76,7 @@ class Networks:
 class Work(NamedTuple):
     """The work of a command for the networks of one data set. `images` and `passes` are for one record;
     `passes` is the maximum, and `usual` counts only images that attacks have not yet broken. `batch` is the
-    number of images in one pass (None: the device decides), and `epochs` is 0 if nothing is trained."""
+    number of images that pass at once (None: the device decides), and `epochs` is 0 if nothing is trained."""
 
     title: str
     networks: Networks

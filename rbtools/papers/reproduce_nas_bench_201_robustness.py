@@ -220,8 +220,9 @@ def between_corruptions(records: side.Records) -> side.Row:
 
 def of_confidence(records: side.Records) -> side.Values:
     """Figures 14 and 15, means over networks: how confidences under FGSM depend on its distance (Kendall's
-    tau, for class 0 including clean images), and how much the confidence in wrong predictions rises up to its
-    highest value and falls beyond. The distance is chosen on half of the networks and used for the others."""
+    tau, for class 0 including clean images), and how much the confidence in wrong predictions rises up to the
+    distance at which it is highest and falls beyond. This distance is chosen on half of the networks and used
+    for the others."""
     import numpy as np
 
     shown = [one["confidences"] for one in side.of_first_set(records) if "confidences" in one]

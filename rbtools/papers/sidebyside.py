@@ -392,7 +392,7 @@ def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return rows
 
 
-THEORY = ("bound", "formula", "least", "largest", "inputs of the smallest", "vacuous")
+THEORY = ("bound", "formula", "least", "largest", "inputs of the least", "vacuous")
 
 
 def theory_text(records: Iterable[Mapping[str, Any]]) -> str:

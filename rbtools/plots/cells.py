@@ -60,7 +60,7 @@ class CellsPlot(Drawing):
     by: str | None = param(
         None,
         "With --top, the metric or expression that ranks the cells; several expressions are separated by"
-        " commas. [default: score, or else the metric that was evaluated last]",
+        " commas.  [default: score, or else the metric that was evaluated last]",
         metavar="EXPR",
     )
     top: int | None = param(None, "Number of best cells to draw.  [default: all]", check="positive")

@@ -113,8 +113,7 @@ def corruptions(typed: ContactSheet, work: shared.CommandContext) -> int:
 def adv(typed: AdversarialSheet, work: shared.CommandContext) -> int:
     """Draw images of rb-attack --save-adv, with the clean images in the first row and a row for each file.
 
-    Only images in all files are shown, beginning with those that most attacks changed. No records are
-    read.
+    Of the images that are in all files, those that most attacks changed are shown. No records are read.
 
     Needs files of rb-attack --save-adv (or their folder) and their data set, but no records or metrics.
 

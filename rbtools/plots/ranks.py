@@ -46,8 +46,8 @@ class Ranks(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics, globs and expressions, separated by commas.  [default: acc, and the accuracy that most"
-        " records have]",
+        "Metrics, globs and expressions, separated by commas.  [default: acc, and the other accuracy that"
+        " most records have; of several, the last evaluated]",
         metavar="EXPR",
     )
     by: str | None = param(
@@ -231,7 +231,8 @@ def _ranks(values: Any, name: str) -> Any:
 
 
 def _name_ends(axes: Axes, last: Sequence[float], tags: Sequence[str], most: float) -> None:
-    """Write names at the ends of lines; of equal ranks, below each other, since the next ranks are free."""
+    """Write names at the ends of lines. The names of equal ranks are below each other, because the next ranks
+    are free."""
     at: dict[float, str] = {}
     for rank, tag in zip(last, tags, strict=True):
         if rank == rank:

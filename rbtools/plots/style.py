@@ -97,7 +97,8 @@ _SETTINGS: dict[str, Any] = {
 
 @contextlib.contextmanager
 def applied(points: float = SIZE) -> Iterator[None]:
-    """Draw and write figures in this style, and not with the user's settings. Labels have this font size."""
+    """In the block, figures are drawn and written in this style, without the user's settings. `points` is the
+    font size of labels."""
     from matplotlib import style
 
     token = _SIZE.set(points)

@@ -23,7 +23,7 @@ def spec(records: Sequence[Record], metric: str, width: float) -> FigureSpec:
     families = words.families(record_values.chosen(records, metric, "--metric"))
     axes = list(dict.fromkeys(over for _, over in families))
     if len(axes) != 1:
-        found = f"depend on both {' and '.join(axes)}" if axes else "have no severity or distance"
+        found = f"have different axes ({', '.join(axes)})" if axes else "have no severity or distance"
         raise RbError(f"--metric: the metrics {found}. Choose some, such as --metric 'corrupt.*'.")
     numbers = sorted({number for members in families.values() for number, _ in members})
     names = [name for members in families.values() for _, name in members]

@@ -109,8 +109,8 @@ class Composed(Drawing, Directions):
     missing: str = param("refuse", "What to do with a record that lacks a metric.", choices=MISSING)
 
     def scored(self, records: Sequence[Record]) -> Composite | Own:
-        """The composite score. Without options, the scores of rb-score are used if all records have them
-        (`Own`)."""
+        """The composite score. Without options, the scores of rb-score are used if all records have them with
+        the same metrics and weights (`Own`)."""
         options = (self.metric, self.preset, self.within, self.lower, self.higher, self.missing)
         if options == (None, None, None, None, None, "refuse") and (own := Own.of(records)) is not None:
             return own

@@ -77,7 +77,9 @@ class Noise(Registered):
         if not 0 <= gamma < math.inf:
             raise RbError(f"gamma is {gamma}. Expected a radius of 0 or more, in pixel units of [0, 1].")
         if count < 1 or not 0 <= draw <= (1 << 32) - count:
-            raise RbError(f"samples is {count} and draw is {draw}. Expected at least 1 and 0, up to 2^32.")
+            raise RbError(
+                f"samples is {count} and draw is {draw}. Expected at least 1 and 0, with a sum up to 2^32."
+            )
         draws, shape = of_images(f"noise.{self.stem}", images, seed, examples), tuple(images.shape[1:])
         copies = [self.apply(images, self.unit(draws, shape, draw + i), gamma) for i in range(count)]
         return copies[0] if samples is None else torch.stack(copies)

@@ -87,7 +87,8 @@ class StoppingPlan(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: float) -> StoppingPlan:
-    """Return the plan for deciding, with at most `draws` samples, which increasing `radii` are certified.
+    """Return the plan for deciding, with at most `draws` samples, which of the increasing `radii` are
+    certified.
 
     A radius is certified if the failure rate p is shown to be below rho = 1 - Phi(radius / sigma). If p >=
     rho, the radius is certified at any check with a probability of at most alpha. The boundaries distribute

@@ -155,7 +155,8 @@ def population_interval(robust: float, interval: tuple[float, float], n: int) ->
 
 
 def looks(survivors: int) -> list[int]:
-    """Return the sample sizes at which a run with a goal of precision checks its interval."""
+    """Return the sample sizes at which a run with a goal of precision checks its interval; the last one is
+    the number of all survivors."""
     schedule = []
     size = 48.0
     while size < survivors:

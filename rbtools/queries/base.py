@@ -73,7 +73,7 @@ class KindOfModel(Registered):
 
     model_version: str | None = _option(
         None,
-        "Version that identifies the model. [default: the model is identified by its answers on 32 fixed"
+        "Version that identifies the model.  [default: the model is identified by its answers on 32 fixed"
         " images, which are requested in each run]",
         metavar="TEXT",
     )

@@ -44,7 +44,7 @@ class HttpService:
             said = self.client.without_headers(str(wrong))
             raise ModelFailure(
                 f"{shown(self.model.text)} did not answer for image {wrong.image + 1} of the {len(images)}"
-                f" that it received. {said}",
+                f" that were sent to it. {said}",
                 wrong.image,
             ) from None
 

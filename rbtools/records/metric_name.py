@@ -44,7 +44,7 @@ class MetricName(NamedTuple):
     is the norm or the threat (`l2`), with those of its settings that are before the number. `number` is eps,
     gamma, severity or another strength as it is written, and `fixed` contains the settings after it. `eot` is
     the number of samples in each pass over a randomised model, if it is not the usual one (`pgd20-eot10.8`).
-    `suffix` contains the words after the number (`mean`, `loss`). `form` is its `NameForm`.
+    `suffix` contains the words after the number (`mean`, `loss`). `form` is the `NameForm` of the name.
     """
 
     stem: str

@@ -44,7 +44,7 @@ class Groups:
 
 
 def grouped(records: Sequence[Mapping[str, Any]], names: Sequence[str], option: str) -> Groups:
-    """Group the records with the same values of the fields `names`, or all records without fields.
+    """Group the records with the same values of the fields `names`; without fields, there is one group.
     Records that lack a field count as equal in this field. Raises UsageError, which names the option, if a
     field is missing in all records."""
     columns: list[list[Any]] = []

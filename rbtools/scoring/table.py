@@ -164,7 +164,7 @@ def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked]) -> Table:
 
 def _with_digits(cells: Sequence[TableCell]) -> list[TableCell]:
     """The cells of a column with the same number of decimals: four up to 1, and otherwise four significant
-    digits of the largest number. Columns of integers and small numbers (p-values) are unchanged."""
+    digits of the largest number. Columns of integers or with small numbers (p-values) are unchanged."""
     numbers = [cell.value for cell in cells if is_number(cell.value)]
     if all(isinstance(one, int) for one in numbers) or any(0 < abs(one) < SMALL for one in numbers):
         return [*cells]

@@ -38,12 +38,12 @@ class SearchOptions(Directions):
     )
     budget: int = param(150, "Number of queries in each run.", bounds="[1, inf)")
     runs: int | None = rare_param(
-        None, "Number of independent runs. [default: 100 for a table, otherwise 1]", bounds="[1, inf)"
+        None, "Number of independent runs.  [default: 100 for a table, otherwise 1]", bounds="[1, inf)"
     )
     charge_repeats: bool = param(
         False,
-        "Count each query towards the budget, even if the architecture was queried before. [default: repeats"
-        " are free]",
+        "Count each query towards the budget, even if the architecture was queried before.  [default:"
+        " repeats are free]",
         flags=("--charge-repeats",),
     )
     table: tuple[str, ...] = param((), "Records to search in, like the argument FILE.", metavar="FILE")

@@ -175,7 +175,7 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
 
 
 def _onto_cap(perturbed: Tensor, images: Tensor, eps: float) -> Tensor:
-    """The point on the sphere, at most eps |x| from x, whose direction is nearest to that of the point."""
+    """The point on the sphere, at most eps |x| from x, with the direction nearest to that of `perturbed`."""
     centre, point = unit(images), unit(perturbed)
     along = (centre * point).sum(dim=tuple(range(1, images.ndim)), keepdim=True)
     # The border of the ball on the sphere, from |u - v|^2 = 2 - 2 cos.

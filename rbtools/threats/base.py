@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Threat(Registered):
     """Base class of all threats, which are frozen, keyword-only dataclasses whose fields are the settings.
 
-    The fields are numbers or strings, and the name of a metric contains all of them in this order. An attack
+    The fields are numbers or strings, and the name of a metric contains all of them in their order. An attack
     within the threat has fields with the same names. A point is what an attack chooses for an image, such as
     an angle; the points of a ball are images.
     """

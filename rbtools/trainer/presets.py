@@ -100,7 +100,8 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
 
 
 def on_data(method: Any, recipe: Recipe, about: Description) -> tuple[Any, Recipe]:
-    """Return the method and the recipe with the preset's changes for this data set, and the user's values."""
+    """Return the method and the recipe with the preset's changes for this data set. Values that the user set
+    are kept."""
     if recipe.preset is None:
         return method, recipe
     preset, kind = named(recipe.preset), about.name.partition(":")[0]

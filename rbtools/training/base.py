@@ -87,7 +87,7 @@ class Method(Registered, Generic[InnerResult]):
         return cast(InnerResult, None)  # without an inner problem
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
-        """Return the loss of each example at the result of `inner_attack`. By default, this is CE(x')."""
+        """Return the loss of each example at the result x' of `inner_attack`. By default, this is CE(x')."""
         logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 

@@ -119,7 +119,7 @@ class FGSMPGI(Method[PriorStep]):
 
 class CarriedPrior(Method[PriorStep]):
     """FGSM-PGI in a training run, which reads and writes the prior of each example in tensors (examples, C,
-    H, W), possibly on another device. The epoch selects the random numbers."""
+    H, W), possibly on another device. `draws.offset` must be the epoch."""
 
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:
         self.method, self.kept = method, kept

@@ -32,12 +32,13 @@ class Sampled(Method[Any]):
         return self.points(images, draws, 0)
 
     def points(self, images: Tensor, draws: Draws, number: int) -> list[Tensor]:
-        """Return the list of points of a round, shaped as `images` (N, C, H, W). A point is sampled once."""
+        """Return the points of a round, each shaped as `images` (N, C, H, W). Each point is sampled once."""
         names = (f"round {number} sample {sample}" for sample in range(self.samples))
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]
 
     def losses(self, model: nn.Module, points: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the losses (M, N) at M points for each image, and the logits (N, K) at the worst point."""
+        """Return the losses (M, N) at M points of each image, and the logits (N, K) at the worst point of
+        each image."""
         logits = torch.stack([model(point) for point in points])
         losses = torch.stack([cross_entropy(rows, labels) for rows in logits])
         worst = losses.detach().argmax(0)

@@ -38,7 +38,7 @@ default_cfgs: dict[str, Any] = {  # timm's registry reads this name
 
 
 def vit_small_patch16_224_2020(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Build it. `kwargs` are the arguments of timm's vision transformers (img_size, patch_size ...)."""
+    """Build the network. `kwargs` are arguments of timm's vision transformers (img_size, patch_size ...)."""
     from timm.models import build_model_with_cfg
     from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 

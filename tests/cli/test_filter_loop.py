@@ -70,7 +70,7 @@ def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:
 def test_a_shard_without_work_says_why() -> None:
     done = run("train", "--shard 2/2", [{"arch": {"name": "a"}}])
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "no work for shard 2 of 2: the first have all results, fewer than 2." in done.stderr
+    assert "no work for shard 2 of 2: earlier shards have all results, fewer than 2." in done.stderr
 
 
 def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,10 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     loaded, _, _ = checkpoint.load("model.pt", record["arch"], classes=10, shape=(3, 32, 32))
     right = loaded(images).argmax(1) == torch.tensor([3, 1, 4, 1])
     assert record["metrics"]["corrupt.fog.3"] == float(right.float().mean())
-    for labels, said in ((np.full(20, 77, np.uint8), "77"), (np.zeros(20), "Expected 4 or more whole numbers")):
+    for labels, said in (
+        (np.full(20, 77, np.uint8), "77"),
+        (np.zeros(20), "Expected 4 or more whole numbers"),
+    ):
         np.save("CIFAR-10-C/labels.npy", labels)
         wrong = run(f"fog --from CIFAR-10-C --store none {named}")
         assert wrong.exit_code == 1 and said in wrong.stderr

@@ -290,7 +290,7 @@ def _published(arch: Record) -> str:
 
 
 def shipped() -> Iterator[Unit]:
-    """The published values of all RobustBench entries that rbtools can load, in the form of records."""
+    """The published values of all RobustBench entries that rbtools can load, as units of the format."""
     text = Path(__file__).with_name("robustbench.json").read_text("utf-8")
     for row, fields in json.loads(text).items():
         dataset, threat, model = row.split("/")

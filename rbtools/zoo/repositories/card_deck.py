@@ -70,7 +70,7 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
 
 
 def names(state: State) -> Iterator[str]:
-    """Yields the names of the parameters for the widths of the first layer and the last stage."""
+    """Yields the names of the networks with these widths of the first layer and of the last stage."""
     stem, deep = weight(state, "conv1.weight", 4), weight(state, "layer4.1.conv2.weight", 4)
     if stem is not None and deep is not None:
         if len(deep) >= 512:
