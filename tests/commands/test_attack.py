@@ -100,7 +100,7 @@ def test_a_full_disk_loses_no_result(trained: dict[str, Record], monkeypatch: py
     assert result.exit_code == 0
     assert all("fgsm.8" in record["metrics"] for record in records(result))
     warning, *others = [line for line in result.stderr.splitlines() if "warning" in line]
-    assert "No space left on device" in warning and "not stored" in warning
+    assert "No space left on device" in warning and "not to the store" in warning
     assert not others  # once is enough, however many records there are
 
 

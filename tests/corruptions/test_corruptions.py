@@ -166,7 +166,7 @@ IMAGES = torch.full((2, 3, 16, 16), 0.5)
 @pytest.mark.parametrize(
     ("images", "options", "message"),
     [
-        (IMAGES, {"severity": 6}, r"Severity of fog is 6\. Choose from: 1, 2, 3, 4, 5\."),
+        (IMAGES, {"severity": 6}, r"The severity of fog is 6\. Choose from: 1, 2, 3, 4, 5\."),
         (IMAGES * 255, {}, r"values from 127\.5 to 127\.5\. Expected values in \[0, 1\]"),
         (IMAGES.numpy(), {}, r"images are of type ndarray"),
         (IMAGES, {"examples": torch.arange(3)}, r"shape \(3,\) .* Expected 2 whole numbers"),
