@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 FAMILIES = Registry(
     "family of checkpoints",
     {
-        "NAS-Bench-201 (stem, cells, lastact, classifier)": "rbtools.models.families:nasbench201",
-        "networks of the zoo (rb-arch --space zoo) and Wide ResNets of other sizes, in kuangliu's, TRADES',"
-        " torchvision's or timm's naming": "rbtools.models.families:zoo",
+        "NAS-Bench-201": "rbtools.models.families:nasbench201",
+        "the zoo": "rbtools.models.families:zoo",
     },
     group="checkpoint-families",
     closed=True,
@@ -112,8 +111,8 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     named = ", ".join(map(shown, tops[:8])) + (", ..." if len(tops) > 8 else "")
     raise RbError(
         f"The checkpoint's network is not recognised: its {len(state)} tensors are named {named}."
-        " Say which network it is with --arch: a name of rb-arch --space zoo, torchvision:NAME, timm:NAME"
-        " (pip install 'rbtools[timm]'), repo:OWNER/NAME, or python:MODULE:FUNCTION for your own."
+        f" Recognised sources are {', '.join(FAMILIES)}. Say which network it is with --arch: a name"
+        " of rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION."
     )
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import checkpoint, load_weights, unpack
-from rbtools.models.families import Inferred, infer
+from rbtools.models.families import FAMILIES, Inferred, infer
 from rbtools.models.meta import meta_init, multiply_adds
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
@@ -152,7 +152,7 @@ def test_other_names_for_the_same_network(name, renamed):
     assert {new[key]: value for key, value in renamed(state).items() if key in new} == state
 
 
-def test_near_misses_are_not_recognised_and_the_message_says_what_to_do():
+def test_near_misses_are_not_recognised_and_the_message_says_what_is():
     resnet, norm = zoo_state("resnet18"), nn.BatchNorm2d(64).state_dict()
     for state in (
         *({k: v for k, v in resnet.items() if not k.startswith(start)} for start in ("bn1", "layer3.1.")),
@@ -165,7 +165,7 @@ def test_near_misses_are_not_recognised_and_the_message_says_what_to_do():
     ):
         with pytest.raises(RbError, match="not recognised") as error:
             infer(state)
-        assert "Say which network it is with --arch" in str(error.value)
+        assert all(words in str(error.value) for words in (*FAMILIES, "Say which network it is with --arch"))
 
 
 def test_a_network_of_timm_is_recognised_by_its_digest_and_asked_about_where_several_have_it(monkeypatch):
